@@ -1,0 +1,43 @@
+# make train   set-up, then the main job on the embedded default data
+# make test    set-up, then all tests that take seconds; make test-slow runs those that take minutes,
+#              and gives the property tests more examples, new ones each time
+# make lint    style, types, import layers; make bench runs the benchmarks
+SHELL := /bin/bash
+PYTHON ?= python3
+TORCH := torch==2.13.0
+BIN := .venv/bin
+READY := .venv/ready
+
+.PHONY: setup train test test-slow bench lint clean
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Vaak needs Python 3.11 or newer: make PYTHON=python3.11 …")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check $(TORCH)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[hf,wandb,test,dev]'
+	@touch $(READY)
+
+train: setup
+	$(BIN)/vaak train configs/quickstart.yml
+
+# One thread a process: the tests are small, and threads of two processes would wait for each other.
+test: setup
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile -m "not slow"
+
+test-slow: setup
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m slow
+	OMP_NUM_THREADS=1 HYPOTHESIS_PROFILE=search $(BIN)/pytest -n 2 -m "not slow" $$(grep -rl "from hypothesis" tests)
+
+bench: setup
+	for name in startup loop checkpoint plans; do $(BIN)/python benchmarks/$$name.py || exit 1; done
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+clean:
+	rm -rf .venv runs

@@ -1,0 +1,15 @@
+"""Those who watch a run, one file each. What a callback may do is said in vaak.core.callback."""
+
+from vaak.callbacks.early_stopping import EarlyStoppingCallback
+from vaak.callbacks.feature_redraw import FeatureRedrawCallback
+from vaak.callbacks.gradient_clipping import GradientClippingCallback
+from vaak.callbacks.lr_monitor import LRMonitorCallback
+from vaak.core.callback import Callback
+
+__all__ = [
+    "Callback",
+    "EarlyStoppingCallback",
+    "FeatureRedrawCallback",
+    "GradientClippingCallback",
+    "LRMonitorCallback",
+]

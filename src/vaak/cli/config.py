@@ -1,0 +1,98 @@
+"""``vaak config``: check a configuration, show it resolved, give its JSON Schema."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(help="Check and show configurations.", no_args_is_help=True, add_completion=False)
+
+Arguments = Annotated[
+    list[str],
+    typer.Argument(metavar="FILE… key=value…", help="YAML files, the later over the earlier, and options over them."),
+]
+OptionalArguments = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[FILE… key=value…]", help="YAML files, the later over the earlier, and options over them."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+TaskName = Annotated[str, typer.Option(help="The task whose options are meant.")]
+
+
+def files_and_overrides(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """Arguments that name files, and ``key=value``; a file whose name holds a ``=`` is still a file."""
+    overrides = [text for text in arguments if "=" in text and not Path(text).exists()]
+    return [text for text in arguments if text not in overrides], overrides
+
+
+@app.command()
+def check(arguments: Arguments, as_json: AsJson = False) -> None:
+    """Say whether a configuration is right, or every mistake with its line (exit 2).
+
+    Example: vaak config check configs/lm/hindi.yml training.epochs=3
+    """
+    from vaak.config.load import load
+
+    loaded = load(*files_and_overrides(arguments))
+    if as_json:
+        experiment = loaded.experiment
+        report = {"task": experiment.task, "name": experiment.name, "run_dir": str(experiment.run_dir)}
+        print(json.dumps({**report, "warnings": loaded.warnings}, ensure_ascii=False))
+        return
+    for warning in loaded.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    print(f"right: task {loaded.experiment.task}, run {loaded.experiment.name} in {loaded.experiment.run_dir}")
+
+
+@app.command()
+def show(
+    arguments: OptionalArguments = None,
+    as_json: AsJson = False,
+    all_options: Annotated[bool, typer.Option("--all-options", help="Every option there is, with comments.")] = False,
+    task: TaskName = "lm",
+) -> None:
+    """Print the resolved configuration: every option and its value.
+
+    Example: vaak config show configs/lm/hindi.yml training.optimizer=muon
+    """
+    if all_options:
+        from vaak.config.all_options import all_options as text_of
+
+        print(text_of(_known(task)), end="")
+        return
+    from vaak.config.load import load
+    from vaak.config.show import as_yaml, resolved_values
+
+    experiment = load(*files_and_overrides(arguments or [])).experiment
+    print(
+        json.dumps(resolved_values(experiment), indent=2, ensure_ascii=False) if as_json else as_yaml(experiment),
+        end="",
+    )
+
+
+@app.command()
+def schema(arguments: OptionalArguments = None, task: TaskName = "lm") -> None:
+    """Print the JSON Schema of a task's configuration, for completion and checks in an editor.
+
+    Example: vaak config schema --task lm > vaak.schema.json
+    """
+    from vaak.config.load import load
+    from vaak.config.schema import json_schema
+
+    if arguments:
+        task = load(*files_and_overrides(arguments)).experiment.task
+    print(json.dumps(json_schema(_known(task)), indent=2, ensure_ascii=False))
+
+
+def _known(task: str) -> str:
+    from vaak.config.catalog import TASKS
+    from vaak.config.components import did_you_mean
+    from vaak.core.errors import UserError
+
+    if task not in TASKS:
+        raise UserError(f"--task {task}: expected one of {', '.join(TASKS)}{did_you_mean(task, TASKS)}")
+    return task

@@ -1,0 +1,51 @@
+"""``vaak eval``: a trained run's figures on a split."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from vaak.cli.config import AsJson, files_and_overrides
+
+
+def evaluate(
+    run: Annotated[
+        Path, typer.Argument(help="A run (its best checkpoint), or a checkpoint: a folder step-…, best, last.")
+    ],
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[DATA.yml… key=value…]", help="YAML files and options that go over the run's own."),
+    ] = None,
+    split: Annotated[list[str] | None, typer.Option(help="What to evaluate on; may be given again.")] = None,
+    output_dir: Annotated[Path | None, typer.Option(help="Write evaluation.json there.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cuda, mps or cpu.")] = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Evaluate a run in fp32 and print its figures with the protocol they were made under.
+
+    Example: vaak eval runs/quickstart --split test --output-dir evaluation
+    """
+    from vaak.cli.results import print_figures
+    from vaak.core.errors import UserError
+    from vaak.core.files import write_json
+    from vaak.runs.evaluate import evaluate_run
+
+    try:
+        if output_dir is not None:
+            output_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--output-dir {output_dir} can't be made: {error.strerror}") from error
+    files, overrides = files_and_overrides(arguments or [])
+    report = evaluate_run(run, [Path(file) for file in files], overrides, split or ["valid"], device)
+    if output_dir is not None:
+        write_json(output_dir / "evaluation.json", report)
+    if as_json:
+        print(json.dumps(report, ensure_ascii=False))
+        return
+    print(f"{report['checkpoint']}")
+    print_figures(report["metrics"])
+    for name, protocol in report["protocol"].items():
+        print(f"{name}: " + ", ".join(f"{key} {value}" for key, value in protocol.items() if key != "split"))

@@ -1,0 +1,40 @@
+"""``vaak export``: a run in a format that others load without Vaak."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from vaak.cli.config import AsJson
+
+
+class Format(StrEnum):
+    """Formats there are."""
+
+    hf = "hf"
+
+
+def export(
+    run: Annotated[Path, typer.Argument(help="A run (its best checkpoint) or a checkpoint.")],
+    format: Annotated[Format, typer.Option(help="hf: a folder for transformers' AutoModelForCausalLM.")] = Format.hf,
+    output: Annotated[Path | None, typer.Option(help="The folder to write; not given, RUN/export/FORMAT.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a run for other software.
+
+    Example: vaak export runs/quickstart --format hf --output quickstart-hf
+    """
+    from vaak.core.errors import UserError
+    from vaak.runs.opened import open_run
+
+    opened = open_run(run, device="cpu")
+    writer = getattr(opened.task, f"export_{format.value}", None)
+    if writer is None:
+        raise UserError(f"a run of task {opened.experiment.task} can't be exported as {format.value}")
+    folder = output or opened.directory / "export" / format.value
+    writer(opened.model, folder)
+    print(json.dumps({"folder": str(folder)}) if as_json else f"exported {opened.checkpoint} to {folder}")

@@ -1,0 +1,149 @@
+"""The command ``vaak``: a table of commands, each loaded when it is called, and what becomes of errors."""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
+
+from vaak import __version__
+from vaak.core.errors import SaidByMainProcessError, UserError
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "train": ("vaak.cli.train:train", "Train what a YAML says."),
+    "eval": ("vaak.cli.eval:evaluate", "Evaluate a run or a checkpoint."),
+    "generate": ("vaak.cli.generate:generate", "Continue a text with a trained language model."),
+    "export": ("vaak.cli.export:export", "Write a run in another format."),
+    "runs": ("vaak.cli.runs:runs", "List runs with state, step, best metric and time."),
+    "config": ("vaak.cli.config:app", "Check and show configurations."),
+}
+"""Name → where the command is (a function, or a typer app of several) and the line that stands for it in the help."""
+
+
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class LazyCommand(TyperCommand):
+    """Stands for a command in the list of commands; imports it when it is called."""
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        return _imported(str(self.name)).make_context(info_name, args, parent=parent, **extra)
+
+
+class LazyGroup(TyperGroup):
+    """The commands of the table; listing them imports none."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = {name: LazyCommand(name=name, help=line) for name, (_, line) in COMMANDS.items()}
+
+
+def _imported(name: str) -> Any:
+    """The command itself, from its module."""
+    module, _, attribute = COMMANDS[name][0].partition(":")
+    command = getattr(importlib.import_module(module), attribute)
+    if not isinstance(command, typer.Typer):
+        command = _app_of(command)
+    found = get_command(command)
+    found.name = name
+    return found
+
+
+def _app_of(function: Callable[..., Any]) -> typer.Typer:
+    app = typer.Typer(add_completion=False)
+    app.command()(function)
+    return app
+
+
+app = typer.Typer(cls=LazyGroup, no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]})
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"vaak {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def vaak(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Train speech and language models from one YAML file.
+
+    Example: vaak train configs/quickstart.yml training.optimizer.lr=1e-3
+    """
+
+
+def main() -> None:
+    """Run the command line; exits as ``guarded`` says."""
+    command = get_command(app)
+    guarded(lambda: command(prog_name="vaak"))
+
+
+def guarded(function: Callable[[], Any]) -> None:
+    """Call, flush and exit: 0, or 2 with a user's error on stderr, 130 after Ctrl-C, 1 with a traceback otherwise.
+
+    A reader that goes away (``| head``) is no error.
+    """
+    try:
+        _call(function)
+    except SystemExit as leaving:
+        _leave_at_once(leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None))
+        raise
+    _leave_at_once(0)
+
+
+def _leave_at_once(code: int) -> None:
+    """End one of several processes here: all it had to close is closed, and its workers end with it.
+
+    Once in ten runs torch 2.13 with gloo aborts when C++ takes down its threads behind Python's end ("terminate called
+    without an active exception"), and torchrun then calls a run that finished a failure.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _call(function: Callable[[], Any]) -> None:
+    try:
+        function()
+        sys.stdout.flush()
+    except UserError as error:
+        if not isinstance(error, SaidByMainProcessError):
+            print(error, file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        _write_to_nowhere()
+    except OSError as error:
+        if error.errno not in NO_SPACE:
+            traceback.print_exc()
+            sys.exit(1)
+        print(f"nothing more can be written: {error}; make space and go on with --resume auto", file=sys.stderr)
+        sys.exit(2)
+    except SystemExit:
+        try:
+            sys.stdout.flush()
+        except BrokenPipeError:
+            _write_to_nowhere()
+        raise
+    except Exception:
+        traceback.print_exc()
+        sys.exit(1)
+
+
+def _write_to_nowhere() -> None:
+    """So that Python's last flush at exit finds an open file."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,49 @@
+"""``vaak train``: train what a YAML says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from vaak.cli.config import Arguments, AsJson, files_and_overrides
+
+
+def train(
+    arguments: Arguments,
+    resume: Annotated[
+        str | None, typer.Option(help="auto goes on from the newest checkpoint if there is one; or a checkpoint.")
+    ] = None,
+    trust_code: Annotated[
+        bool, typer.Option("--trust-code", help="Train a run again that brings code of its own, and execute it.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train what the YAML files say, and print the results and where the run is.
+
+    Example: vaak train configs/quickstart.yml training.optimizer.lr=1e-3 --resume auto
+    """
+    files, overrides = files_and_overrides(arguments)
+    if resume is not None:
+        overrides.append(f'training.checkpoint.resume="{resume}"')
+    run_training(files, overrides, as_json, trust_code)
+
+
+def run_training(files: list[str], overrides: list[str], as_json: bool = False, trust_code: bool = False) -> None:
+    """Load, train, and say how it ended. A run's own code is executed only with ``trust_code``."""
+    from vaak.config.load import load
+
+    loaded = load(files, overrides)
+
+    if not trust_code:
+        from vaak.runs.user_code import demand_trust
+
+        demand_trust(loaded.experiment, map(Path, files))
+
+    from vaak.cli.results import print_outcome
+    from vaak.runs.start import train as train_run
+
+    outcome = train_run(loaded)
+    if outcome.is_main:
+        print_outcome(outcome, as_json)

@@ -1,0 +1,74 @@
+"""What can be named in a YAML: tasks and components, with their classes as text; nothing is imported before its use."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Where a task's classes are, as ``module:Name``, and by which keys a YAML without ``task:`` is known as its own.
+
+    ``config`` is a module that holds DEFAULTS (the task's own defaults, from its seed) and ALIASES (other spellings).
+    """
+
+    task: str
+    config: str
+    model: str
+    data: str
+    recognised_by: tuple[str, ...]
+
+
+TASKS: dict[str, Entry] = {
+    "lm": Entry(
+        task="vaak.tasks.lm.task:LanguageModelTask",
+        config="vaak.tasks.lm.config",
+        model="LanguageModelConfig",
+        data="LanguageModelDataConfig",
+        recognised_by=("data.corpus", "data.tokenizer", "model.preset"),
+    ),
+}
+
+LOSSES: dict[str, str] = {
+    "cross_entropy": "vaak.engine.cross_entropy:CrossEntropy",
+    "mse": "vaak.engine.loss_functions:MeanSquaredError",
+    "l1": "vaak.engine.loss_functions:MeanAbsoluteError",
+    "smooth_l1": "vaak.engine.loss_functions:SmoothL1",
+    "huber": "vaak.engine.loss_functions:Huber",
+    "bce": "vaak.engine.loss_functions:BinaryCrossEntropy",
+    "focal": "vaak.engine.loss_functions:FocalLoss",
+}
+"""Short names for training.loss.main."""
+
+CALLBACKS: dict[str, str] = {
+    "early_stopping": "vaak.callbacks.early_stopping:EarlyStoppingCallback",
+    "feature_redraw": "vaak.callbacks.feature_redraw:FeatureRedrawCallback",
+    "lr_monitor": "vaak.callbacks.lr_monitor:LRMonitorCallback",
+    "gradient_clipping": "vaak.callbacks.gradient_clipping:GradientClippingCallback",
+}
+"""Short names for training.callbacks."""
+
+COMPONENTS: dict[str, dict[str, str]] = {"training.loss.main": LOSSES, "training.callbacks": CALLBACKS}
+"""Which short names may stand under which key."""
+
+
+def load_name(reference: str) -> Any:
+    """The object that ``package.module:Name`` names.
+
+    >>> load_name("vaak.config.catalog:TASKS") is TASKS
+    True
+    """
+    module, _, name = reference.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def task_class(task: str) -> Any:
+    """The class that trains this task."""
+    return load_name(TASKS[task].task)
+
+
+def tasks_recognised(keys: set[str]) -> list[str]:
+    """The tasks that have one of these dotted keys as their own."""
+    return [name for name, entry in TASKS.items() if keys & set(entry.recognised_by)]

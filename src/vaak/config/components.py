@@ -1,0 +1,130 @@
+"""Classes by name: a short name of Vaak's, ``./file.py:Name`` beside the YAML, or ``package.module:Name``."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import hashlib
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from vaak.core.errors import UserError
+
+
+def source_file(reference: str, folder: Path) -> Path | None:
+    """The file that ``./file.py:Name`` names, seen from ``folder``; None for a short or package name."""
+    path, colon, _ = reference.rpartition(":")
+    return Path(os.path.normpath(folder / path)) if colon and path.endswith(".py") else None
+
+
+def seen_from(reference: str, written_in: Path, folder: Path) -> str:
+    """The reference as it reads from another folder than the one it was written in.
+
+    >>> seen_from("./huber.py:Huber", Path("configs/base"), Path("configs"))
+    './base/huber.py:Huber'
+    """
+    file = source_file(reference, written_in)
+    if file is None or Path(reference.rpartition(":")[0]).is_absolute():
+        return reference
+    relative = Path(os.path.relpath(file, folder)).as_posix()
+    prefix = "" if relative.startswith("../") else "./"
+    return f"{prefix}{relative}:{reference.rpartition(':')[2]}"
+
+
+def what_is_missing(reference: str, folder: Path) -> str | None:
+    """Why a ``file.py:Name`` or ``package:Name`` can't be found, without running any of it; None if it is there."""
+    module, colon, name = reference.rpartition(":")
+    if not colon:
+        return None
+    if not name.isidentifier() or not module:
+        return f"{reference!r} is no ./file.py:Name or package.module:Name"
+    file = source_file(reference, folder)
+    if file is not None:
+        return _missing_in_file(file, name)
+    if not all(part.isidentifier() for part in module.split(".")):
+        return f"{reference!r} is no ./file.py:Name or package.module:Name"
+    root = module.partition(".")[0]
+    return None if importlib.util.find_spec(root) else f"there is no package {root} in this environment"
+
+
+def _missing_in_file(file: Path, name: str) -> str | None:
+    try:
+        tree = ast.parse(file.read_bytes(), str(file))
+    except OSError as error:
+        return f"{file} can't be read: {error.strerror or error}"
+    except (SyntaxError, ValueError) as error:
+        return f"{file} is not valid Python: {error}"
+    names = {node.name for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
+    names |= {
+        target.id
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    names |= {
+        alias.asname or alias.name
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom | ast.Import)
+        for alias in node.names
+    }
+    return None if name in names else f"{file} has no {name}{did_you_mean(name, names)}"
+
+
+def resolve_class(reference: str, builtin: Mapping[str, str], folder: Path) -> Any:
+    """The class that a reference names; this imports (and so runs) the user's file or package.
+
+    ``builtin`` holds the short names with their ``package.module:Name``.
+
+    Raises UserError if there is none.
+    """
+    if ":" not in reference:
+        if reference not in builtin:
+            raise UserError(unknown_name(reference, builtin))
+        reference = builtin[reference]
+    if problem := what_is_missing(reference, folder):
+        raise UserError(problem)
+    module_name, _, name = reference.rpartition(":")
+    file = source_file(reference, folder)
+    try:
+        module = _module_of(file) if file else importlib.import_module(module_name)
+        return getattr(module, name)
+    except (ImportError, AttributeError) as error:
+        raise UserError(f"{reference} can't be loaded: {error}") from error
+
+
+def unknown_name(name: str, builtin: Mapping[str, str]) -> str:
+    """What to say of a short name that is none."""
+    known = ", ".join(sorted(builtin))
+    hint = did_you_mean(name, builtin)
+    return f"{name!r} is not known; expected one of {known}, ./file.py:Name or package.module:Name{hint}"
+
+
+def _module_of(file: Path) -> Any:
+    """The module in a file, imported once under a name made from its path."""
+    real = file.resolve()
+    name = f"vaak_user_{real.stem}_{hashlib.sha256(str(real).encode()).hexdigest()[:8]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, real)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def did_you_mean(word: str, known: Any) -> str:
+    """``; did you mean …?`` with the nearest known word, or nothing."""
+    near = difflib.get_close_matches(str(word), [str(name) for name in known], n=1, cutoff=0.6)
+    return f"; did you mean {near[0]}?" if near else ""

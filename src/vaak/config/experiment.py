@@ -1,0 +1,76 @@
+"""One run, whole: what is trained, on what, how, and where it is written."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Literal, TypeVar, cast
+
+from vaak.config.catalog import TASKS, load_name
+from vaak.config.section import Section, option
+from vaak.config.training import TrainingConfig
+
+Model = TypeVar("Model")
+Data = TypeVar("Data")
+
+
+class WandbConfig(Section):
+    """Where Weights & Biases keeps the run; it is used when training.logging.wandb is true."""
+
+    bare: ClassVar[str | None] = "project"
+
+    project: str = option("Name of the project.", "vaak")
+    entity: str | None = option("User or team; null is your default.", None)
+    name: str | None = option("Name of the run there; null is this run's name.", None)
+    tags: tuple[str, ...] = option("Labels of the run.", ())
+    notes: str | None = option("A longer description.", None)
+    mode: Literal["online", "offline", "disabled"] | None = option("null leaves it to WANDB_MODE.", None)
+
+
+class Experiment(Section, Generic[Model, Data]):
+    """A validated configuration; ``Experiment[LanguageModelConfig, LanguageModelDataConfig]`` for a task's types."""
+
+    task: str = option("What is trained.")
+    name: str = option(
+        "Name of the run, as a folder; not given, it is the name of the YAML.", pattern=r"^[^/\\\x00]+$", max_length=200
+    )
+    run_dir: Path = option("Folder of the run; not given, it is runs/NAME.")
+    model: Model = option("The network.")
+    global_config: dict[str, Any] = option("Features of all audio datasets.", {})
+    datasets: tuple[Any, ...] = option("Audio datasets.", ())
+    data: Data = option("The data.")
+    training: TrainingConfig = option("The loop.", TrainingConfig())
+    wandb: WandbConfig = option("Weights & Biases.", WandbConfig())
+
+    @property
+    def skips_bad_examples(self) -> bool:
+        """Whether an example that can't be read is left out and counted; else it ends the run."""
+        return getattr(self.data, "on_bad_example", "fail") == "skip"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled by task, since the class is made when it is first asked for."""
+        return _restored, (self.task, dict(self))
+
+
+def _restored(task: str, fields: dict[str, Any]) -> Experiment[Any, Any]:
+    return experiment_type(task).model_construct(**fields)
+
+
+@cache
+def experiment_type(task: str | None) -> type[Experiment[Any, Any]]:
+    """The experiment whose model and data have the types of a task; of no known task, any types."""
+    if task is None:
+        return Experiment[Any, Any]
+    entry = TASKS[task]
+    types = tuple(load_name(f"{entry.config}:{name}") for name in (entry.model, entry.data))
+    return cast("type[Experiment[Any, Any]]", Experiment.__class_getitem__(types))
+
+
+def defaults_of(task: str) -> dict[str, Any]:
+    """The task's own defaults, which lie beneath what the user gives."""
+    return load_name(f"{TASKS[task].config}:DEFAULTS")
+
+
+def aliases_of(task: str) -> dict[str, str]:
+    """The task's other spellings: dotted key → canonical dotted key."""
+    return load_name(f"{TASKS[task].config}:ALIASES")

@@ -1,0 +1,64 @@
+"""Options that the types accept but that can't apply in a run, or whose faculty isn't built: never silence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from vaak.config.experiment import Experiment
+
+_NO_PERFORMER = "no layer of this model draws random features (Performer), so nothing is redrawn"
+
+
+def impossible(experiment: Experiment[Any, Any]) -> Iterator[tuple[str, str]]:
+    """Dotted keys whose values can't be done, each with the reason."""
+    training = experiment.training
+    if experiment.datasets:
+        yield "datasets", f"audio datasets aren't built yet; the task {experiment.task} reads the section data"
+    if experiment.global_config:
+        yield "global_config", f"audio features aren't built yet; the task {experiment.task} reads the section data"
+    if "norm_reg" in training.loss.auxiliary:
+        yield "training.loss.auxiliary.norm_reg", "needs Performer layers, which aren't built yet; leave it out"
+    if training.distributed.backend == "nccl" and training.device in ("cpu", "mps"):
+        yield "training.distributed.backend", f"nccl needs CUDA, and device is {training.device}; expected gloo or null"
+    if experiment.task == "lm" and training.batching.max_duration is not None:
+        yield "training.batching.max_duration", "text has no duration in seconds; expected training.batching.max_tokens"
+    if training.scheduler.warmup_steps and training.scheduler.warmup_ratio is not None:
+        yield "training.scheduler.warmup_ratio", "given beside warmup_steps; give one of them"
+    if training.validation.interval is None and training.validation.interval_epochs is None:
+        if training.early_stopping is not None:
+            yield "training.early_stopping", "needs evaluations; give validation.interval or interval_epochs"
+        if training.scheduler.type == "plateau":
+            yield "training.scheduler.type", "plateau needs evaluations; give validation.interval or interval_epochs"
+
+
+def without_effect(experiment: Experiment[Any, Any]) -> Iterator[tuple[str, str]]:
+    """Dotted keys that do nothing in this run, each with what happens instead."""
+    training = experiment.training
+    if experiment.task != "diarization":
+        yield "training.eval_knobs", f"options of diarization; the task {experiment.task} does not read them"
+    yield "training.profiling", "profiling isn't built yet; training goes on without it"
+    yield "training.feature_redraw_interval", _NO_PERFORMER
+    yield "training.fixed_projection", _NO_PERFORMER
+    if training.mixed_precision != "fp16":
+        yield "training.amp_loss_scale", f"only fp16 scales the loss, and mixed_precision is {training.mixed_precision}"
+    if training.max_steps is not None:
+        yield "training.epochs", f"max_steps ({training.max_steps}) decides when training ends"
+    if training.performance.num_workers == 0:
+        reason = "num_workers is 0: the main process loads the data"
+        yield "training.performance.prefetch_factor", reason
+        yield "training.performance.persistent_workers", reason
+
+
+def remarks(experiment: Experiment[Any, Any]) -> Iterator[tuple[str, str]]:
+    """Dotted keys that do something else than one may think, each with what happens."""
+    training = experiment.training
+    if not training.performance.persistent_workers:
+        yield (
+            "training.performance.persistent_workers",
+            "workers stay: one iteration of the loader spans all epochs",
+        )
+    if not training.logging.wandb:
+        yield "wandb", "nothing goes to Weights & Biases unless training.logging.wandb is true"
+    if training.mixed_precision == "fp16" and training.device == "cpu":
+        yield "training.mixed_precision", "fp16 needs an accelerator; on a CPU, training goes on in fp32"

@@ -1,0 +1,147 @@
+"""YAML files and ``key=value`` overrides in, one validated experiment out, or every mistake at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vaak.config import limits
+from vaak.config.aliases import canonical, option_aliases
+from vaak.config.catalog import TASKS, tasks_recognised
+from vaak.config.components import did_you_mean
+from vaak.config.errors import ConfigError, Problem
+from vaak.config.experiment import Experiment, aliases_of, defaults_of, experiment_type
+from vaak.config.layers import read_layers
+from vaak.config.merge import fill_items, merge_all
+from vaak.config.tree import Node, Place, find, from_plain, split_key, to_plain, walk
+from vaak.config.validate import Validation, given_keys, options_of_other_types, settle_components
+
+NOT_BUILT_YET = {
+    "distillation": "distillation isn't built yet; leave the section out",
+    "tasks": "training on several tasks isn't built yet; expected one task:",
+}
+
+IN_MEMORY = Place("set in Python")
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A validated experiment, what there is to say about it, and what the user gave.
+
+    ``folder`` is where ``./file.py:Name`` is looked for: that of the last file.
+    """
+
+    experiment: Experiment[Any, Any]
+    warnings: list[str]
+    given: set[str]
+    folder: Path
+
+
+def load(files: Sequence[Path | str], overrides: Sequence[str] = ()) -> Loaded:
+    """The experiment that the files give, the later over the earlier, with ``key.path=value`` on top.
+
+    Raises ConfigError with every mistake, one line each, before any data is read or torch is imported.
+    """
+    return _experiment_of(read_layers(files, overrides), Path(files[-1]))
+
+
+def load_values(values: Sequence[Mapping[str, Any]], source: Path) -> Loaded:
+    """The experiment that sections in memory give, the later over the earlier; ``source`` is the file they came from.
+
+    The first holds what was resolved before: of its options, there is nothing to warn about.
+    """
+    places = [None, *[IN_MEMORY] * (len(values) - 1)]
+    return _experiment_of([from_plain(dict(layer), place) for layer, place in zip(values, places, strict=True)], source)
+
+
+def _experiment_of(layers: list[Node], source: Path) -> Loaded:
+    """The experiment of layers, the lowest first; ``source`` is the file that the run and its folder are named by."""
+    problems = _not_built_yet(layers)
+    task = _task_of(layers, source, problems)
+    aliases = aliases_of(task) if task else {}
+    tree, warnings = _merged(layers, task, aliases, problems)
+    _name_run(tree, source)
+    folder = source.parent
+    kind = experiment_type(task)
+    problems += settle_components(tree, kind, folder)
+    problems += options_of_other_types(tree, kind)
+    validation = Validation(tree, kind, option_aliases(aliases))
+    experiment = validation.experiment()
+    problems += validation.problems
+    if experiment is not None and task is not None:
+        problems += [_at(tree, key, reason) for key, reason in limits.impossible(experiment)]
+    if problems or experiment is None:
+        raise ConfigError(problems)
+    given = given_keys(tree)
+    warnings += _warnings(experiment, tree, given)
+    return Loaded(experiment, list(dict.fromkeys(map(str, warnings))), given, folder)
+
+
+def _not_built_yet(layers: list[Node]) -> list[Problem]:
+    """Sections of the whole that have no meaning yet; they are taken out."""
+    taken = [(key, layer.value.pop(key)) for layer in layers for key in NOT_BUILT_YET if key in layer.value]
+    return [Problem(node.place, key, NOT_BUILT_YET[key]) for key, node in taken]
+
+
+def _task_of(layers: list[Node], source: Path, problems: list[Problem]) -> str | None:
+    """The task given last, or the only one that has keys of its own in the files; else None and a problem."""
+    names = ", ".join(TASKS)
+    given = [layer.value["task"] for layer in layers if "task" in layer.value]
+    if given:
+        task = to_plain(given[-1])
+        if isinstance(task, str) and task in TASKS:
+            return task
+        hint = did_you_mean(task, TASKS)
+        message = f"is {task!r}; expected one of the tasks built: {names}{hint}"
+        problems.append(Problem(given[-1].place, "task", message))
+        return None
+    found = tasks_recognised({".".join(path) for layer in layers for path, _ in walk(layer)})
+    if len(found) == 1:
+        return found[0]
+    what = f"fits {' and '.join(found)}" if found else "is not given and can't be told from the sections"
+    problems.append(Problem(Place(str(source)), "task", f"{what}; write task: with one of {names}"))
+    return None
+
+
+def _merged(
+    layers: list[Node], task: str | None, aliases: Mapping[str, str], problems: list[Problem]
+) -> tuple[Node, list[Problem]]:
+    """All layers over the task's defaults, under canonical names, and what was dropped on the way."""
+    kind = experiment_type(task)
+    known = []
+    for layer in layers:
+        tree, twice = canonical(layer, kind, aliases)
+        known.append(tree)
+        problems += twice
+    defaults = {"task": task or "", "model": {}, "data": {}, **(defaults_of(task) if task else {})}
+    tree, dropped = merge_all([from_plain(defaults), *known], kind)
+    tree.value["task"].value = task or ""
+    return fill_items(tree, kind), dropped
+
+
+def _name_run(tree: Node, last_file: Path) -> None:
+    """Give the run the name of its last file, and a folder of that name, where the user gave none."""
+    name = tree.value.setdefault("name", Node(last_file.stem))
+    tree.value.setdefault("run_dir", Node(f"runs/{name.value}"))
+
+
+def _at(tree: Node, key: str, message: str) -> Problem:
+    """A problem at the nearest place that the user wrote."""
+    path = split_key(key)
+    nodes = [find(tree, path[:length]) for length in range(len(path), -1, -1)]
+    places = [node.place for node in nodes if node is not None and node.place is not None]
+    return Problem(places[0] if places else None, key, message)
+
+
+def _warnings(experiment: Experiment[Any, Any], tree: Node, given: set[str]) -> list[Problem]:
+    """What the user gave and what becomes of it."""
+    said = [*limits.without_effect(experiment), *limits.remarks(experiment)]
+    return [_at(tree, key, reason) for key, reason in said if key in given and _asks(tree, key)]
+
+
+def _asks(tree: Node, key: str) -> bool:
+    """Whether a warning is due: ``profiling: false`` and the like ask for nothing."""
+    node = find(tree, split_key(key))
+    return node is not None and node.value not in (None, False)

@@ -1,0 +1,78 @@
+"""A configuration as the YAML that repeats it: every option that applies, with its value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel
+
+from vaak.config import limits
+from vaak.config.experiment import Experiment, defaults_of, experiment_type
+from vaak.config.merge import merge_all
+from vaak.config.shape import applies
+from vaak.config.tree import from_plain, to_plain
+from vaak.config.yaml_writer import yaml_text
+
+
+def as_yaml(experiment: Experiment[Any, Any]) -> str:
+    """The whole configuration; loading this text gives an equal experiment.
+
+    Options that can't apply (another optimizer's, another task's) are left out where they have their defaults.
+    """
+    return yaml_text(resolved_values(experiment))
+
+
+def resolved_values(experiment: Experiment[Any, Any]) -> dict[str, Any]:
+    """What ``as_yaml`` writes, as values."""
+    untouched = _defaults(experiment)
+    values = _values(experiment, untouched)
+    unread = [key for key, _ in (*limits.without_effect(experiment), *limits.remarks(experiment))]
+    for key in unread:
+        _drop_default(values, untouched, key.split("."))
+    for key in ("global_config", "datasets"):
+        if not values[key]:
+            del values[key]
+    return values
+
+
+def _defaults(experiment: Experiment[Any, Any]) -> BaseModel:
+    """The experiment as it is when nothing is given."""
+    required = {"task": experiment.task, "name": experiment.name, "run_dir": str(experiment.run_dir)}
+    layers = [{"model": {}, "data": {}}, defaults_of(experiment.task), required]
+    kind = experiment_type(experiment.task)
+    tree, _ = merge_all([from_plain(layer) for layer in layers], kind)
+    return kind.model_validate(to_plain(tree))
+
+
+def _values(section: BaseModel, untouched: Any) -> dict[str, Any]:
+    """A section's options, without those of other types that nobody set."""
+    section_type = getattr(section, "type", None)
+    values = {}
+    for name in (*type(section).model_fields, *(section.model_extra or {})):
+        value, default = getattr(section, name), getattr(untouched, name, None)
+        if not applies(type(section), name, section_type) and value == default:
+            continue
+        values[name] = _plain(value, default)
+    return values
+
+
+def _plain(value: Any, default: Any) -> Any:
+    if isinstance(value, BaseModel):
+        return _values(value, default)
+    if isinstance(value, list | tuple):
+        return [_plain(item, None) for item in value]
+    if isinstance(value, dict):
+        return {key: _plain(item, None) for key, item in value.items()}
+    return value if isinstance(value, bool | int | float | str | None) else str(value)
+
+
+def _drop_default(values: dict[str, Any], untouched: Any, path: list[str]) -> None:
+    """Leave an option out if it has its default."""
+    key, rest = path[0], path[1:]
+    if key not in values:
+        return
+    default = getattr(untouched, key)
+    if rest:
+        _drop_default(values[key], default, rest)
+    elif values[key] == _plain(default, default):
+        del values[key]

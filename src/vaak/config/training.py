@@ -1,0 +1,251 @@
+"""The ``training:`` section: the options of the loop, the same for every task."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field
+
+from vaak.config.section import Component, Section, option
+
+SCHEDULES_THAT_END_LOW = ("linear", "cosine", "cosine_restarts", "wsd", "polynomial", "one_cycle", "plateau")
+
+
+Beta = Annotated[float, Field(ge=0, lt=1)]
+
+
+class OptimizerConfig(Section):
+    """How weights are updated."""
+
+    bare: ClassVar[str | None] = "type"
+
+    type: Literal["adamw", "adam", "sgd", "adafactor", "lion", "muon"] = option("The update rule.", "adamw")
+    lr: float = option("Peak learning rate; for muon, the matrices' rate.", 1e-3, gt=0)
+    weight_decay: float = option(
+        "Weight decay of matrices, decoupled save in adam and sgd; norms and biases get none.", 0.01, ge=0
+    )
+    betas: tuple[Beta, Beta] = option(
+        "Decay of the moments' running averages.", (0.9, 0.999), only_for=("adamw", "adam", "lion", "muon")
+    )
+    eps: float = option("Added to the denominator.", 1e-8, gt=0, only_for=("adamw", "adam", "muon"))
+    momentum: float = option("Momentum of sgd and of muon's matrices.", 0.95, ge=0, lt=1, only_for=("sgd", "muon"))
+    nesterov: bool = option("Nesterov momentum.", True, only_for=("sgd", "muon"))
+    adamw_lr: float | None = option(
+        "Muon: the rate of embeddings, norms and heads, which AdamW updates; null is a third of lr.",
+        None,
+        only_for=("muon",),
+        gt=0,
+    )
+    layer_decay: float = option("Each layer below the top has its rate multiplied by this.", 1.0, gt=0, le=1)
+    groups: tuple[ParameterGroupConfig, ...] = option("Rates and decay of parameters chosen by name.", ())
+    fused: bool | None = option(
+        "Fused kernels; null uses them where they exist.", None, only_for=("adamw", "adam", "sgd")
+    )
+
+
+class ParameterGroupConfig(Section):
+    """Parameters whose names match a regular expression; the first group that matches wins."""
+
+    match: str = option("Regular expression searched in the parameter's name.")
+    lr_scale: float = option("Multiplies the learning rate.", 1.0, ge=0)
+    weight_decay: float | None = option("Replaces the weight decay; null keeps it.", None, ge=0)
+
+
+class SchedulerConfig(Section):
+    """The learning rate as a function of the step."""
+
+    bare: ClassVar[str | None] = "type"
+
+    type: Literal[
+        "constant",
+        "linear",
+        "cosine",
+        "cosine_restarts",
+        "wsd",
+        "polynomial",
+        "inverse_sqrt",
+        "one_cycle",
+        "plateau",
+    ] = option("Shape of the schedule; plateau is the one that remembers.", "constant")
+    warmup_steps: int = option("Steps of linear warm-up from zero.", 0, ge=0)
+    warmup_ratio: float | None = option("Warm-up as a part of all steps, in place of warmup_steps.", None, ge=0, lt=1)
+    min_lr: float = option("Where the rate ends.", 0.0, ge=0, only_for=SCHEDULES_THAT_END_LOW)
+    decay_ratio: float = option(
+        "wsd: the last part of all steps, in which the rate falls.", 0.2, gt=0, le=1, only_for=("wsd",)
+    )
+    power: float = option("polynomial: the exponent.", 1.0, gt=0, only_for=("polynomial",))
+    first_cycle_steps: int | None = option(
+        "cosine_restarts: length of the first cycle (T_0); null is a tenth of all steps.",
+        None,
+        gt=0,
+        only_for=("cosine_restarts",),
+    )
+    cycle_growth: int = option(
+        "cosine_restarts: each cycle is this many times the one before (T_mult).",
+        1,
+        ge=1,
+        only_for=("cosine_restarts",),
+    )
+    peak_at: float = option(
+        "one_cycle: the part of all steps at which the rate peaks.", 0.3, gt=0, lt=1, only_for=("one_cycle",)
+    )
+    initial_div: float = option("one_cycle: peak rate over initial rate.", 25.0, gt=1, only_for=("one_cycle",))
+    factor: float = option("plateau: the rate is multiplied by this.", 0.1, gt=0, lt=1, only_for=("plateau",))
+    patience: int = option(
+        "plateau: evaluations without improvement before the rate falls.", 5, ge=0, only_for=("plateau",)
+    )
+    metric: str = option("plateau: the metric watched.", "val_loss", only_for=("plateau",))
+    mode: Literal["min", "max"] = option("plateau: whether lower or higher is better.", "min", only_for=("plateau",))
+
+
+class GradientClippingConfig(Section):
+    """Bounds on the gradient of a whole step."""
+
+    bare: ClassVar[str | None] = "norm"
+
+    norm: float | None = option("Largest 2-norm of all gradients together; null leaves it.", 1.0, gt=0)
+    value: float | None = option("Largest absolute value of any gradient; null leaves it.", None, gt=0)
+
+
+class LossConfig(Section):
+    """What is minimised."""
+
+    bare: ClassVar[str | None] = "main"
+
+    main: Component = option("The main loss.", Component(type="cross_entropy"))
+    label_smoothing: float = option("Probability spread over all classes.", 0.0, ge=0, lt=1)
+    auxiliary: dict[str, float] = option("Further losses by name, each with its weight.", {})
+
+
+class ValidationConfig(Section):
+    """When and how the model is evaluated."""
+
+    interval: int | None = option("Evaluate every so many steps; null leaves it to interval_epochs.", None, gt=0)
+    interval_epochs: int | None = option("Evaluate at the end of every so many epochs.", 1, gt=0)
+    batch_size: int | None = option("Rows of an evaluation batch; null takes training's.", None, gt=0)
+
+
+class EarlyStoppingConfig(Section):
+    """Stop when a metric no longer improves."""
+
+    bare: ClassVar[str | None] = "patience"
+
+    patience: int = option("Evaluations without improvement before training stops.", 5, ge=0)
+    metric: str = option("The metric watched.", "val_loss")
+    min_delta: float = option("The least change that counts as an improvement.", 0.0, ge=0)
+    mode: Literal["min", "max"] = option("Whether lower or higher is better.", "min")
+
+
+class CheckpointConfig(Section):
+    """When checkpoints are written, which are kept, and where a run goes on."""
+
+    save_dir: str | None = option(
+        "Folder for checkpoints: SAVE_DIR/NAME, to which RUN/checkpoints then points; null is RUN/checkpoints.", None
+    )
+    interval: int | None = option("Save every so many steps.", None, gt=0)
+    interval_epochs: int | None = option("Save at the end of every so many epochs.", 1, gt=0)
+    interval_minutes: float | None = option("Save when so many minutes have passed since the last save.", None, gt=0)
+    save_total_limit: int | None = option("How many checkpoints are kept, besides best and last.", 3, ge=1)
+    metric: str = option("The metric by which a checkpoint is the best.", "val_loss")
+    mode: Literal["min", "max"] = option("Whether lower or higher is better.", "min")
+    init_from: str | None = option("Begin a new run with the weights of this run or checkpoint.", None)
+    resume: str | None = option(
+        "auto goes on from the newest checkpoint if there is one; or a checkpoint; null starts anew.", None
+    )
+
+
+class LoggingConfig(Section):
+    """What is written down as training goes."""
+
+    interval: int = option("Log every so many steps.", 50, gt=0)
+    tensorboard: bool = option("Write TensorBoard events to RUN/tensorboard.", True)
+    wandb: bool = option("Log to Weights & Biases (see the section wandb).", False)
+    trackers: tuple[str, ...] = option("Further trackers of accelerate by name (mlflow, comet_ml, ...).", ())
+    log_metrics: tuple[str, ...] | None = option("Only these names go to the trackers; null is all of them.", None)
+    progress_bar: bool = option("Draw a progress bar where the console is a terminal.", True)
+
+
+class PerformanceConfig(Section):
+    """Speed and memory; none of it changes which numbers are drawn."""
+
+    num_workers: int = option("Processes that load data; 0 loads in the main process.", 0, ge=0)
+    pin_memory: bool | None = option("Page-locked memory for copies to CUDA; null is on with CUDA, off without.", None)
+    prefetch_factor: int = option("Microbatches each worker loads ahead.", 2, gt=0)
+    persistent_workers: bool = option("Keep the workers from epoch to epoch.", True)
+    compile: bool | Literal["default", "reduce-overhead", "max-autotune"] = option("torch.compile, or its mode.", False)
+    gradient_checkpointing: bool = option("Recompute activations in the backward pass to save memory.", False)
+    tf32: bool = option("TensorFloat-32 matrix products on CUDA.", False)
+    num_threads: int | None = option("CPU threads of each process; null leaves it to torch.", None, gt=0)
+
+
+class DistributedConfig(Section):
+    """Several processes; they are started by torchrun or accelerate launch."""
+
+    backend: Literal["nccl", "gloo"] | None = option("Communication library; null picks by device.", None)
+    world_size: int | None = option("How many processes there must be; null takes what was started.", None, gt=0)
+    sync_gradient_barrier: bool = option("Wait for all ranks before gradients are added.", False)
+
+
+class EvalKnobsConfig(Section):
+    """Options of diarization; ``max_duration``, which the seed has here, is another name of batching.max_duration."""
+
+    label_type: str = option("binary, speaker_id, or a custom label.", "binary")
+
+
+class BatchingConfig(Section):
+    """How examples are put together in microbatches."""
+
+    bare: ClassVar[str | None] = "type"
+
+    type: Literal["fixed", "bucketed", "packed", "stratified"] = option(
+        "fixed: batch_size rows; bucketed: similar lengths under a budget; packed: several examples in a row; "
+        "stratified: every batch has the set's proportions of classes.",
+        "fixed",
+    )
+    max_tokens: int | None = option("Padded tokens of a batch.", None, gt=0, only_for=("bucketed",))
+    max_duration: float | None = option("Padded seconds of a batch.", None, gt=0, only_for=("bucketed",))
+    num_buckets: int = option("How many groups of similar length.", 64, gt=0, only_for=("bucketed",))
+
+
+def _precision_name(value: Any) -> Any:
+    """Seed 1 writes ``true`` for fp16; YAML 1.1 files write ``no`` as false."""
+    return {True: "fp16", False: "no"}.get(value, value) if isinstance(value, bool) else value
+
+
+Precision = Annotated[
+    Literal["no", "bf16", "fp16"],
+    BeforeValidator(_precision_name, json_schema_input_type=Literal["no", "bf16", "fp16"] | bool),
+]
+
+
+class TrainingConfig(Section):
+    """The loop: how long, how fast, how careful."""
+
+    epochs: int = option("Passes over the training data.", 10, gt=0)
+    max_steps: int | None = option("Stop after so many optimizer steps, in place of epochs.", None, gt=0)
+    batch_size: int = option("Rows of a microbatch, over all ranks: ranks share the microbatches.", 32, gt=0)
+    batching: BatchingConfig = option("How examples are put together.", BatchingConfig())
+    gradient_accumulation_steps: int = option("Microbatches of an optimizer step, over all ranks.", 1, gt=0)
+    random_seed: int = option("The seed of every random draw.", 42, ge=0)
+    deterministic: bool = option("Deterministic kernels on CUDA too; a CPU always uses them.", False)
+    device: Literal["auto", "cuda", "mps", "cpu"] = option("Where to train; auto takes the fastest there is.", "auto")
+    mixed_precision: Precision = option("no, bf16 or fp16; true is fp16.", "no")
+    amp_loss_scale: float | None = option("Fixed loss scale of fp16; null adapts it.", None, gt=0)
+    optimizer: OptimizerConfig = option("How weights are updated.", OptimizerConfig())
+    scheduler: SchedulerConfig = option("The learning rate over time.", SchedulerConfig())
+    gradient_clipping: GradientClippingConfig = option("Bounds on the gradient.", GradientClippingConfig())
+    feature_redraw_interval: int | None = option("Redraw Performer features every so many steps.", None, gt=0)
+    fixed_projection: bool = option("Never redraw Performer features.", False)
+    loss: LossConfig = option("What is minimised.", LossConfig())
+    validation: ValidationConfig = option("When the model is evaluated.", ValidationConfig())
+    early_stopping: EarlyStoppingConfig | None = option("Stop when a metric no longer improves; null never does.", None)
+    checkpoint: CheckpointConfig = option("Checkpoints.", CheckpointConfig())
+    logging: LoggingConfig = option("What is written down.", LoggingConfig())
+    performance: PerformanceConfig = option("Speed and memory.", PerformanceConfig())
+    distributed: DistributedConfig = option("Several processes.", DistributedConfig())
+    profiling: bool | Literal["trace"] = option("Measure where the time goes.", False)
+    eval_knobs: EvalKnobsConfig = option("Options of diarization.", EvalKnobsConfig())
+    callbacks: tuple[Component, ...] = option("Further callbacks by name.", ())
+
+
+OptimizerConfig.model_rebuild()

@@ -1,0 +1,120 @@
+"""A YAML as a tree in which every section and value knows where it was written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Place:
+    """A line of a file, or the command line."""
+
+    file: str
+    line: int | None = None
+
+    def __str__(self) -> str:
+        return self.file if self.line is None else f"{self.file}:{self.line}"
+
+
+COMMAND_LINE = Place("command line")
+
+
+@dataclass
+class Node:
+    """A scalar, a list of nodes, or a mapping from text to nodes; ``place`` is None for what the user did not write."""
+
+    value: Any
+    place: Place | None = None
+
+    @property
+    def is_mapping(self) -> bool:
+        return isinstance(self.value, dict)
+
+
+def from_plain(value: Any, place: Place | None = None) -> Node:
+    """A tree of Python values in which every node has the same place."""
+    if isinstance(value, dict):
+        return Node({str(key): from_plain(child, place) for key, child in value.items()}, place)
+    if isinstance(value, list | tuple):
+        return Node([from_plain(child, place) for child in value], place)
+    return Node(value, place)
+
+
+def to_plain(node: Node) -> Any:
+    """The Python values of a tree."""
+    if isinstance(node.value, dict):
+        return {key: to_plain(child) for key, child in node.value.items()}
+    if isinstance(node.value, list):
+        return [to_plain(child) for child in node.value]
+    return node.value
+
+
+def copy_of(node: Node) -> Node:
+    """A tree that shares nothing with the other but the places."""
+    if isinstance(node.value, dict):
+        return Node({key: copy_of(child) for key, child in node.value.items()}, node.place)
+    if isinstance(node.value, list):
+        return Node([copy_of(child) for child in node.value], node.place)
+    return Node(node.value, node.place)
+
+
+def split_key(key: str) -> tuple[str, ...]:
+    return tuple(key.split("."))
+
+
+def child_of(node: Node, key: str | int) -> Node | None:
+    """The node under a mapping's key or at a list's index, or None."""
+    if isinstance(node.value, dict):
+        return node.value.get(str(key))
+    if isinstance(node.value, list) and str(key).isdecimal() and int(key) < len(node.value):
+        return node.value[int(key)]
+    return None
+
+
+def find(node: Node, path: Sequence[str | int]) -> Node | None:
+    """The node at a path, or None."""
+    for key in path:
+        below = child_of(node, key)
+        if below is None:
+            return None
+        node = below
+    return node
+
+
+def put(node: Node, path: Sequence[str], child: Node) -> Node | None:
+    """Set the node at a path, making the mappings on the way; returns what is in the way and no mapping, if any."""
+    for key in path[:-1]:
+        if not node.is_mapping:
+            return node
+        node = node.value.setdefault(key, Node({}, child.place))
+    if not node.is_mapping:
+        return node
+    node.value[path[-1]] = child
+    return None
+
+
+def take(node: Node, path: Sequence[str | int]) -> Node | None:
+    """Remove and return the node at a path, with the mappings that this leaves empty; None if there is none."""
+    key, rest = path[0], path[1:]
+    below = child_of(node, key)
+    if below is None:
+        return None
+    taken = take(below, rest) if rest else below
+    if not rest or (taken is not None and below.value == {}):
+        if isinstance(node.value, dict):
+            del node.value[str(key)]
+        else:
+            del node.value[int(key)]
+    return taken
+
+
+def walk(node: Node, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Node]]:
+    """Every node below this one with its path, a section before what is in it."""
+    children: Any = node.value.items() if node.is_mapping else ()
+    if isinstance(node.value, list):
+        children = enumerate(node.value)
+    for key, child in children:
+        yield (*path, str(key)), child
+        yield from walk(child, (*path, str(key)))

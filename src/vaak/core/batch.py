@@ -1,0 +1,70 @@
+"""A microbatch with the counts that normalise its losses, and a loss as a sum with its unit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class Term:
+    """A loss as a sum with the unit it is summed over; the engine divides by that unit's count in the whole step.
+
+    ``splittable`` is False for a term that is no sum over examples (load balancing, in-batch contrast): such a
+    batch is never cut in pieces.
+    """
+
+    total: torch.Tensor
+    per: str
+    splittable: bool = True
+
+
+@dataclass
+class Batch:
+    """Tensors whose first dimension is the row, and how many of each unit every row holds.
+
+    ``counts["token"][i]`` is the number of tokens of row ``i`` that a loss is summed over, so that any subset of rows
+    knows its own counts. A row is one example, or several where a plan packs them.
+    """
+
+    tensors: dict[str, torch.Tensor]
+    counts: dict[str, torch.Tensor]
+    indices: list[int] = field(default_factory=list)
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        return self.tensors[name]
+
+    @property
+    def num_rows(self) -> int:
+        return len(next(iter(self.tensors.values()))) if self.tensors else 0
+
+    def totals(self) -> dict[str, float]:
+        """Sum of each unit over the rows."""
+        return {unit: float(counts.sum()) for unit, counts in self.counts.items()}
+
+    def to(self, device: torch.device) -> Batch:
+        """The same batch with its tensors on ``device``; counts stay on the CPU, where they are summed."""
+        moved = {name: tensor.to(device, non_blocking=True) for name, tensor in self.tensors.items()}
+        return Batch(moved, self.counts, self.indices, self.extra)
+
+    def pin_memory(self) -> Batch:
+        """The same batch in page-locked memory (called by torch's loader when ``pin_memory`` is on)."""
+        pinned = {name: tensor.pin_memory() for name, tensor in self.tensors.items()}
+        return Batch(pinned, self.counts, self.indices, self.extra)
+
+    def split(self, pieces: int) -> list[Batch]:
+        """At most ``pieces`` batches of consecutive rows whose losses and counts add up to this one's."""
+        size = -(-self.num_rows // pieces)
+        return [self._rows(slice(start, start + size)) for start in range(0, self.num_rows, size)]
+
+    def _rows(self, rows: slice) -> Batch:
+        return Batch(
+            {name: tensor[rows] for name, tensor in self.tensors.items()},
+            {unit: counts[rows] for unit, counts in self.counts.items()},
+            self.indices,
+            self.extra,
+        )

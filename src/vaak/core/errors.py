@@ -1,0 +1,17 @@
+"""Mistakes a user can mend. The command line prints them as they are, without a traceback, and exits with 2."""
+
+
+class UserError(Exception):
+    """What was wrong, where, and what to do about it, in one clear line."""
+
+
+class SaidByMainProcessError(UserError):
+    """An error of the main process, which says it; the other processes only end."""
+
+
+class CheckpointError(UserError):
+    """A checkpoint that is damaged, missing, or of another model."""
+
+
+class DataError(UserError):
+    """Input data that can't be read or used; the message names the file and line."""

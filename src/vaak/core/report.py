@@ -1,0 +1,30 @@
+"""What one optimizer step tells those who watch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """One optimizer step, over all its microbatches and ranks.
+
+    Losses and the gradient norm stay tensors on the device: reading one (``float``) waits for the device, so only
+    who logs does it. ``losses`` holds each named term divided by the count of its unit, ``units``.
+    """
+
+    step: int
+    epoch: int
+    losses: dict[str, torch.Tensor]
+    units: dict[str, str]
+    counts: dict[str, float]
+    learning_rate: float
+    gradient_norm: torch.Tensor
+    loss_scale: float | None
+    skipped: bool
+    seconds: float
+    ends_epoch: bool

@@ -1,0 +1,87 @@
+"""What can be trained: the questions the engine asks a task, and the questions the loader asks its data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from vaak.core.batch import Batch, Term
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import nn
+
+
+class Dataset(Protocol):
+    """The examples of one split, map-style, and how they are put together.
+
+    ``lengths[i]`` is an upper bound of example ``i``'s length (tokens, frames, seconds) after augmentation, known
+    without loading it; ``strata`` gives each example's group for stratified plans, or is None; ``row_capacity`` is the
+    length that a packed row may have, or None where rows are never packed; ``fingerprint`` changes with the content.
+    """
+
+    lengths: np.ndarray
+    strata: np.ndarray | None
+    row_capacity: int | None
+    fingerprint: str
+
+    def example(self, index: int, rng: np.random.Generator) -> Any:
+        """Example ``index``; every random choice is drawn from ``rng`` and from nothing else."""
+        ...
+
+    def collate(self, rows: list[list[Any]]) -> Batch:
+        """A batch of rows; each row holds one example, or several where a plan packs them."""
+        ...
+
+    def describe(self, index: int) -> str:
+        """Where example ``index`` comes from (file, line, id), for error messages and records."""
+        ...
+
+
+class Meters(Protocol):
+    """Sums over a split, added up over batches and ranks and divided once at the end.
+
+    ``protocol`` says under which conditions the figures were made (stride, normaliser, collar, split).
+    """
+
+    protocol: dict[str, str]
+
+    def update(self, model: nn.Module, batch: Batch) -> None:
+        """Add one batch's sums."""
+        ...
+
+    def sums(self) -> dict[str, float]:
+        """The sums so far: additive, so ranks' sums are added key by key."""
+        ...
+
+    def results(self, sums: dict[str, float]) -> dict[str, float]:
+        """The figures that these sums give."""
+        ...
+
+
+class Task(Protocol):
+    """One kind of model on one kind of data. The engine knows nothing else of it."""
+
+    evaluation_splits: tuple[str, ...]
+
+    def prepare(self) -> None:
+        """Make what training reads (tokenizer, features, manifests), once; idempotent; on the main process only."""
+        ...
+
+    def dataset(self, split: str) -> Dataset: ...
+
+    def model(self) -> nn.Module: ...
+
+    def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
+        """The named losses of a batch, each a sum with its unit; the engine weighs, normalises and adds them."""
+        ...
+
+    def meters(self, split: str) -> Meters: ...
+
+    def predict(self, model: nn.Module, inputs: Iterable[Any]) -> Iterable[Any]:
+        """What a trained model makes of new inputs."""
+        ...
+
+    def showcase(self, model: nn.Module) -> list[str]:
+        """A few lines to look at after training."""
+        ...

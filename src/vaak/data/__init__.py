@@ -1,0 +1,1 @@
+"""Batch plans and the loader, for any kind of example."""

@@ -1,0 +1,132 @@
+"""The loader: torch's own, over addresses of microbatches, begun at whichever one is wanted.
+
+One iteration spans the whole rest of the run, so workers never wait for an epoch to end, and starting in the middle
+costs the same as starting at the beginning.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterable, Iterator, Sized
+from typing import Any, cast
+
+import torch
+
+from vaak.config.training import PerformanceConfig
+from vaak.core.errors import UserError
+from vaak.data.plans import BatchPlan, Planner
+from vaak.data.reader import Address, Microbatch, Reader
+
+
+def training_addresses(
+    planner: Planner, microbatches_per_step: int, *, step: int, epoch: int, place: int, rank: int, world_size: int
+) -> Iterator[Address]:
+    """Addresses of this rank's microbatches, without end, from microbatch ``place`` of ``epoch`` on.
+
+    ``step`` is the optimizer step that begins there. Rank r of w takes the microbatches r, r + w, ... of each step, so
+    the steps are the same whatever the number of ranks; the last step of an epoch may be shorter.
+    """
+    while True:
+        plan = planner.plan(epoch)
+        for first in range(place, len(plan), microbatches_per_step):
+            step += 1
+            size = min(microbatches_per_step, len(plan) - first)
+            for number in range(rank, size, world_size):
+                yield Address(step, number, epoch, plan.microbatch(first + number))
+        epoch, place = epoch + 1, 0
+
+
+def evaluation_addresses(plan: BatchPlan, rank: int, world_size: int) -> Iterator[Address]:
+    """Every ``world_size``-th microbatch of an evaluation plan, from ``rank`` on."""
+    for number in range(rank, len(plan), world_size):
+        yield Address(step=0, number=number, epoch=0, rows=plan.microbatch(number))
+
+
+def load(
+    reader: Reader, addresses: Iterable[Address], options: PerformanceConfig, pin_memory: bool
+) -> Iterator[Microbatch]:
+    """The microbatches at these addresses, in order, read by ``options.num_workers`` processes.
+
+    The processes end when the iteration is closed, or with their parent. Raises what the reader raises.
+    """
+    workers: dict[str, Any] = {}
+    if options.num_workers:
+        workers = {"prefetch_factor": options.prefetch_factor, "worker_init_fn": _start_worker}
+    loader = torch.utils.data.DataLoader(
+        _ErrorsAsValues(reader),
+        batch_size=None,
+        sampler=cast("Sized", _Addresses(addresses)),  # type: ignore[arg-type]
+        num_workers=options.num_workers,
+        collate_fn=_as_read,  # type: ignore[arg-type]
+        pin_memory=pin_memory,
+        generator=torch.Generator(),  # its own: the loader draws a seed that must not come from the model's
+        **workers,
+    )
+    with naming_lost_workers(ConnectionError, EOFError):
+        for read in loader:
+            if isinstance(read, UserError):
+                raise read
+            yield read
+
+
+@contextlib.contextmanager
+def naming_lost_workers(*signs: type[Exception]) -> Iterator[None]:
+    """While this holds, the end of a worker is a UserError: torch raises its own wherever Python happens to be.
+
+    ``signs`` are other exceptions that come of nothing else here: a worker may end while it hands over a batch.
+    """
+    kinds: tuple[type[Exception], ...] = (RuntimeError, *signs)
+    try:
+        yield
+    except kinds as error:
+        if isinstance(error, RuntimeError) and not str(error).startswith("DataLoader worker"):
+            raise
+        if sys.platform != "win32" and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # as the other workers end, torch would raise again, anywhere
+        raise UserError(
+            f"a process that loads data was ended from outside, often because memory ran out ({error}); go on with "
+            "--resume auto, perhaps with fewer training.performance.num_workers"
+        ) from error
+
+
+class _ErrorsAsValues(torch.utils.data.Dataset[Microbatch | UserError]):
+    """The reader, with errors handed over: those raised in a worker reach us wrapped in its whole traceback."""
+
+    def __init__(self, reader: Reader) -> None:
+        self.reader = reader
+
+    def __getitem__(self, address: Address) -> Microbatch | UserError:
+        try:
+            return self.reader[address]
+        except UserError as error:
+            return error
+
+
+class _Addresses:
+    """A sampler of torch's that yields addresses."""
+
+    def __init__(self, addresses: Iterable[Address]) -> None:
+        self.addresses = addresses
+
+    def __iter__(self) -> Iterator[Address]:
+        return iter(self.addresses)
+
+
+def _as_read(read: Microbatch | UserError) -> Microbatch | UserError:
+    return read
+
+
+def _start_worker(worker: int) -> None:
+    """Leave Ctrl-C and SIGTERM to the main process, and end with it, even when it is killed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if sys.platform == "linux":
+        parent = os.getppid()
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        if os.getppid() != parent:
+            os._exit(1)

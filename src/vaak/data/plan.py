@@ -1,0 +1,138 @@
+"""A plan: which examples lie in which microbatch of an epoch, as flat arrays and offsets.
+
+::
+
+    indices            7 2 | 5 | 1 0 | 3 | 6 4      example indices, row after row
+    row_starts         0     2   3     5   6   8    offsets into indices; None where every row is one example
+    microbatch_starts  0         2           4  5   offsets into rows
+
+A plan is a pure function of (seed, epoch), knows nothing of ranks, and has the same number of microbatches in every
+epoch, so the number of steps of a run is known before it starts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Protocol
+
+import numpy as np
+
+from vaak.core.errors import DataError
+from vaak.core.keys import draw_key
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """The microbatches of one epoch, in the order in which they are trained on."""
+
+    indices: np.ndarray
+    row_starts: np.ndarray | None
+    microbatch_starts: np.ndarray
+
+    def __len__(self) -> int:
+        """Number of microbatches."""
+        return len(self.microbatch_starts) - 1
+
+    def microbatch(self, position: int) -> list[list[int]]:
+        """The rows of one microbatch; each row is a list of example indices."""
+        first, last = self.microbatch_starts[position], self.microbatch_starts[position + 1]
+        if self.row_starts is None:
+            return [[index] for index in self.indices[first:last].tolist()]
+        starts = self.row_starts[first : last + 1].tolist()
+        return [self.indices[start:end].tolist() for start, end in pairwise(starts)]
+
+    def padding_waste(self, lengths: np.ndarray) -> float:
+        """The part of all cells that is padding, where rows are padded to the longest of their microbatch."""
+        row_lengths = np.asarray(lengths)[self.indices]
+        if self.row_starts is not None:
+            row_lengths = np.add.reduceat(row_lengths, self.row_starts[:-1], dtype=np.float64)
+        longest = np.maximum.reduceat(row_lengths, self.microbatch_starts[:-1])
+        cells = float(np.sum(longest * np.diff(self.microbatch_starts), dtype=np.float64))
+        return 1.0 - float(np.sum(row_lengths, dtype=np.float64)) / cells
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash that ranks and resumed runs compare."""
+        digest = hashlib.blake2b(digest_size=8)
+        for array in (self.indices, self.row_starts, self.microbatch_starts):
+            numbers = np.empty(0, "<i8") if array is None else np.ascontiguousarray(array, "<i8")
+            digest.update(len(numbers).to_bytes(8, "little"))
+            digest.update(numbers.data)
+        return digest.hexdigest()
+
+
+class Planner(Protocol):
+    """Makes the plan of any epoch; its microbatches are equally many in all of them."""
+
+    num_microbatches: int
+
+    def plan(self, epoch: int) -> BatchPlan:
+        """The plan of an epoch: a pure function of the seed and the epoch."""
+        ...
+
+
+def plan_generator(seed: int, epoch: int) -> np.random.Generator:
+    """The random numbers of one epoch's plan."""
+    return np.random.Generator(np.random.PCG64(draw_key("plan", seed, epoch)))
+
+
+def checked_lengths(lengths: np.ndarray, limit: float | None = None, limit_name: str = "") -> np.ndarray:
+    """The lengths as one array of numbers.
+
+    Raises DataError if there is none, or one isn't a number above zero, or is above ``limit``; it names the example.
+    """
+    lengths = np.asarray(lengths)
+    if lengths.size == 0:
+        raise DataError("the dataset is empty: there is no example to make batches of")
+    unusable = ~(np.isfinite(lengths) & (lengths > 0))
+    if unusable.any():
+        index = int(np.argmax(unusable))
+        raise DataError(f"example {index} has length {lengths[index]}: only examples longer than zero can be planned")
+    if limit is not None and lengths.max() > limit:
+        index = int(np.argmax(lengths > limit))
+        raise DataError(
+            f"example {index} has length {lengths[index]}, more than {limit_name} {limit}: "
+            f"shorten it, leave it out, or raise {limit_name}"
+        )
+    return lengths
+
+
+def starts_of(sizes: np.ndarray) -> np.ndarray:
+    """Offsets of consecutive segments: ``[2, 3]`` gives ``[0, 2, 5]``."""
+    return np.concatenate(([0], np.cumsum(sizes)))
+
+
+def starts_every(size: int, total: int) -> np.ndarray:
+    """Offsets of segments of ``size``, of which the last may be smaller.
+
+    >>> starts_every(2, 5).tolist()
+    [0, 2, 4, 5]
+    """
+    return np.append(np.arange(0, total, size), total)
+
+
+def reorder_segments(values: np.ndarray, starts: np.ndarray, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The segments of ``values`` in another order, and their new offsets.
+
+    >>> values, starts = reorder_segments(np.array([7, 8, 9]), np.array([0, 1, 3]), np.array([1, 0]))
+    >>> values.tolist(), starts.tolist()
+    ([8, 9, 7], [0, 2, 3])
+    """
+    sizes = np.diff(starts)[order]
+    new_starts = starts_of(sizes)
+    source = np.repeat(starts[:-1][order] - new_starts[:-1], sizes)
+    source += np.arange(len(values))
+    return values[source], new_starts
+
+
+def shuffled_within_groups(groups: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Example indices group by group, in ascending order of the group and shuffled inside each."""
+    order = rng.permutation(len(groups))
+    return order[np.argsort(groups[order], kind="stable")]
+
+
+def smallest_integers(values: np.ndarray) -> np.ndarray:
+    """Non-negative integers in the narrowest type that holds them: NumPy sorts 16 bits in linear time."""
+    return values.astype(np.min_scalar_type(int(values.max())))

@@ -1,0 +1,56 @@
+"""Which plan a configuration asks for."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from vaak.config.training import BatchingConfig
+from vaak.core.errors import UserError
+from vaak.data.bucketed import BucketedPlanner
+from vaak.data.fixed import FixedPlanner
+from vaak.data.packed import PackedPlanner
+from vaak.data.plan import BatchPlan, Planner, checked_lengths, starts_every
+from vaak.data.stratified import StratifiedPlanner
+
+
+def make_planner(
+    batching: BatchingConfig,
+    *,
+    lengths: np.ndarray,
+    strata: np.ndarray | None,
+    batch_size: int,
+    row_capacity: float | None,
+    seed: int,
+) -> Planner:
+    """The planner that ``batching`` names.
+
+    Raises DataError for an empty dataset or an example that fits in no batch; UserError where the data can't be
+    planned this way.
+    """
+    if batching.type == "bucketed":
+        budget, name = _budget(batching)
+        return BucketedPlanner(checked_lengths(lengths, budget, name), budget, batch_size, batching.num_buckets, seed)
+    if batching.type == "packed":
+        if row_capacity is None:
+            raise UserError("training.batching.type: packed needs rows of a known length; this data has none")
+        return PackedPlanner(checked_lengths(lengths, row_capacity, "the row's length"), row_capacity, batch_size, seed)
+    if batching.type == "stratified":
+        if strata is None:
+            raise UserError("training.batching.type: stratified needs a class for each example; this data has none")
+        return StratifiedPlanner(strata, len(checked_lengths(lengths)), batch_size, seed)
+    return FixedPlanner(len(checked_lengths(lengths)), batch_size, seed)
+
+
+def evaluation_plan(lengths: np.ndarray, batch_size: int) -> BatchPlan:
+    """Batches of ``batch_size`` in ascending order of length: always the same, with little padding."""
+    order = np.argsort(checked_lengths(lengths), kind="stable")
+    return BatchPlan(order, None, starts_every(batch_size, len(order)))
+
+
+def _budget(batching: BatchingConfig) -> tuple[float | None, str]:
+    """The padded budget of a batch and the option it comes from."""
+    if batching.max_tokens is not None and batching.max_duration is not None:
+        raise UserError("training.batching: max_tokens and max_duration are both given; keep one")
+    if batching.max_tokens is not None:
+        return batching.max_tokens, "training.batching.max_tokens"
+    return batching.max_duration, "training.batching.max_duration"

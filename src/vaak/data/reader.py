@@ -1,0 +1,117 @@
+"""From a microbatch's address to its batch: pure, so that any worker in any order gives the same one.
+
+An address says which examples, in which rows, of which epoch. Each example is read with generators seeded by
+``(seed, epoch, index)``; nothing else that a dataset could draw from survives from one example to the next.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from vaak.core.batch import Batch
+from vaak.core.errors import DataError, UserError
+from vaak.core.keys import draw_key
+from vaak.core.task import Dataset
+
+
+@dataclass(frozen=True)
+class Address:
+    """Which microbatch: its optimizer step, its number within the step, and its rows of example indices."""
+
+    step: int
+    number: int
+    epoch: int
+    rows: list[list[int]]
+
+
+@dataclass(frozen=True)
+class Skip:
+    """An example that could not be read and was left out."""
+
+    epoch: int
+    index: int
+    description: str
+    reason: str
+
+
+@dataclass
+class Microbatch:
+    """A batch that has been read, and what had to be left out of it. ``batch`` is None where nothing was left."""
+
+    address: Address
+    batch: Batch | None
+    skipped: list[Skip] = field(default_factory=list)
+
+    def pin_memory(self) -> Microbatch:
+        pinned = self.batch.pin_memory() if self.batch else None
+        return Microbatch(self.address, pinned, self.skipped)
+
+
+class Reader(torch.utils.data.Dataset[Microbatch]):
+    """``reader[address]`` is that microbatch.
+
+    ``purpose`` keeps the draws of training (``data``) apart from those of each evaluation split. ``known_bad`` are
+    (epoch, index) pairs that were skipped before, as the journal says: they are skipped again without a try.
+
+    Raises DataError naming the example that can't be read, unless ``skip_bad``.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        purpose: tuple[str, ...],
+        seed: int,
+        *,
+        skip_bad: bool = False,
+        known_bad: Collection[tuple[int, int]] = (),
+    ) -> None:
+        self.dataset = dataset
+        self.purpose = purpose
+        self.seed = seed
+        self.skip_bad = skip_bad
+        self.known_bad = frozenset(known_bad)
+
+    def __getitem__(self, address: Address) -> Microbatch:
+        skipped: list[Skip] = []
+        rows = [[self._example(address.epoch, index, skipped) for index in row] for row in address.rows]
+        kept = [row for row in ([example for example in row if example is not None] for row in rows) if row]
+        batch = self.dataset.collate(kept) if kept else None
+        if batch is not None:
+            left_out = {skip.index for skip in skipped}
+            batch.indices = [index for row in address.rows for index in row if index not in left_out]
+        return Microbatch(address, batch, skipped)
+
+    def _example(self, epoch: int, index: int, skipped: list[Skip]) -> Any:
+        if (epoch, index) in self.known_bad:
+            skipped.append(Skip(epoch, index, self.dataset.describe(index), "skipped before"))
+            return None
+        occurrence = 0  # plans emit every example once an epoch
+        rng = seed_generators(draw_key(*self.purpose, self.seed, epoch, index, occurrence))
+        try:
+            return self.dataset.example(index, rng)
+        except Exception as error:
+            if self.skip_bad:
+                reason = f"{type(error).__name__}: {error}"
+                skipped.append(Skip(epoch, index, self.dataset.describe(index), reason))
+                return None
+            if isinstance(error, UserError):
+                raise
+            what = f"example {index} ({self.dataset.describe(index)}) can't be read: {type(error).__name__}: {error}"
+            raise DataError(f"{what}; mend it, or set data.on_bad_example: skip") from error
+
+
+def seed_generators(key: int) -> np.random.Generator:
+    """Seed Python's, NumPy's and torch's CPU generators with ``key`` and return one of NumPy's new kind.
+
+    Datasets are to use the one returned; the global ones are seeded because libraries draw from all of them.
+    """
+    random.seed(key)
+    np.random.seed(key)
+    torch.default_generator.manual_seed(key)
+    return np.random.Generator(np.random.PCG64(key))

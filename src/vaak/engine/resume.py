@@ -1,0 +1,136 @@
+"""Going on from a checkpoint: which one, under which promise, and what of the run directory lies beyond it.
+
+Same draws (batches, order, random numbers) hold always; same bits where machine, versions, threads, ranks and compile
+mode are those that the checkpoint was made under.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+import vaak
+from vaak.core.errors import CheckpointError
+from vaak.engine import checkpoint
+from vaak.engine.optimizer_state import load_optimizer_tensors
+from vaak.engine.position import Position
+from vaak.engine.writer import remove_leftovers
+
+if TYPE_CHECKING:
+    from vaak.engine.trainer import Trainer
+
+log = logging.getLogger("vaak")
+
+
+def conditions(trainer: Trainer) -> dict[str, Any]:
+    """What bits depend on besides the state."""
+    device = trainer.ranks.device
+    return {
+        "vaak": vaak.__version__,
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "device": torch.cuda.get_device_name(device)
+        if device.type == "cuda"
+        else f"{device.type} {platform.machine()}",
+        "threads": torch.get_num_threads(),
+        "world_size": trainer.ranks.world_size,
+        "compile": trainer.config.performance.compile,
+        "precision": trainer.precision.name,
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+    }
+
+
+def size_of(path: Path) -> int:
+    """The size of a file in bytes; 0 where there is none."""
+    return path.stat().st_size if path.exists() else 0
+
+
+def resume(trainer: Trainer, source: str) -> bool:
+    """Put the trainer where a checkpoint was made; ``auto`` is the newest whole one of its run directory, if any.
+
+    Raises CheckpointError where the checkpoint is of another model or of other data.
+    """
+    folder = trainer.writer.folder
+    path = trainer.ranks.main_first(lambda: _find(folder, source, trainer.ranks.is_main))
+    if path is None:
+        trainer.ranks.main_first(lambda: _begin_anew(trainer.directory, trainer.ranks.is_main))
+        return False
+    snapshot = checkpoint.load_checkpoint(path)
+    if snapshot.state["data"] != trainer.data_fingerprint:
+        raise CheckpointError(
+            f"{path} was made with other data or other batching than this run's, so its place in them means nothing: "
+            f"put them back, or start a new run with training.checkpoint.init_from={path}"
+        )
+    _restore(trainer, snapshot, path)
+    own = path.parent.resolve() == folder.resolve()
+    if trainer.ranks.is_main:
+        _cut(trainer, folder, snapshot, own)
+        _say_promise(snapshot.state["conditions"], conditions(trainer), path)
+    trainer.ranks.wait()
+    return True
+
+
+def _find(folder: Path, source: str, is_main: bool) -> Path | None:
+    if is_main:
+        remove_leftovers(folder)
+    if source == "auto":
+        return checkpoint.find_latest_checkpoint(folder)
+    return checkpoint.resolve_checkpoint(Path(source))
+
+
+def _restore(trainer: Trainer, snapshot: checkpoint.Snapshot, path: Path) -> None:
+    state = snapshot.state
+    checkpoint.load_weights(trainer.model, snapshot.model, path)
+    load_optimizer_tensors(trainer.model, trainer.optimizers, snapshot.optimizer, state["optimizer"])
+    trainer.position = Position.from_state(state["position"])
+    trainer.loss_scale.load_state_dict(state["loss_scale"])
+    trainer.best.load_state_dict(state["best"])
+    trainer.metrics = state["metrics"]
+    if trainer.plateau and state["plateau"]:
+        trainer.plateau.load_state_dict(state["plateau"])
+    remembered = list(state["callbacks"])
+    for callback in trainer.callbacks:
+        name = type(callback).__name__
+        entry = next((entry for entry in remembered if entry[0] == name), None)
+        if entry is not None:
+            remembered.remove(entry)
+            callback.load_state_dict(entry[1])
+
+
+def _cut(trainer: Trainer, folder: Path, snapshot: checkpoint.Snapshot, own: bool) -> None:
+    """Take away what the run wrote beyond this checkpoint: log lines, later checkpoints, wrong pointers.
+
+    All that lies there is beyond a checkpoint of another run.
+    """
+    metrics = trainer.directory / "metrics.jsonl"
+    if metrics.exists():
+        os.truncate(metrics, min(size_of(metrics), snapshot.state["metrics_bytes"]) if own else 0)
+    for later in checkpoint.list_checkpoints(folder):
+        if not own or later.name > checkpoint.step_folder(snapshot.step):
+            log.warning("%s lies beyond the checkpoint this run goes on from: it is set aside", later)
+            checkpoint.set_aside(later)
+    if not own:
+        return
+    checkpoint.point(folder, "last", checkpoint.step_folder(snapshot.step))
+    if trainer.best.step is not None and (folder / checkpoint.step_folder(trainer.best.step)).is_dir():
+        checkpoint.point(folder, "best", checkpoint.step_folder(trainer.best.step))
+
+
+def _begin_anew(directory: Path, is_main: bool) -> None:
+    """A run that never saved begins again: its log must not show steps twice."""
+    if is_main:
+        (directory / "metrics.jsonl").unlink(missing_ok=True)
+
+
+def _say_promise(before: dict[str, Any], now: dict[str, Any], path: Path) -> None:
+    changed = [f"{name} {before.get(name)} -> {value}" for name, value in now.items() if before.get(name) != value]
+    if changed:
+        log.warning("resuming from %s: same draws, bits equal to rounding only (%s)", path, "; ".join(changed))
+    else:
+        log.info("resuming from %s: same draws, same bits", path)

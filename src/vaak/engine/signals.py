@@ -1,0 +1,36 @@
+"""Ctrl-C and SIGTERM ask the run to stop after its step; a second Ctrl-C leaves at once."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+
+@contextlib.contextmanager
+def stop_on_signal(request_stop: Callable[[str], None]) -> Iterator[None]:
+    """While this holds, SIGINT and SIGTERM call ``request_stop`` with their name.
+
+    Only a second Ctrl-C leaves at once: torchrun answers the first one by a SIGTERM of its own.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    interrupts = 0
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal interrupts
+        interrupts += number == signal.SIGINT
+        if interrupts > 1:
+            os._exit(130)
+        request_stop(signal.Signals(number).name)
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,84 @@
+"""The run directory: where a run keeps everything, and its one writer.
+
+RUN/config.yml  environment.json  train.log  metrics.jsonl  status.json  checkpoints/  tensorboard/  prepared/
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from vaak.core import files
+from vaak.core.errors import UserError
+from vaak.core.lock import is_locked, locked
+
+LOCK = ".lock"
+ASKING_SECONDS = 0.5  # who lists runs holds the lock for a moment, too
+
+
+def make_directory(path: Path, checkpoints: Path | None) -> None:
+    """Make a run directory; with ``checkpoints``, its checkpoints lie there and RUN/checkpoints points to them.
+
+    Raises UserError where it can't be made or written.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        link = path / "checkpoints"
+        if checkpoints is None:
+            link.mkdir(exist_ok=True)
+        else:
+            checkpoints.mkdir(parents=True, exist_ok=True)
+            if link.is_dir() and not link.is_symlink() and not any(link.iterdir()):
+                link.rmdir()
+            if not link.exists():
+                link.symlink_to(checkpoints.resolve(), target_is_directory=True)
+        if link.resolve() != (checkpoints or link).resolve():
+            raise UserError(
+                f"{link} is not {checkpoints}, which training.checkpoint.save_dir asks for; move one of them"
+            )
+        if not os.access(path, os.W_OK) or not os.access(link, os.W_OK):
+            raise PermissionError(13, "Permission denied", str(path))
+    except OSError as error:
+        raise UserError(f"the run directory {path} can't be made: {error.strerror}; give another run_dir=") from error
+
+
+def holds_a_run(path: Path) -> bool:
+    """Whether training has begun here; a directory left by a run that failed before its first step doesn't count."""
+    checkpoints = path / "checkpoints"
+    has_checkpoint = checkpoints.is_dir() and any(entry.name.startswith("step-") for entry in checkpoints.iterdir())
+    return has_checkpoint or (path / "metrics.jsonl").exists()
+
+
+@contextlib.contextmanager
+def the_only_writer(path: Path) -> Iterator[None]:
+    """Hold the run directory's lock. Raises UserError where another process has it."""
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(locked(path / LOCK, patience=ASKING_SECONDS))
+        except BlockingIOError as error:
+            raise UserError(
+                f"{path} is being written by another process; wait for it, or give another run_dir="
+            ) from error
+        yield
+
+
+def is_being_written(path: Path) -> bool:
+    """Whether another process holds the run directory's lock."""
+    return is_locked(path / LOCK)
+
+
+def write_status(path: Path, status: dict[str, Any]) -> None:
+    """Say how the run stands, for those who list runs."""
+    files.write_json(path / "status.json", status)
+
+
+def read_status(path: Path) -> dict[str, Any]:
+    """What ``write_status`` said; empty where the run never came to an end of any kind."""
+    try:
+        status = files.read_json(path / "status.json")
+    except (OSError, ValueError):
+        return {}
+    return status if isinstance(status, dict) else {}

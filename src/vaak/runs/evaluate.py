@@ -1,0 +1,40 @@
+"""A trained run's figures on any split, of its own data or of others."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from vaak.core.errors import UserError
+from vaak.engine.evaluation import Evaluator
+from vaak.engine.launcher import pick_device
+from vaak.engine.randomness import make_deterministic
+from vaak.engine.ranks import Ranks
+from vaak.runs.opened import open_run
+
+
+def evaluate_run(
+    path: Path, files: Sequence[Path], overrides: Sequence[str], splits: Sequence[str], device: str = "auto"
+) -> dict[str, Any]:
+    """``metrics`` of the splits, in fp32 unless overridden, their ``protocol``, and the ``checkpoint`` evaluated.
+
+    ``files`` and ``overrides`` may name other data: they are prepared with the run's own tokenizer, in a
+    temporary folder.
+    """
+    with tempfile.TemporaryDirectory(prefix="vaak-eval-") as scratch:
+        overrides = ["training.mixed_precision=no", *overrides]
+        opened = open_run(path, files, overrides, device, scratch=Path(scratch), splits=tuple(splits))
+        training = opened.experiment.training
+        ranks = Ranks(pick_device(device))
+        make_deterministic(training, ranks.device)
+        evaluator = Evaluator(opened.task, training, ranks, opened.experiment.skips_bad_examples)
+        metrics: dict[str, float] = {}
+        for split in splits:
+            metrics |= evaluator.evaluate(opened.model, split)
+        if not metrics:
+            raise UserError("there is nothing to evaluate: give --split")
+        precision = {"no": "fp32"}.get(training.mixed_precision, training.mixed_precision)
+        protocol = {split: {**opened.task.meters(split).protocol, "precision": precision} for split in splits}
+    return {"checkpoint": str(opened.checkpoint), "metrics": metrics, "protocol": protocol}

@@ -1,0 +1,64 @@
+"""A trained run, opened to be used: its configuration, its task, and the weights of a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vaak.config.catalog import task_class
+from vaak.config.experiment import Experiment
+from vaak.config.load import load
+from vaak.core.errors import CheckpointError
+from vaak.engine.checkpoint import load_checkpoint, load_weights, resolve_checkpoint
+from vaak.engine.launcher import pick_device
+
+
+@dataclass(frozen=True)
+class OpenedRun:
+    """A run's task and its model in evaluation mode, on its device."""
+
+    experiment: Experiment[Any, Any]
+    directory: Path
+    checkpoint: Path
+    task: Any
+    model: torch.nn.Module
+
+
+def run_of(path: Path) -> Path:
+    """The run directory of a run, a checkpoint or its pointer. Raises CheckpointError where there is none."""
+    for folder in (path, path.parent, path.parent.parent):
+        if (folder / "config.yml").exists():
+            return folder
+    raise CheckpointError(
+        f"{path} is no run and lies in none (there is no config.yml); give a run directory or a checkpoint in it"
+    )
+
+
+def open_run(
+    path: Path,
+    files: Sequence[Path] = (),
+    overrides: Sequence[str] = (),
+    device: str = "auto",
+    *,
+    scratch: Path | None = None,
+    splits: tuple[str, ...] = (),
+) -> OpenedRun:
+    """Open a run, or one checkpoint of it; a run alone stands for its best checkpoint.
+
+    ``files`` and ``overrides`` go over its configuration, as for training. Where they name other data, its ``splits``
+    are prepared in ``scratch`` with what the run learned from its own (its tokenizer). No user code is executed.
+    """
+    directory = run_of(path)
+    own = load([directory / "config.yml"]).experiment
+    experiment = load([directory / "config.yml", *files], overrides).experiment
+    checkpoint = resolve_checkpoint(path)
+    task = task_class(experiment.task)(own, directory, directory)
+    if scratch is not None and experiment.data != own.data:
+        task.prepare_others(experiment.data, scratch, splits)
+    model = task.model().to(pick_device(device))
+    load_weights(model, load_checkpoint(checkpoint, weights_only=True).model, checkpoint)
+    return OpenedRun(experiment, directory, checkpoint, task, model.eval())

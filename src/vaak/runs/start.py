@@ -1,0 +1,162 @@
+"""One run from its configuration to its end."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vaak.config.catalog import task_class
+from vaak.config.load import Loaded
+from vaak.core import files
+from vaak.core.callback import Callback
+from vaak.core.errors import UserError
+from vaak.core.task import Task
+from vaak.engine.checkpoint import load_checkpoint, load_weights, resolve_checkpoint
+from vaak.engine.launcher import precision_from_launcher, warn_of_what_a_device_lacks
+from vaak.engine.ranks import Ranks, start_ranks
+from vaak.engine.records import read_records
+from vaak.engine.trainer import Trainer
+from vaak.engine.writer import remove_leftovers
+from vaak.runs.directory import holds_a_run, make_directory, the_only_writer, write_status
+from vaak.runs.environment import environment
+from vaak.runs.logs import logging_to
+from vaak.runs.user_code import config_of_run
+from vaak.runs.watchers import callbacks_of
+
+log = logging.getLogger("vaak")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended: why, where it is, at which step, with which figures of its last evaluation."""
+
+    reason: str
+    directory: Path
+    step: int
+    total_steps: int
+    metrics: dict[str, float]
+    showcase: list[str]
+    is_main: bool
+
+
+def train(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Task | None = None) -> Outcome:
+    """Train what a configuration describes, into its run directory; ``task`` replaces the one that it names.
+
+    Raises UserError for everything a user can mend; the run directory then holds no more than before.
+    """
+    with begun(loaded, callbacks, task) as trainer:
+        reason = _fit(trainer)
+        shown = trainer.ranks.is_main and reason == "finished"
+        showcase = trainer.task.showcase(trainer.model.eval()) if shown else []
+        position, metrics = trainer.position, trainer.metrics or _last_evaluation(trainer.directory)
+        is_main = trainer.ranks.is_main
+        return Outcome(reason, trainer.directory, position.step, trainer.total_steps, metrics, showcase, is_main)
+
+
+@contextlib.contextmanager
+def begun(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Task | None = None) -> Iterator[Trainer]:
+    """A trainer where its run begins or goes on: the directory made and held, the data prepared."""
+    loaded = _with_launchers_precision(loaded)
+    training, directory = loaded.experiment.training, loaded.experiment.run_dir
+    ranks = start_ranks(training)
+    with contextlib.closing(ranks), _opened(loaded, ranks), logging_to(directory, ranks.rank):
+        if ranks.is_main:
+            for warning in loaded.warnings:
+                log.warning(warning)
+            warn_of_what_a_device_lacks(training, ranks.device)
+        chosen: Task = task or task_class(loaded.experiment.task)(loaded.experiment, directory, loaded.folder)
+        ranks.main_first(lambda: chosen.prepare() if ranks.is_main else None)
+        watchers = [*callbacks_of(loaded.experiment, loaded.folder), *callbacks]
+        trainer = Trainer(
+            chosen, training, directory, watchers, ranks=ranks, skip_bad_examples=loaded.experiment.skips_bad_examples
+        )
+        _begin(trainer)
+        yield trainer
+
+
+@contextlib.contextmanager
+def _opened(loaded: Loaded, ranks: Ranks) -> Iterator[None]:
+    """Make the run directory, hold it, and write down what the run is; the main process for all."""
+    experiment, checkpointing = loaded.experiment, loaded.experiment.training.checkpoint
+    directory = experiment.run_dir
+    with contextlib.ExitStack() as stack:
+
+        def open_directory() -> None:
+            if checkpointing.resume is None and holds_a_run(directory):
+                raise UserError(
+                    f"{directory} holds a run already: add training.checkpoint.resume=auto to go on with it, "
+                    "or give another name= or run_dir="
+                )
+            save_dir = checkpointing.save_dir
+            make_directory(directory, Path(save_dir) / experiment.name if save_dir else None)
+            stack.enter_context(the_only_writer(directory))
+            remove_leftovers(directory)
+            files.write_text(directory / "config.yml", config_of_run(experiment, loaded.folder, directory))
+            files.write_json(directory / "environment.json", environment(ranks.device, ranks.world_size))
+
+        ranks.main_first(lambda: open_directory() if ranks.is_main else None)
+        yield
+
+
+def _begin(trainer: Trainer) -> None:
+    """Put the trainer where the configuration says that the run begins."""
+    options = trainer.config.checkpoint
+    resumed = options.resume is not None and trainer.resume(options.resume)
+    if not resumed and options.init_from is not None:
+        source = resolve_checkpoint(Path(options.init_from))
+        load_weights(trainer.model, load_checkpoint(source, weights_only=True).model, source)
+    if trainer.ranks.is_main:
+        parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
+        where = f"{trainer.ranks.device}, {trainer.ranks.world_size} process(es), precision {trainer.precision.name}"
+        log.info("%s: %s parameters on %s", trainer.directory, f"{parameters:,}", where)
+        log.info(
+            "steps %d to %d, %d an epoch; padding is %.1f %% of a batch",
+            trainer.position.step,
+            trainer.total_steps,
+            trainer.steps_per_epoch,
+            100 * trainer.padding_waste,
+        )
+
+
+def _fit(trainer: Trainer) -> str:
+    """Train, and say in the run directory how it ended."""
+    directory, is_main = trainer.directory, trainer.ranks.is_main
+    if is_main:
+        (directory / "status.json").unlink(missing_ok=True)
+    state, reason = "failed", ""
+    try:
+        reason = trainer.fit()
+        state = "finished" if trainer.is_finished else "stopped"
+    except BaseException as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise
+    finally:
+        if is_main:
+            status = {"state": state, "reason": reason, "step": trainer.position.step}
+            with contextlib.suppress(OSError):
+                write_status(directory, {**status, "total_steps": trainer.total_steps})
+    return reason
+
+
+def _last_evaluation(directory: Path) -> dict[str, float]:
+    """The figures of the newest evaluation on record: what a run that was finished already has to show."""
+    path = directory / "metrics.jsonl"
+    records = read_records(path) if path.exists() else []
+    evaluations = [record for record in records if record["kind"] == "evaluation"]
+    newest = evaluations[-1] if evaluations else {}
+    return {name: value for name, value in newest.items() if isinstance(value, float)}
+
+
+def _with_launchers_precision(loaded: Loaded) -> Loaded:
+    """The precision of accelerate's configuration where the YAML leaves it open."""
+    training = loaded.experiment.training
+    given = "training.mixed_precision" in loaded.given
+    name: Any = precision_from_launcher(training.mixed_precision, given)
+    training = training.model_copy(update={"mixed_precision": name})
+    return Loaded(
+        loaded.experiment.model_copy(update={"training": training}), loaded.warnings, loaded.given, loaded.folder
+    )

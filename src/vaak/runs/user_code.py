@@ -1,0 +1,90 @@
+"""A user's own classes in a run: the file is copied into the run with its hash, so that the run repeats itself.
+
+Evaluating, generating and exporting execute none of it. Only training does, and training a run that someone else made
+asks for trust first.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from vaak.config.components import source_file
+from vaak.config.experiment import Experiment
+from vaak.config.show import resolved_values
+from vaak.config.yaml_writer import yaml_text
+from vaak.core import files
+from vaak.core.errors import UserError
+from vaak.runs.directory import holds_a_run
+
+log = logging.getLogger("vaak")
+
+CODE = "code"
+HASHES = "SHA256.json"
+
+
+def demand_trust(experiment: Experiment[Any, Any], configurations: Iterable[Path]) -> None:
+    """Refuse to train a run again that names classes from outside Vaak, which training would execute.
+
+    Raises UserError where one of the ``configurations`` lies in a run directory and there is such a class.
+    """
+    runs = [file for file in configurations if holds_a_run(file.parent)]
+    outside = [component["type"] for component in _components(resolved_values(experiment)) if ":" in component["type"]]
+    if runs and outside:
+        raise UserError(
+            f"{runs[0]} is a run's and names code that training it executes: {', '.join(outside)}; "
+            "read that code, and add --trust-code"
+        )
+
+
+def config_of_run(experiment: Experiment[Any, Any], folder: Path, directory: Path) -> str:
+    """The YAML that repeats the run from its directory, with users' files copied to RUN/code and named there."""
+    values = resolved_values(experiment)
+    copies: dict[Path, str] = {}
+    for component in _components(values):
+        file = source_file(component["type"], folder)
+        if file is None:
+            continue
+        if file not in copies:
+            copies[file] = _free_name(file, set(copies.values()))
+        component["type"] = f"./{CODE}/{copies[file]}:{component['type'].rpartition(':')[2]}"
+    if copies:
+        _copy(copies, directory / CODE)
+    return yaml_text(values)
+
+
+def _free_name(file: Path, taken: set[str]) -> str:
+    """The file's name, numbered where a file of another folder has it."""
+    name, number = file.name, 1
+    while name in taken:
+        number += 1
+        name = f"{file.stem}_{number}{file.suffix}"
+    return name
+
+
+def _copy(copies: dict[Path, str], folder: Path) -> None:
+    """Copy files under these names, write down their hashes, and say which are not as they were."""
+    folder.mkdir(exist_ok=True)
+    before = files.read_json(folder / HASHES) if (folder / HASHES).exists() else {}
+    contents = {name: file.read_bytes() for file, name in copies.items()}
+    for name, content in contents.items():
+        files.write_bytes(folder / name, content)
+    hashes = {name: files.sha256_of(folder / name) for name in contents}
+    for name in hashes:
+        if before.get(name, hashes[name]) != hashes[name]:
+            log.warning("%s is not the code that this run began with", folder / name)
+    files.write_json(folder / HASHES, hashes)
+
+
+def _components(values: Any) -> Iterator[dict[str, Any]]:
+    """Every section with a ``type``, at any depth."""
+    if isinstance(values, dict):
+        if isinstance(values.get("type"), str):
+            yield values
+        for value in values.values():
+            yield from _components(value)
+    elif isinstance(values, list):
+        for value in values:
+            yield from _components(value)

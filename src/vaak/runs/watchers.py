@@ -1,0 +1,61 @@
+"""Which callbacks a configuration asks for."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+from vaak.callbacks.console import ConsoleCallback
+from vaak.callbacks.early_stopping import EarlyStoppingCallback
+from vaak.callbacks.step_log import StepLogCallback
+from vaak.config.catalog import CALLBACKS
+from vaak.config.components import resolve_class
+from vaak.config.experiment import Experiment
+from vaak.config.section import Component
+from vaak.config.show import resolved_values
+from vaak.core.callback import Callback
+from vaak.core.errors import UserError
+
+
+def callbacks_of(experiment: Experiment[Any, Any], folder: Path) -> list[Callback]:
+    """The callbacks of ``training:``, those of its ``callbacks:`` last."""
+    training = experiment.training
+    logging, stopping = training.logging, training.early_stopping
+    callbacks: list[Callback] = [StepLogCallback(logging.interval), ConsoleCallback(logging.progress_bar)]
+    callbacks += _trackers(experiment)
+    if stopping is not None:
+        callbacks.append(EarlyStoppingCallback(stopping.patience, stopping.metric, stopping.min_delta, stopping.mode))
+    return callbacks + [built(component, folder) for component in training.callbacks]
+
+
+def built(component: Component, folder: Path) -> Callback:
+    """A callback by name with its options. Raises UserError for options its class doesn't have."""
+    kind = resolve_class(component.type, CALLBACKS, folder)
+    signature = inspect.signature(kind)
+    try:
+        signature.bind(**component.options)
+    except TypeError as error:
+        known = ", ".join(signature.parameters) or "none"
+        raise UserError(f"training.callbacks: {component.type}: {error}; its options are {known}") from error
+    return kind(**component.options)
+
+
+def _trackers(experiment: Experiment[Any, Any]) -> list[Callback]:
+    logging = experiment.training.logging
+    callbacks: list[Callback] = []
+    if logging.tensorboard:
+        from vaak.callbacks.tensorboard import TensorBoardCallback
+
+        callbacks.append(TensorBoardCallback(logging.log_metrics))
+    if logging.wandb:
+        from vaak.callbacks.wandb import WandbCallback
+
+        settings = {name: value for name, value in experiment.wandb.model_dump().items() if value is not None}
+        settings = {"name": experiment.name, **settings, "tags": list(experiment.wandb.tags)}
+        callbacks.append(WandbCallback(settings, resolved_values(experiment), logging.log_metrics))
+    if logging.trackers:
+        from vaak.callbacks.trackers import TrackersCallback
+
+        callbacks.append(TrackersCallback(logging.trackers, resolved_values(experiment), logging.log_metrics))
+    return callbacks

@@ -1,0 +1,1 @@
+"""Language models: a text corpus in, a model that continues text out."""

@@ -1,0 +1,219 @@
+"""Examples of a language model: token ids in, target ids out, -100 where nothing is to be predicted.
+
+    document   [bos] t1 t2 ... tn [eos]      inputs are all but the last, targets all but the first
+    stream     the documents one after another, each behind a [bos], cut into windows anywhere
+
+Bytes are those of the text; in a document layout the end of a document counts as one byte, its newline.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from vaak.core.batch import Batch
+from vaak.tasks.lm.windows import cut_windows
+from vaak.text.token_store import TokenStore
+
+IGNORED = -100
+
+
+@dataclass(frozen=True)
+class SpecialTokens:
+    """The ids that examples are made with. ``eos`` is None where documents have no end (a stream)."""
+
+    pad: int
+    bos: int
+    mask: int
+    eos: int | None
+    vocab_size: int
+
+
+@dataclass(frozen=True)
+class Corruption:
+    """What is done to inputs: nothing, ``dropout`` (causal), or ``masking`` (the masked objective)."""
+
+    dropout: float = 0.0
+    masking: float = 0.0
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """One example: ``inputs`` and ``targets`` ``(time,)``, and the bytes of text it stands for."""
+
+    inputs: np.ndarray
+    targets: np.ndarray
+    num_bytes: int
+
+
+class TextDataset:
+    """Windows of single documents; ``stride`` below ``max_length`` gives scored tokens more context."""
+
+    strata: np.ndarray | None = None
+
+    def __init__(
+        self,
+        store: TokenStore,
+        special: SpecialTokens,
+        corruption: Corruption,
+        *,
+        max_length: int,
+        stride: int,
+    ) -> None:
+        self.store, self.special, self.corruption = store, special, corruption
+        self.row_capacity: int | None = max_length
+        self.windows = cut_windows(store.lengths + (special.eos is not None), max_length, stride)
+        self.lengths = self.windows.sizes
+        self.fingerprint = f"{store.fingerprint}-{max_length}-{stride}"
+
+    def example(self, index: int, rng: np.random.Generator) -> Sequence:
+        document, start = int(self.windows.documents[index]), int(self.windows.starts[index])
+        ids = self._read(document, start, int(self.windows.sizes[index]) + 1)
+        targets = ids[1:].copy()
+        targets[: self.windows.scored_from[index]] = IGNORED
+        num_bytes = int(self.store.num_bytes[document]) + (self.special.eos is not None) if start == 0 else 0
+        return corrupted(ids, targets, num_bytes, self.corruption, self.special, rng)
+
+    def _read(self, document: int, start: int, size: int) -> np.ndarray:
+        """``size`` ids of [bos] document [eos], from ``start`` on."""
+        ids = np.empty(size, dtype=np.int64)
+        filled = 0
+        if start == 0:
+            ids[0], filled = self.special.bos, 1
+        first = int(self.store.offsets[document]) + max(start - 1, 0)
+        tokens = self.store.tokens[first : min(first + size - filled, int(self.store.offsets[document + 1]))]
+        ids[filled : filled + len(tokens)] = tokens
+        if self.special.eos is not None and filled + len(tokens) < size:
+            ids[size - 1] = self.special.eos
+        return ids
+
+    def collate(self, rows: list[list[Sequence]]) -> Batch:
+        return collate(rows, self.special.pad)
+
+    def describe(self, index: int) -> str:
+        return f"document {self.windows.documents[index]} of {self.store.folder}, token {self.windows.starts[index]}"
+
+
+class StreamDataset:
+    """Windows of ``max_length`` targets over all documents in a row.
+
+    Without ``shift`` each target lies in one window, and the last window holds what is left. With it, windows are all
+    whole, and each begins at a random place of its own stretch, another in every epoch.
+    """
+
+    strata: np.ndarray | None = None
+
+    def __init__(
+        self, store: TokenStore, special: SpecialTokens, corruption: Corruption, *, max_length: int, shift: bool
+    ) -> None:
+        self.store, self.special, self.corruption = store, special, corruption
+        self.max_length, self.shift = max_length, shift
+        self.row_capacity: int | None = max_length
+        # Of documents in the stream: there is a [bos] before each.
+        self.starts = np.asarray(store.offsets) + np.arange(len(store) + 1)
+        self.num_targets = max(int(self.starts[-1]) - 1, 0)
+        whole, rest = divmod(self.num_targets, max_length)
+        num_windows = whole if shift and whole else whole + (rest > 0)
+        self.lengths = np.full(num_windows, max_length)
+        self.lengths[whole:] = rest
+        self.fingerprint = f"{store.fingerprint}-stream-{max_length}-{shift}"
+
+    def example(self, index: int, rng: np.random.Generator) -> Sequence:
+        length = int(self.lengths[index])
+        start = index * self.max_length
+        if self.shift:
+            start += int(rng.integers(self.max_length))
+        start = min(start, self.num_targets - length)
+        ids = self._read(start, length + 1)
+        return corrupted(ids, ids[1:].copy(), 0, self.corruption, self.special, rng)
+
+    def _read(self, start: int, size: int) -> np.ndarray:
+        """``size`` ids of the stream from ``start`` on."""
+        ids = np.empty(size, dtype=np.int64)
+        document = int(np.searchsorted(self.starts, start, side="right")) - 1
+        filled = 0
+        while filled < size:
+            within = start + filled - int(self.starts[document])
+            if within == 0:
+                ids[filled] = self.special.bos
+                filled, within = filled + 1, 1
+            first = int(self.store.offsets[document]) + within - 1
+            tokens = self.store.tokens[first : min(first + size - filled, int(self.store.offsets[document + 1]))]
+            ids[filled : filled + len(tokens)] = tokens
+            filled += len(tokens)
+            document += 1
+        return ids
+
+    def collate(self, rows: list[list[Sequence]]) -> Batch:
+        return collate(rows, self.special.pad)
+
+    def describe(self, index: int) -> str:
+        return f"token {index * self.max_length} of the stream {self.store.folder}"
+
+
+def corrupted(
+    ids: np.ndarray,
+    targets: np.ndarray,
+    num_bytes: int,
+    corruption: Corruption,
+    special: SpecialTokens,
+    rng: np.random.Generator,
+) -> Sequence:
+    """The example that an objective makes of ``ids`` ``(time + 1,)`` and the ``targets`` after them ``(time,)``."""
+    if corruption.masking:
+        return _masked(ids[1:], targets, num_bytes, corruption.masking, special, rng)
+    inputs = ids[:-1]
+    if corruption.dropout:
+        dropped = rng.random(len(inputs)) < corruption.dropout
+        inputs = np.where(dropped & (inputs != special.bos), special.mask, inputs)
+    return Sequence(inputs, targets, num_bytes)
+
+
+def _masked(
+    ids: np.ndarray,
+    targets: np.ndarray,
+    num_bytes: int,
+    probability: float,
+    special: SpecialTokens,
+    rng: np.random.Generator,
+) -> Sequence:
+    """Some tokens to predict from both sides; of these 80 % are masked, 10 % replaced, 10 % left.
+
+    Source: Devlin et al. 2019, "BERT", section 3.1. Differs: at least one token of a sequence is chosen.
+    """
+    chosen = rng.random(len(ids)) < probability
+    chosen[rng.integers(len(ids))] |= not chosen.any()
+    fate = rng.random(len(ids))
+    inputs = np.where(chosen & (fate < 0.8), special.mask, ids)
+    replaced = chosen & (fate >= 0.9)
+    inputs[replaced] = rng.integers(special.vocab_size, size=int(replaced.sum()))
+    return Sequence(inputs, np.where(chosen, targets, IGNORED), num_bytes)
+
+
+def collate(rows: list[list[Sequence]], pad: int) -> Batch:
+    """Rows padded on the right to the longest. ``documents`` numbers the examples of each row, -1 where padding is."""
+    lengths = [sum(len(example.inputs) for example in row) for row in rows]
+    shape = (len(rows), max(lengths))
+    inputs, targets = np.full(shape, pad, dtype=np.int64), np.full(shape, IGNORED, dtype=np.int64)
+    documents = np.full(shape, -1, dtype=np.int64)
+    for number, row in enumerate(rows):
+        start = 0
+        for document, example in enumerate(row):
+            end = start + len(example.inputs)
+            inputs[number, start:end], targets[number, start:end] = example.inputs, example.targets
+            documents[number, start:end] = document
+            start = end
+    tensors: dict[str, Any] = {"inputs": inputs, "targets": targets, "documents": documents}
+    counts = {
+        "token": (targets != IGNORED).sum(axis=1),
+        "example": np.array([len(row) for row in rows]),
+        "byte": np.array([sum(example.num_bytes for example in row) for row in rows]),
+    }
+    return Batch(
+        {name: torch.from_numpy(array) for name, array in tensors.items()},
+        {unit: torch.from_numpy(count) for unit, count in counts.items()},
+        extra={"packed": any(len(row) > 1 for row in rows)},
+    )

@@ -1,0 +1,166 @@
+"""A trained decoder as a folder that transformers loads without Vaak: the same weights under Llama's names.
+
+    config.json            LlamaForCausalLM, or Qwen3ForCausalLM where queries and keys are normalised
+    generation_config.json model.safetensors  tokenizer.json  tokenizer_config.json  special_tokens_map.json
+
+The files are plain JSON and safetensors; transformers is not needed to write them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from tokenizers import Tokenizer
+
+from vaak.core.errors import UserError
+from vaak.core.files import sync_directory, sync_file, write_json
+from vaak.nn.initialisation import DEVIATION
+from vaak.tasks.lm.model import LanguageModel, stack_shape
+
+PARTS_OF_A_BLOCK = {
+    "attention_norm": "input_layernorm",
+    "attention.query": "self_attn.q_proj",
+    "attention.key": "self_attn.k_proj",
+    "attention.value": "self_attn.v_proj",
+    "attention.output": "self_attn.o_proj",
+    "attention.query_norm": "self_attn.q_norm",
+    "attention.key_norm": "self_attn.k_norm",
+    "feed_forward_norm": "post_attention_layernorm",
+    "feed_forward.gate": "mlp.gate_proj",
+    "feed_forward.up": "mlp.up_proj",
+    "feed_forward.down": "mlp.down_proj",
+}
+OTHER_PARTS = {"embedding": "model.embed_tokens", "stack.norm": "model.norm", "head": "lm_head"}
+SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token", "mask_token", "sep_token", "cls_token")
+
+
+def export_hf(
+    model: LanguageModel, tokenizer_file: Path, special_tokens: dict[str, str], max_length: int, folder: Path
+) -> None:
+    """Write ``folder``, whole or not at all.
+
+    ``special_tokens`` gives the text of tokens by transformers' names (``bos_token``, ``eos_token``, ``pad_token``, …);
+    ``max_length`` is the length the model was trained with.
+
+    Raises UserError for an encoder, a tokenizer that does not fit the model, a special token the tokenizer does not
+    know, and a folder that has something in it or can't be written.
+    """
+    if model.config.model_type != "decoder":
+        raise UserError(
+            "Only a decoder can be exported: transformers has no encoder of this kind (rotary, pre-norm, SwiGLU)."
+        )
+    special_ids = _special_ids(tokenizer_file, special_tokens, model.vocab_size)
+    folder = folder.absolute()
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise UserError(f"{folder} exists and is not an empty folder; name another one to export to.")
+    beside = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    try:
+        beside.mkdir(parents=True)
+        _write_files(beside, model, tokenizer_file, special_tokens, special_ids, max_length)
+        if folder.exists():
+            folder.rmdir()
+        os.rename(beside, folder)
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"Can't write {folder}: {getattr(error, 'strerror', None) or error}.") from error
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+    sync_directory(folder.parent)
+
+
+def hf_config(model: LanguageModel, max_length: int) -> dict[str, Any]:
+    """The model's ``config.json``."""
+    shape = stack_shape(model.config)
+    return {
+        "architectures": ["Qwen3ForCausalLM" if shape.qk_norm else "LlamaForCausalLM"],
+        "model_type": "qwen3" if shape.qk_norm else "llama",
+        "vocab_size": model.vocab_size,
+        "hidden_size": shape.width,
+        "intermediate_size": shape.feed_forward_width,
+        "num_hidden_layers": shape.num_layers,
+        "num_attention_heads": shape.num_heads,
+        "num_key_value_heads": shape.num_key_value_heads,
+        "head_dim": shape.width // shape.num_heads,
+        "hidden_act": "silu",
+        "max_position_embeddings": max_length,
+        "rms_norm_eps": shape.norm_eps,
+        # transformers 5 reads rope_parameters, transformers 4 rope_theta.
+        "rope_theta": shape.rope_theta,
+        "rope_parameters": {"rope_type": "default", "rope_theta": shape.rope_theta},
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        **({} if shape.qk_norm else {"mlp_bias": False}),
+        "initializer_range": DEVIATION,
+        "tie_word_embeddings": model.config.tie_embeddings,
+        "dtype": str(model.embedding.weight.dtype).removeprefix("torch."),
+        "use_cache": True,
+    }
+
+
+def hf_weights(model: LanguageModel) -> dict[str, torch.Tensor]:
+    """The weights under transformers' names, on the CPU; a tied head is not repeated."""
+    return {_hf_name(name): tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+
+
+def _hf_name(name: str) -> str:
+    """``stack.blocks.3.attention.query.weight`` → ``model.layers.3.self_attn.q_proj.weight``."""
+    part = name.removesuffix(".weight")
+    if part in OTHER_PARTS:
+        return f"{OTHER_PARTS[part]}.weight"
+    layer, part = part.removeprefix("stack.blocks.").split(".", 1)
+    return f"model.layers.{layer}.{PARTS_OF_A_BLOCK[part]}.weight"
+
+
+def _special_ids(tokenizer_file: Path, special_tokens: dict[str, str], vocab_size: int) -> dict[str, int]:
+    """The numbers of the special tokens, by transformers' names."""
+    if not tokenizer_file.is_file():
+        raise UserError(f"There is no tokenizer at {tokenizer_file}.")
+    tokenizer = Tokenizer.from_file(str(tokenizer_file))
+    if tokenizer.get_vocab_size() > vocab_size:
+        raise UserError(
+            f"The tokenizer {tokenizer_file} has {tokenizer.get_vocab_size()} tokens, the model only {vocab_size}; "
+            "export the model with the tokenizer it was trained with."
+        )
+    ids = {}
+    for name, token in special_tokens.items():
+        token_id = tokenizer.token_to_id(token)
+        if name not in SPECIAL_TOKENS:
+            raise UserError(f"{name} is no special token of transformers; it knows {', '.join(SPECIAL_TOKENS)}.")
+        if token_id is None:
+            raise UserError(f"The tokenizer {tokenizer_file} has no token {token!r} (given as {name}).")
+        ids[name] = token_id
+    return ids
+
+
+def _write_files(
+    folder: Path,
+    model: LanguageModel,
+    tokenizer_file: Path,
+    special_tokens: dict[str, str],
+    special_ids: dict[str, int],
+    max_length: int,
+) -> None:
+    generation = {
+        f"{name}_id": special_ids[name] for name in ("bos_token", "eos_token", "pad_token") if name in special_ids
+    }
+    tokenizer_config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": max_length,
+        "model_input_names": ["input_ids", "attention_mask"],
+        "clean_up_tokenization_spaces": False,
+        **special_tokens,
+    }
+    write_json(folder / "config.json", hf_config(model, max_length) | generation)
+    write_json(folder / "generation_config.json", generation)
+    write_json(folder / "tokenizer_config.json", tokenizer_config)
+    write_json(folder / "special_tokens_map.json", special_tokens)
+    shutil.copyfile(tokenizer_file, folder / "tokenizer.json")
+    save_file(hf_weights(model), folder / "model.safetensors", metadata={"format": "pt"})
+    for name in ("tokenizer.json", "model.safetensors"):
+        sync_file(folder / name)
+    sync_directory(folder)

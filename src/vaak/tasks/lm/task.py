@@ -1,0 +1,194 @@
+"""The language-model task: what the engine asks, answered.
+
+- ``prepare``: corpus, tokenizer, token stores, once (prepare.py)
+- ``dataset``: windows of tokens (data.py), or minimal pairs (minimal_pairs.py)
+- ``losses``: cross-entropy of the next token, or of masked ones, summed; per token
+- ``meters``: perplexity, bits per byte, accuracy on pairs (metrics.py)
+- ``predict``: text continued (predict.py)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from pathlib import Path
+
+from torch import nn
+
+from vaak.config.experiment import Experiment
+from vaak.core.batch import Batch, Term
+from vaak.core.errors import UserError
+from vaak.engine.losses import AUXILIARY, Loss, make_loss
+from vaak.tasks.lm.config import CorpusConfig, LanguageModelConfig, LanguageModelDataConfig
+from vaak.tasks.lm.data import IGNORED, Corruption, SpecialTokens, StreamDataset, TextDataset
+from vaak.tasks.lm.export import export_hf
+from vaak.tasks.lm.metrics import PairMeters, TextMeters, documents_of
+from vaak.tasks.lm.minimal_pairs import PairDataset, read_pairs
+from vaak.tasks.lm.model import LanguageModel
+from vaak.tasks.lm.predict import SamplingSettings, generate
+from vaak.tasks.lm.prepare import Prepared, prepare, prepare_run, prepared_folder
+from vaak.text.corpus import SPLITS
+from vaak.text.normalise import normalise
+from vaak.text.tokenizers import Tokenizer
+
+SHOWN_SAMPLES = 5
+
+
+class LanguageModelTask:
+    """Trains a decoder on the next token, or an encoder on masked tokens."""
+
+    def __init__(
+        self, experiment: Experiment[LanguageModelConfig, LanguageModelDataConfig], directory: Path, folder: Path
+    ) -> None:
+        """``directory`` is the run's; ``folder`` is where a user's ``./file.py`` in the configuration is looked for."""
+        self.experiment, self.directory, self.folder = experiment, directory, folder
+        self.options, self.data = experiment.model, experiment.data
+        self.causal = self.options.model_type == "decoder"
+        self._refuse_pairs_of_an_encoder()
+        self.evaluation_splits: tuple[str, ...] = ("valid", "pairs") if self.data.minimal_pairs else ("valid",)
+
+    # Data.
+
+    def prepare(self) -> None:
+        prepare_run(self.data, self.directory)
+        if self.data.minimal_pairs:
+            self.dataset("pairs")  # what is wrong with them shows now, and not at the first evaluation
+
+    def prepare_others(self, data: LanguageModelDataConfig, folder: Path, splits: tuple[str, ...]) -> None:
+        """Use other data than the run was trained on, with the run's tokenizer; ``splits`` are prepared in ``folder``.
+
+        Where the corpus is the run's own, its prepared data are used as they are.
+        """
+        texts = tuple(split for split in splits if split != "pairs")
+        if texts and data.corpus != self.data.corpus:
+            tokenizer = data.tokenizer.model_copy(update={"path": str(self.prepared.folder / "tokenizer")})
+            corpus = _without_unread_files(data.corpus, texts)
+            self.prepared = prepare(data.model_copy(update={"tokenizer": tokenizer, "corpus": corpus}), folder, texts)
+        self.data = data
+        self._refuse_pairs_of_an_encoder()
+
+    def _refuse_pairs_of_an_encoder(self) -> None:
+        if self.data.minimal_pairs and not self.causal:
+            raise UserError(
+                "data.minimal_pairs: an encoder gives no probability of a sentence; use model_type: decoder"
+            )
+
+    @cached_property
+    def prepared(self) -> Prepared:
+        """The tokenizer and token stores that ``prepare`` made."""
+        return Prepared.open(prepared_folder(self.directory))
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.prepared.tokenizer
+
+    def dataset(self, split: str) -> TextDataset | StreamDataset | PairDataset:
+        special, length = self._special_tokens(), self.data.max_length
+        if split == "pairs":
+            return PairDataset(read_pairs(self.data.minimal_pairs), self.tokenizer, special, length)
+        store = self.prepared.store(split)
+        masking = 0.0 if self.causal else self.data.masking_probability
+        if split == "train":
+            corruption = Corruption(dropout=self.data.token_dropout if self.causal else 0.0, masking=masking)
+            if self.data.layout == "stream":
+                return StreamDataset(store, special, corruption, max_length=length, shift=self.data.shift_windows)
+            return TextDataset(store, special, corruption, max_length=length, stride=length)
+        return TextDataset(store, special, Corruption(masking=masking), max_length=length, stride=self._stride())
+
+    def _stride(self) -> int:
+        return min(self.data.stride or self.data.max_length, self.data.max_length)
+
+    def _special_tokens(self) -> SpecialTokens:
+        tokenizer = self.tokenizer
+        eos = None if self.data.layout == "stream" else tokenizer.eos_id
+        return SpecialTokens(tokenizer.pad_id, tokenizer.bos_id, tokenizer.mask_id, eos, tokenizer.vocab_size)
+
+    # Training.
+
+    def model(self) -> LanguageModel:
+        model = LanguageModel(self.options, self.tokenizer.vocab_size)
+        model.stack.gradient_checkpointing = self.experiment.training.performance.gradient_checkpointing
+        return model
+
+    @cached_property
+    def main_loss(self) -> Loss:
+        """The loss of ``training.loss.main``; made when training asks: using a trained run executes no user code."""
+        return make_loss(self.experiment.training.loss, self.folder)
+
+    def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
+        targets, documents = batch["targets"], documents_of(self.options, batch)
+        scored = targets != IGNORED
+        if self.causal:
+            logits = model(batch["inputs"], documents=documents)
+        else:  # few places are predicted: pick them before they grow as wide as the vocabulary
+            logits = model(batch["inputs"], documents=documents, select=scored)
+            targets, scored = targets[scored], scored[scored]
+        terms = {self.main_loss.name: self.main_loss(logits, targets, scored, per="token")}
+        for name in self.experiment.training.loss.auxiliary:
+            terms[name] = AUXILIARY[name](logits, scored, per="token")
+        return terms
+
+    def meters(self, split: str) -> TextMeters | PairMeters:
+        protocol = {"split": split, "objective": "causal" if self.causal else "masked"}
+        if split == "pairs":
+            pairs = {"pairs": ", ".join(self.data.minimal_pairs), "ties": "wrong"}
+            return PairMeters(protocol | pairs, self.options)
+        windows = {"max_length": str(self.data.max_length), "stride": str(self._stride()), "layout": self.data.layout}
+        others = {"newline": self._newlines(), "tokenizer": self.tokenizer.fingerprint}
+        return TextMeters(protocol | windows | others, self.options)
+
+    def _newlines(self) -> str:
+        """Which newlines of the files are scored and counted as bytes."""
+        if self.data.layout == "document":
+            return "one at the end of each document"
+        whole = self.data.corpus.type == "text" and self.data.corpus.document == "file"
+        return "every one counted" if whole else "none between documents"
+
+    # Use.
+
+    def sampling(self, **options: object) -> SamplingSettings:
+        """Sampling settings that stop where a document ends."""
+        stop = (self.tokenizer.eos_id, self.tokenizer.bos_id, self.tokenizer.pad_id)
+        return SamplingSettings(stop_ids=stop, **options)  # type: ignore[arg-type]
+
+    def predict(
+        self, model: nn.Module, inputs: Iterable[str], settings: SamplingSettings | None = None
+    ) -> Iterator[str]:
+        """Each input with the model's continuation."""
+        for text in inputs:
+            yield text + "".join(self.stream(model, text, settings or self.sampling()))
+
+    def stream(self, model: nn.Module, text: str, settings: SamplingSettings) -> Iterator[str]:
+        """The model's continuation of ``text``, in pieces that are whole characters, as soon as they are drawn."""
+        assert isinstance(model, LanguageModel)
+        prompt = [self.tokenizer.bos_id, *self.tokenizer.encode(normalise(text))]
+        ids, said = list(prompt[1:]), self.tokenizer.decode(prompt[1:])
+        for token in generate(model, prompt, settings, max_length=self.data.max_length):
+            ids.append(token)
+            whole = self.tokenizer.decode(ids)
+            if not whole.endswith("\ufffd") and not self.tokenizer.is_byte(token):  # else wait for the rest
+                yield whole[len(said) :]
+                said = whole
+        yield self.tokenizer.decode(ids)[len(said) :]
+
+    def showcase(self, model: nn.Module) -> list[str]:
+        """Samples that begin from nothing; an encoder has none."""
+        if not self.causal:
+            return []
+        settings = (self.sampling(max_new_tokens=40, temperature=0.8, seed=seed) for seed in range(SHOWN_SAMPLES))
+        return [next(iter(self.predict(model, [""], one))).split("\n")[0] for one in settings]
+
+    def export_hf(self, model: nn.Module, folder: Path) -> None:
+        """Write a folder that transformers loads without Vaak."""
+        assert isinstance(model, LanguageModel)
+        names = {f"{role}_token": token for role, token in self.tokenizer.special_tokens.items()}
+        if self.data.layout == "stream":  # a document has no end of its own, only the next one's beginning
+            names["eos_token"] = names["bos_token"]
+        export_hf(model, self.prepared.folder / "tokenizer" / "tokenizer.json", names, self.data.max_length, folder)
+
+
+def _without_unread_files(corpus: CorpusConfig, splits: tuple[str, ...]) -> CorpusConfig:
+    """The corpus without the files of splits that aren't asked for, where all that are have files of their own."""
+    if not all(getattr(corpus, split, ()) for split in splits):
+        return corpus
+    return corpus.model_copy(update={split: () for split in SPLITS if split not in splits})

@@ -1,0 +1,245 @@
+"""Documents out of files: plain text, JSON, CSV and Parquet, read as streams.
+
+type      files                    a document
+text      anything in UTF-8        a line, a paragraph (blank lines part them) or a whole file
+json      a list, or JSON lines    a string, or an object's ``text_column``
+csv       .csv, and .tsv by tabs   the column ``text_column``; the first row names the columns
+parquet   Parquet                  the column ``text_column``
+"""
+
+from __future__ import annotations
+
+import csv
+import glob
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from vaak.core.errors import DataError, UserError
+
+REPLACEMENT = "\ufffd"
+_ESCAPED_BYTES = re.compile("[\udc80-\udcff]")
+_SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+class ReadingOptions(Protocol):
+    """How files become documents."""
+
+    @property
+    def type(self) -> str: ...
+    @property
+    def text_column(self) -> str: ...
+    @property
+    def document(self) -> str: ...
+    @property
+    def on_invalid_utf8(self) -> str: ...
+
+
+class Document(NamedTuple):
+    """A document as it stands in its source, and how many bytes of it were no UTF-8 and became U+FFFD."""
+
+    text: str
+    replaced_bytes: int = 0
+
+
+def read_documents(paths: Iterable[Path], options: ReadingOptions) -> Iterator[Document]:
+    """The documents of the files, in order.
+
+    Raises DataError naming file and line for what can't be read.
+    """
+    read = _READERS[options.type]
+    for path in paths:
+        try:
+            yield from read(path, options)
+        except OSError as error:
+            raise DataError(f"{path}: {error.strerror or error}") from error
+
+
+def find_files(patterns: Iterable[str], option: str) -> list[Path]:
+    """The files that the names and glob patterns stand for, sorted within each pattern, none twice.
+
+    Raises DataError, naming the ``option`` that held the pattern, when one stands for nothing.
+    """
+    found: dict[Path, None] = {}
+    for pattern in patterns:
+        path = Path(pattern).expanduser()
+        if path.is_dir():
+            raise DataError(f"{option}: {pattern} is a folder; name its files, for example {pattern.rstrip('/')}/*.txt")
+        matches = [path] if path.is_file() else [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]
+        files = [match for match in matches if match.is_file()]
+        if not files:
+            is_pattern = glob.has_magic(pattern)
+            raise DataError(
+                f"{option}: no file matches {pattern}" if is_pattern else f"{option}: no such file: {pattern}"
+            )
+        found.update(dict.fromkeys(files))
+    return list(found)
+
+
+def _read_text(path: Path, options: ReadingOptions) -> Iterator[Document]:
+    pieces: Callable[[Path], Iterator[_Piece]] = {"line": _lines, "paragraph": _paragraphs, "file": _whole}[
+        options.document
+    ]
+    for piece in pieces(path):
+        yield _decoded(piece, path, options)
+
+
+def _read_json(path: Path, options: ReadingOptions) -> Iterator[Document]:
+    with open(path, "rb") as file:
+        is_list = file.read(4096).removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"["
+    for piece in _whole(path) if is_list else _lines(path):
+        content, replaced = _decoded(piece, path, options)
+        content = content.removeprefix("\ufeff")
+        if not content.strip():
+            continue
+        try:
+            value = json.loads(content)
+        except json.JSONDecodeError as error:
+            line = piece.line + error.lineno - 1
+            raise DataError(f"{path}:{line}: this is no JSON: {error.msg} at column {error.colno}") from error
+        for number, entry in enumerate(value) if is_list else ((None, value),):
+            where = f"{path}:{piece.line}" if number is None else f"{path}: entry {number}"
+            yield _checked(_text_of(entry, where, options), replaced, where, options)
+            replaced = 0
+
+
+def _read_csv(path: Path, options: ReadingOptions) -> Iterator[Document]:
+    csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # the default refuses documents of more than 128 KiB
+    replaced = 0
+
+    def lines() -> Iterator[str]:
+        nonlocal replaced
+        for piece in _lines(path):
+            content, bad = _decoded(piece, path, options)
+            replaced += bad
+            yield content.removeprefix("\ufeff") + "\n"
+
+    rows = csv.reader(lines(), delimiter="\t" if path.suffix == ".tsv" else ",", strict=True)
+    try:
+        header = next(rows, [])
+        column = _column(header, str(path), options)
+        for row in rows:
+            if row and len(row) <= column:
+                raise DataError(f"{path}:{rows.line_num}: {len(row)} columns where the first row has {len(header)}")
+            if row:
+                yield Document(row[column], replaced)
+                replaced = 0
+    except csv.Error as error:
+        raise DataError(f"{path}:{rows.line_num}: this is no CSV: {error}") from error
+
+
+def _read_parquet(path: Path, options: ReadingOptions) -> Iterator[Document]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise UserError(f"{path}: reading Parquet needs pyarrow: pip install 'vaak[hf]'") from error
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            _column(file.schema_arrow.names, str(path), options)
+            row = 0
+            for batch in file.iter_batches(batch_size=1024, columns=[options.text_column]):
+                for value in batch.column(0).to_pylist():
+                    where = f"{path}: row {row}"
+                    yield _checked(_text_of(value, where, options), 0, where, options)
+                    row += 1
+    except (pyarrow.ArrowException, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: this is no Parquet file that can be read: {error}") from error
+
+
+_READERS: dict[str, Callable[[Path, ReadingOptions], Iterator[Document]]] = {
+    "text": _read_text,
+    "json": _read_json,
+    "csv": _read_csv,
+    "parquet": _read_parquet,
+}
+
+
+class _Piece(NamedTuple):
+    """Bytes of a file, and the line and the byte at which they begin."""
+
+    content: bytes
+    line: int
+    offset: int
+
+
+def _lines(path: Path) -> Iterator[_Piece]:
+    r"""Each line without its end; only ``\n`` ends one, so that U+2028 and form feeds stay text."""
+    offset = 0
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, start=1):
+            yield _Piece(line.rstrip(b"\r\n"), number, offset)
+            offset += len(line)
+
+
+def _paragraphs(path: Path) -> Iterator[_Piece]:
+    """Lines up to a blank one, joined."""
+    lines: list[_Piece] = []
+    for line in _lines(path):
+        if line.content.strip():
+            lines.append(line)
+        elif lines:
+            yield _joined(lines)
+            lines = []
+    if lines:
+        yield _joined(lines)
+
+
+def _joined(lines: list[_Piece]) -> _Piece:
+    return lines[0]._replace(content=b"\n".join(line.content for line in lines))
+
+
+def _whole(path: Path) -> Iterator[_Piece]:
+    yield _Piece(path.read_bytes(), 1, 0)
+
+
+def _decoded(piece: _Piece, path: Path, options: ReadingOptions) -> Document:
+    """The piece's text; bytes that are no UTF-8 are an error that says where they are, or U+FFFD, each one."""
+    try:
+        return Document(piece.content.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        if options.on_invalid_utf8 == "fail":
+            line = piece.line + piece.content[: error.start].count(b"\n")
+            raise DataError(
+                f"{path}:{line}: byte {piece.offset + error.start} (0x{piece.content[error.start]:02X}) is no UTF-8; "
+                "convert the file, or set on_invalid_utf8: replace"
+            ) from error
+    return Document(*_ESCAPED_BYTES.subn(REPLACEMENT, piece.content.decode("utf-8", "surrogateescape")))
+
+
+def _checked(text: str, replaced: int, where: str, options: ReadingOptions) -> Document:
+    r"""The document, unless JSON wrote half a character in it (``\ud800``), which is no UTF-8 either."""
+    text, halves = _SURROGATES.subn(REPLACEMENT, text)
+    if halves and options.on_invalid_utf8 == "fail":
+        raise DataError(f"{where}: half a surrogate pair is no character; mend it, or set on_invalid_utf8: replace")
+    return Document(text, replaced + halves)
+
+
+def _text_of(entry: Any, where: str, options: ReadingOptions) -> str:
+    """The text of a JSON value or a cell; null is the empty text."""
+    if isinstance(entry, dict):
+        if options.text_column not in entry:
+            raise missing_column(where, options.text_column, entry)
+        entry = entry[options.text_column]
+    if entry is None:
+        return ""
+    if not isinstance(entry, str):
+        raise DataError(
+            f"{where}: the text is a {type(entry).__name__}, not a string (text_column: {options.text_column})"
+        )
+    return entry
+
+
+def _column(names: list[str], where: str, options: ReadingOptions) -> int:
+    if options.text_column not in names:
+        raise missing_column(where, options.text_column, names)
+    return names.index(options.text_column)
+
+
+def missing_column(where: str, column: str, names: Iterable[str]) -> DataError:
+    """The error that lists the columns there are."""
+    there = ", ".join(map(str, names)) or "none"
+    return DataError(f"{where}: there is no column {column!r}; the columns are: {there} (set text_column)")

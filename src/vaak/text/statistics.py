@@ -1,0 +1,81 @@
+"""Figures of a corpus, counted as its documents go by."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+# Letters, vowel signs and other marks of Devanagari, without its digits and dandas.
+_DEVANAGARI = re.compile("[\u0900-\u0963\u0971-\u097f\ua8e0-\ua8ff]+")
+_LETTERS = re.compile(r"[^\W\d_]+")
+
+
+@dataclass
+class SplitStatistics:
+    """What a split holds after cleaning, and what cleaning dropped.
+
+    ``words`` are parted by white space; ``bytes`` are UTF-8, the unit of bits per byte. ``duplicates`` and
+    ``also_in_evaluation`` count the documents dropped, ``empty`` the blank ones.
+    """
+
+    documents: int = 0
+    words: int = 0
+    characters: int = 0
+    bytes: int = 0
+    devanagari: int = 0
+    other_letters: int = 0
+    longest_document: int = 0
+    duplicates: int = 0
+    also_in_evaluation: int = 0
+    empty: int = 0
+    replaced_bytes: int = 0
+
+    def add(self, text: str) -> None:
+        """Count one document; its length is in characters."""
+        without_devanagari = _DEVANAGARI.sub("", text)
+        self.documents += 1
+        self.words += len(text.split())
+        self.characters += len(text)
+        self.bytes += len(text.encode())
+        self.devanagari += len(text) - len(without_devanagari)
+        self.other_letters += sum(map(len, _LETTERS.findall(without_devanagari)))
+        self.longest_document = max(self.longest_document, len(text))
+
+    @property
+    def devanagari_share(self) -> float:
+        """Part of the letters that are Devanagari; 0 where there are no letters."""
+        return self.devanagari / max(self.devanagari + self.other_letters, 1)
+
+    def to_json(self) -> dict[str, Any]:
+        """The figures for a JSON file."""
+        return asdict(self) | {"devanagari_share": round(self.devanagari_share, 6)}
+
+
+_COLUMNS = {
+    "documents": "documents",
+    "words": "words",
+    "characters": "characters",
+    "bytes": "bytes",
+    "longest_document": "longest",
+    "duplicates": "duplicates",
+    "also_in_evaluation": "in evaluation",
+    "empty": "empty",
+    "replaced_bytes": "bad bytes",
+}
+
+
+def format_statistics(statistics: Mapping[str, SplitStatistics]) -> str:
+    """The figures as a table, one row a split."""
+    rows = [["split", *_COLUMNS.values(), "Devanagari"]]
+    for split, counts in statistics.items():
+        figures = [f"{getattr(counts, name):,}" for name in _COLUMNS]
+        rows.append([split, *figures, f"{counts.devanagari_share:.1%}"])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(
+            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+        )
+        for row in rows
+    )

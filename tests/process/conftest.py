@@ -1,0 +1,55 @@
+"""What the tests with real processes share: the command, a tiny job, and its uninterrupted run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from commands import TINY, Command, Commands, Ended
+
+
+@pytest.fixture(scope="session")
+def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
+    """Starts ``vaak`` commands."""
+    server = Commands(tmp_path_factory.mktemp("said"))
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The YAML of a job of 21 steps with dropout, accumulation and random data augmentation."""
+    path = tmp_path_factory.mktemp("configuration") / "tiny.yml"
+    path.write_text(TINY)
+    return path
+
+
+@pytest.fixture(scope="session")
+def start(commands: Commands, tiny: Path) -> Callable[..., Command]:
+    """``start(run, *overrides)`` starts training the tiny job into a run directory."""
+
+    def start_training(run: Path, *overrides: str, **options: object) -> Command:
+        return commands.start(["train", tiny, f"run_dir={run}", *overrides], run.parent, **options)
+
+    return start_training
+
+
+@pytest.fixture(scope="session")
+def train(start: Callable[..., Command]) -> Callable[..., Ended]:
+    """``train(run, *overrides)`` trains the tiny job into a run directory, to the end, whatever that is."""
+
+    def train_to_its_end(run: Path, *overrides: str, **options: object) -> Ended:
+        return start(run, *overrides, **options).wait()
+
+    return train_to_its_end
+
+
+@pytest.fixture(scope="session")
+def reference(train: Callable[..., Ended], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny job's run, never interrupted."""
+    run = tmp_path_factory.mktemp("reference") / "run"
+    ended = train(run)
+    assert ended.status == 0, ended.errors
+    return run

@@ -1,0 +1,70 @@
+"""Two real processes (gloo) that share a step's microbatches get the gradient of one process, to 1e-10 in float64."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from toy import one_step, toy_trainer
+from two_ranks import UNREADABLE, take_steps, task_of
+
+QUICK: dict[str, Any] = {"max_steps": 2, "gradient_clipping": {"norm": 0.5}}
+WITH_ALL: dict[str, Any] = {"label_smoothing": 0.1, "auxiliary": {"z_loss": 0.01}}
+CASES: dict[str, dict[str, Any]] = {
+    "plain": {**QUICK, "batch_size": 16, "gradient_accumulation_steps": 2},
+    "losses": {**QUICK, "batch_size": 16, "gradient_accumulation_steps": 2, "loss": WITH_ALL},
+    "odd": {**QUICK, "max_steps": 7, "batch_size": 8, "gradient_accumulation_steps": 2, "loss": WITH_ALL},
+    "uneven": {**QUICK, "max_steps": 3, "batch_size": 8, "gradient_accumulation_steps": 5, "loss": WITH_ALL},
+    "skipping": {**QUICK, "max_steps": 3, "batch_size": 2, "gradient_accumulation_steps": 2},
+}
+"""``odd`` goes into a second epoch; ``uneven`` ends its epoch with a step of two, after steps of three and two a rank;
+in ``skipping``, one rank has nothing to read in step 1, and neither has in step 2."""
+
+ALONE = {"plain": (32, 1), "losses": (32, 1), "odd": (16, 1), "uneven": (8, 5), "skipping": (4, 1)}
+"""Microbatch size and number with which one process takes the same steps."""
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ranks")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=take_steps, args=(rank, 2, port, folder, CASES)) for rank in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(120)
+        assert process.exitcode == 0
+    return folder
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_two_processes_give_the_gradients_of_one(name: str, results: Path, tmp_path: Path):
+    size, pieces = ALONE[name]
+    training = CASES[name] | {"batch_size": size, "gradient_accumulation_steps": pieces}
+    trainer = toy_trainer(tmp_path, task=task_of(name), skip_bad=name in UNREADABLE, **training)
+    for step in range(1, trainer.total_steps + 1):
+        report, expected = one_step(trainer)
+        for rank in range(2):
+            gradients = load_file(results / f"{name}-{rank}-{step}.safetensors")
+            said = json.loads((results / f"{name}-{rank}-{step}.json").read_text())
+            assert gradients.keys() == expected.keys()
+            for parameter, gradient in gradients.items():
+                torch.testing.assert_close(gradient, expected[parameter], rtol=1e-10, atol=1e-10, msg=parameter)
+            assert said["counts"] == report.counts
+            assert said["losses"] == pytest.approx({key: float(value) for key, value in report.losses.items()}, 1e-10)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_both_ranks_have_the_same_bits(name: str, results: Path):
+    for step in range(1, CASES[name]["max_steps"] + 1):
+        first, second = ((results / f"{name}-{rank}-{step}.safetensors").read_bytes() for rank in range(2))
+        assert first == second

@@ -1,0 +1,207 @@
+"""Checkpoints that are torn, of another model, or can't be written: one clear line, and nothing lost that was whole."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from commands import TOTAL_STEPS, Commands, Ended, assert_same_run, checkpoints_of, steps_of
+
+FINAL = f"step-{TOTAL_STEPS:08d}"
+
+
+@pytest.fixture
+def run(reference: Path, tmp_path: Path) -> Path:
+    """A copy of the uninterrupted run, to be damaged."""
+    return shutil.copytree(reference, tmp_path / "run")
+
+
+def truncate(checkpoint: Path) -> None:
+    file = checkpoint / "optimizer.safetensors"
+    os.truncate(file, file.stat().st_size // 2)
+
+
+def flip_a_bit(checkpoint: Path) -> None:
+    file = checkpoint / "model.safetensors"
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+def lose_the_manifest(checkpoint: Path) -> None:
+    (checkpoint / "MANIFEST.json").unlink()
+
+
+def lose_a_file(checkpoint: Path) -> None:
+    (checkpoint / "state.json").unlink()
+
+
+def empty_the_manifest(checkpoint: Path) -> None:
+    (checkpoint / "MANIFEST.json").write_text("")
+
+
+def assert_one_line(ended: Ended, *parts: str) -> None:
+    """The command failed as a user's mistake does: exit 2, and its last line says what is wrong."""
+    assert ended.status == 2, ended.errors
+    assert "Traceback" not in ended.errors
+    last = ended.errors.splitlines()[-1]
+    for part in parts:
+        assert part in last
+
+
+@pytest.mark.parametrize("damage", [truncate, flip_a_bit, lose_the_manifest, lose_a_file, empty_the_manifest])
+def test_a_damaged_newest_checkpoint_is_set_aside_and_the_one_before_used(
+    train: Callable[..., Ended], reference: Path, run: Path, damage: Callable[[Path], None]
+) -> None:
+    damage(run / "checkpoints" / FINAL)
+    ended = train(run)
+    assert ended.status == 0, ended.errors
+    assert "it is set aside and the one before it is used" in ended.errors
+    assert f"resuming from {run}/checkpoints/{checkpoints_of(reference)[-2]}" in ended.errors
+    assert (run / "checkpoints" / "set-aside" / f"{FINAL}.1").is_dir()
+    shutil.rmtree(run / "checkpoints" / "set-aside")
+    assert_same_run(run, reference)
+
+
+def test_where_every_checkpoint_is_damaged_nothing_is_touched(train: Callable[..., Ended], run: Path) -> None:
+    for name in checkpoints_of(run):
+        flip_a_bit(run / "checkpoints" / name)
+    before = checkpoints_of(run), (run / "metrics.jsonl").read_bytes()
+    assert_one_line(train(run), "no checkpoint in", "is whole", "model.safetensors")
+    assert (checkpoints_of(run), (run / "metrics.jsonl").read_bytes()) == before
+
+
+def test_a_checkpoint_of_another_model_gives_the_list_of_what_does_not_fit(
+    train: Callable[..., Ended], run: Path
+) -> None:
+    before = (run / "metrics.jsonl").read_bytes()
+    ended = train(run, "model.d_model=16", "model.num_layers=3")
+    assert_one_line(ended, "is of another model", "stack.blocks.2.", "is missing", "more")
+    assert (run / "metrics.jsonl").read_bytes() == before
+
+
+def test_other_data_than_the_checkpoints_is_an_error(train: Callable[..., Ended], run: Path) -> None:
+    assert_one_line(train(run, "training.batch_size=4"), "other data or other batching", "init_from")
+
+
+def test_init_from_takes_the_weights_and_nothing_else(
+    train: Callable[..., Ended], reference: Path, tmp_path: Path
+) -> None:
+    source = reference / "checkpoints" / FINAL
+    run = tmp_path / "tuned"
+    options = ("training.optimizer.lr=1e-12", "training.scheduler.warmup_steps=0", "training.max_steps=2")
+    ended = train(run, f"training.checkpoint.init_from={source}", *options)
+    assert ended.status == 0, ended.errors
+    assert steps_of(run) == [1, 2]
+    ours = load_file(run / "checkpoints" / "step-00000002" / "model.safetensors")
+    for name, tensor in load_file(source / "model.safetensors").items():
+        assert (ours[name] - tensor).abs().max() < 1e-9
+
+
+def test_from_an_earlier_checkpoint_the_run_goes_on_as_if_the_later_had_not_been(
+    train: Callable[..., Ended], reference: Path, run: Path
+) -> None:
+    earlier = run / "checkpoints" / checkpoints_of(run)[0]
+    ended = train(run, f"training.checkpoint.resume={earlier}")
+    assert ended.status == 0, ended.errors
+    assert "lies beyond the checkpoint this run goes on from: it is set aside" in ended.errors
+    set_aside = run / "checkpoints" / "set-aside"
+    assert sorted(path.name for path in set_aside.iterdir()) == [f"{name}.1" for name in checkpoints_of(reference)[1:]]
+    shutil.rmtree(set_aside)
+    assert_same_run(run, reference)
+
+
+def test_from_another_runs_checkpoint_the_own_ones_are_set_aside(
+    train: Callable[..., Ended], reference: Path, run: Path
+) -> None:
+    other = reference / "checkpoints" / checkpoints_of(reference)[0]
+    ended = train(run, f"training.checkpoint.resume={other}")
+    assert ended.status == 0, ended.errors
+    assert len(list((run / "checkpoints" / "set-aside").iterdir())) == len(checkpoints_of(reference))
+    assert steps_of(run)[0] == int(other.name.removeprefix("step-")) + 1
+    newest = run / "checkpoints" / FINAL / "model.safetensors"
+    assert newest.read_bytes() == (reference / "checkpoints" / FINAL / "model.safetensors").read_bytes()
+
+
+def test_a_checkpoint_that_is_not_there_is_an_error(train: Callable[..., Ended], tmp_path: Path) -> None:
+    ended = train(tmp_path / "run", "training.checkpoint.resume=nowhere/step-00000007")
+    assert_one_line(ended, "there is no checkpoint at nowhere/step-00000007")
+
+
+def test_a_replaced_checkpoint_is_put_back_where_its_successor_never_came(
+    train: Callable[..., Ended], reference: Path, run: Path
+) -> None:
+    folder = run / "checkpoints"
+    (folder / FINAL).rename(folder / f".{FINAL}.replaced")
+    (folder / f".{FINAL}.4711.tmp").mkdir()
+    ended = train(run)
+    assert ended.status == 0, ended.errors
+    assert_same_run(run, reference)
+
+
+def test_a_file_where_the_run_directory_is_to_be_is_an_error(train: Callable[..., Ended], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    assert_one_line(train(tmp_path / "file"), "the run directory", "can't be made", "run_dir=")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_checkpoints_that_can_no_longer_be_written_end_the_run(
+    train: Callable[..., Ended], reference: Path, tmp_path: Path
+) -> None:
+    """Files may not grow beyond what the model's takes: the first checkpoint fails while it is written."""
+    run = tmp_path / "run"
+    limit = (reference / "checkpoints" / FINAL / "model.safetensors").stat().st_size * 3 // 2
+    ended = train(run, file_size_limit=limit)
+    assert_one_line(ended, "checkpoint", "step-00000003 can't be written", "too large")
+    assert checkpoints_of(run) == []
+    assert steps_of(run)[-1] < TOTAL_STEPS, "it ends soon after"
+    ended = train(run)
+    assert ended.status == 0, ended.errors
+    assert_same_run(run, reference)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own, of four megabytes."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", disk], capture_output=True, check=False)
+    if mounted.returncode:
+        pytest.skip("no file system can be mounted here: this takes root")
+    yield disk
+    subprocess.run(["umount", disk], check=True)
+
+
+def test_a_full_disk_ends_the_run_and_the_checkpoint_before_stays_whole(
+    commands: Commands, tiny: Path, reference: Path, small_disk: Path
+) -> None:
+    run = shutil.copytree(reference, small_disk / "run")
+    earlier, *later = checkpoints_of(run)
+    for name in later:
+        shutil.rmtree(run / "checkpoints" / name)
+    arguments = ["train", tiny, f"run_dir={run}"]
+    fill(small_disk / "ballast", leaving=400_000)
+    assert_one_line(commands.start(arguments, small_disk).wait(), "can't be written", "o space left on device")
+    assert checkpoints_of(run) == [earlier]
+    (small_disk / "ballast").unlink()
+    ended = commands.start(arguments, small_disk).wait()
+    assert ended.status == 0, ended.errors
+    assert_same_run(run, reference)
+
+
+def test_a_disk_without_any_space_is_one_line_too(commands: Commands, tiny: Path, small_disk: Path) -> None:
+    fill(small_disk / "ballast", leaving=0)
+    ended = commands.start(["train", tiny, f"run_dir={small_disk / 'run'}"], small_disk).wait()
+    assert_one_line(ended, "o space left on device")
+
+
+def fill(file: Path, leaving: int) -> None:
+    """Fill the disk that a file lies on, but for some bytes."""
+    disk = os.statvfs(file.parent)
+    file.write_bytes(bytes(max(disk.f_bavail * disk.f_frsize - leaving, 0)))

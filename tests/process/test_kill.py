@@ -1,0 +1,112 @@
+"""A run killed at any moment and gone on with ends with the same bits as one that was never killed."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from commands import Command, Ended, assert_same_run, wait_until
+
+EVALUATION_INTERVAL = 4
+MOMENTS = ("step", "evaluation", "checkpoint", "start")
+LONG = ("training.epochs=9",)
+STREAM = ("data.layout=stream", "training.epochs=6")
+MUON = (
+    "training.optimizer.type=muon",
+    "training.scheduler={type: plateau, patience: 0, factor: 0.5}",
+    "training.early_stopping={patience: 2, min_delta: 0.2}",
+)
+
+
+def last_record(run: Path) -> tuple[str, int]:
+    """Kind and step of the newest record."""
+    try:
+        with open(run / "metrics.jsonl", "rb") as file:
+            file.seek(max(file.seek(0, 2) - 400, 0))
+            lines = file.read().splitlines()
+    except OSError:
+        return "", 0
+    for line in reversed(lines):
+        if line.startswith(b'{"kind": "'):
+            return line.split(b'"')[3].decode(), int(line.split(b'"step": ')[1].split(b",")[0])
+    return "", 0
+
+
+def is_writing(run: Path) -> bool:
+    """Whether a checkpoint is half-written just now."""
+    return any((run / "checkpoints").glob(".step-*"))
+
+
+def moment_of(run: Path) -> str:
+    """What the run was at, from what it left."""
+    kind, step = last_record(run)
+    if is_writing(run):
+        return "checkpoint"
+    return "evaluation" if kind == "step" and step % EVALUATION_INTERVAL == 0 else "step"
+
+
+def kill_at(command: Command, run: Path, step: int, moment: str, rng: random.Random) -> None:
+    """Kill a run at a random place of its start, or, once it has passed ``step``, of what it is to be doing."""
+    reached = {
+        "start": lambda: True,
+        "step": lambda: last_record(run)[1] >= step,
+        "evaluation": lambda: last_record(run)[1] >= step and moment_of(run) == "evaluation",
+        "checkpoint": lambda: last_record(run)[1] >= step and is_writing(run),
+    }[moment]
+    wait_until(reached, command)
+    time.sleep(rng.uniform(0.0, {"step": 0.04, "evaluation": 0.02, "checkpoint": 0.004, "start": 0.5}[moment]))
+    if command.is_running:
+        command.send(signal.SIGKILL, to_all=True)
+
+
+def kill_and_go_on(
+    start: Callable[..., Command], run: Path, overrides: tuple[str, ...], num_kills: int, last_step: int
+) -> Counter[str]:
+    """Train with so many kills spread over the run and count the moments they fell in; workers come and go."""
+    rng = random.Random(f"{run.name} {num_kills}")
+    moments: Counter[str] = Counter()
+    for number in range(num_kills):
+        step = 1 + int((number + rng.random()) * (last_step - 1) / num_kills)
+        command = start(run, *overrides, f"training.performance.num_workers={2 * (number % 2)}")
+        moment = MOMENTS[number % 4]
+        kill_at(command, run, step, moment, rng)
+        ended = command.wait()
+        assert ended.status == -signal.SIGKILL, ended
+        moments["start" if moment == "start" else moment_of(run)] += 1
+    ended = start(run, *overrides).wait()
+    assert ended.status == 0, ended.errors
+    return moments
+
+
+@pytest.mark.parametrize(
+    ("overrides", "num_kills"),
+    [
+        pytest.param((), 4, id="documents"),
+        pytest.param(STREAM, 2, id="stream"),
+        pytest.param(MUON, 2, id="muon"),
+        pytest.param(LONG, 20, id="documents-20", marks=pytest.mark.slow),
+        pytest.param((*STREAM, "training.epochs=18"), 20, id="stream-20", marks=pytest.mark.slow),
+        pytest.param((*MUON, *LONG, "training.early_stopping.patience=8"), 20, id="muon-20", marks=pytest.mark.slow),
+    ],
+)
+def test_a_killed_run_ends_with_the_same_bits(
+    start: Callable[..., Command],
+    train: Callable[..., Ended],
+    reference: Path,
+    tmp_path: Path,
+    overrides: tuple[str, ...],
+    num_kills: int,
+) -> None:
+    whole = reference
+    if overrides:
+        whole = tmp_path / "whole"
+        assert train(whole, *overrides).status == 0
+    moments = kill_and_go_on(start, tmp_path / "killed", overrides, num_kills, last_record(whole)[1])
+    print(f"{num_kills} kills: {dict(moments)}")
+    assert_same_run(tmp_path / "killed", whole)

@@ -1,0 +1,72 @@
+"""Runs ``vaak`` commands as processes of their own, without the seconds that importing torch takes each time.
+
+It imports once, then forks a process for each request, a line of JSON on standard input. On standard output it answers
+``started NUMBER PID`` and, in time, ``ended NUMBER STATUS`` (negative: a signal). A command is the one that users call,
+with its own session, working folder, environment and streams. Whoever closes standard input ends all of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import resource
+import select
+import signal
+import sys
+from typing import Any, NoReturn
+
+import torch._dynamo  # the first optimizer imports it
+import torch.utils.data  # noqa: F401
+
+import vaak.cli.results
+import vaak.runs.start
+import vaak.tasks.lm.task  # noqa: F401
+from vaak.cli.main import main
+from vaak.config.experiment import experiment_type
+
+
+def serve() -> None:
+    """Answer requests until standard input ends."""
+    experiment_type("lm")
+    gc.freeze()  # a fork that ends then leaves the pages it shares as they are
+    numbers: dict[int, int] = {}
+    while True:
+        if select.select([sys.stdin], [], [], 0.005)[0]:
+            line = sys.stdin.readline()
+            if not line:
+                break
+            number, request = json.loads(line)
+            pid = os.fork()
+            if pid == 0:
+                become(request)
+            numbers[pid] = number
+            print("started", number, pid, flush=True)
+        while numbers and (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            print("ended", numbers.pop(ended[0]), os.waitstatus_to_exitcode(ended[1]), flush=True)
+    for pid in numbers:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def become(request: dict[str, Any]) -> NoReturn:
+    """Turn this process into the command that was asked for."""
+    os.setsid()
+    for stream, descriptor, flags in (
+        (os.devnull, 0, os.O_RDONLY),
+        (request["output"], 1, os.O_WRONLY | os.O_CREAT | os.O_APPEND),
+        (request["errors"], 2, os.O_WRONLY | os.O_CREAT | os.O_APPEND),
+    ):
+        os.dup2(os.open(stream, flags, 0o644), descriptor)
+    os.chdir(request["folder"])
+    os.environ.update(request["environment"])
+    if request["file_size_limit"] is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (request["file_size_limit"],) * 2)
+    sys.argv = ["vaak", *request["arguments"]]
+    main()
+    sys.exit(0)
+
+
+if __name__ == "__main__":
+    serve()

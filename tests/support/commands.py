@@ -1,0 +1,204 @@
+"""Starts ``vaak`` commands in processes of their own, watches them, and ends them; compares what they left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+PATIENCE_SECONDS = 120.0
+
+TINY = """
+task: lm
+name: tiny
+model: {d_model: 32, num_layers: 2, num_heads: 2, dropout: 0.1}
+data:
+  corpus: {type: grammar, num_sentences: 200}
+  tokenizer: {type: byte_level, vocab_size: 600}
+  max_length: 48
+  token_dropout: 0.1
+training:
+  epochs: 3
+  batch_size: 8
+  gradient_accumulation_steps: 3
+  optimizer: {type: adamw, lr: 1e-3}
+  scheduler: {type: cosine, warmup_steps: 5}
+  validation: {interval: 4}
+  checkpoint: {interval: 3, resume: auto}
+  logging: {interval: 1, tensorboard: false}
+"""
+TOTAL_STEPS = 21
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended: its exit status (negative: the signal) and what it said."""
+
+    status: int
+    output: str
+    errors: str
+
+
+class Command:
+    """A command that was started."""
+
+    def __init__(self, output: Path, errors: Path) -> None:
+        self.output, self.errors = output, errors
+        self.pid = 0
+        self.status: int | None = None
+        self.started, self.ended = threading.Event(), threading.Event()
+
+    def send(self, number: signal.Signals, to_all: bool = False) -> None:
+        """Send a signal to the process, or to all of its session that are its group (as a terminal does)."""
+        (os.killpg if to_all else os.kill)(self.pid, number)
+
+    def wait(self, seconds: float = PATIENCE_SECONDS) -> Ended:
+        """How it ended. Fails, and kills it, where it takes too long."""
+        if not self.ended.wait(seconds):
+            self.send(signal.SIGKILL, to_all=True)
+            raise AssertionError(f"still running after {seconds} s\n{self.said}")
+        assert self.status is not None
+        return Ended(self.status, self.output.read_text(), self.errors.read_text())
+
+    @property
+    def is_running(self) -> bool:
+        return not self.ended.is_set()
+
+    @property
+    def said(self) -> str:
+        return self.output.read_text() + self.errors.read_text()
+
+
+class Commands:
+    """The client of command_server.py."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.commands: list[Command] = []
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": ""}
+        server = Path(__file__).with_name("command_server.py")
+        self.server = subprocess.Popen(
+            [sys.executable, str(server)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+            start_new_session=True,
+        )
+        self.listener = threading.Thread(target=self._listen, daemon=True)
+        self.listener.start()
+
+    def start(
+        self,
+        arguments: Sequence[str],
+        folder: Path,
+        environment: Mapping[str, str] | None = None,
+        file_size_limit: int | None = None,
+    ) -> Command:
+        """Start ``vaak ARGUMENTS`` in a folder."""
+        number = len(self.commands)
+        command = Command(self.folder / f"{number}.out", self.folder / f"{number}.err")
+        self.commands.append(command)
+        request = {
+            "arguments": [str(argument) for argument in arguments],
+            "folder": str(folder),
+            "environment": dict(environment or {}),
+            "output": str(command.output),
+            "errors": str(command.errors),
+            "file_size_limit": file_size_limit,
+        }
+        assert self.server.stdin is not None
+        self.server.stdin.write(json.dumps([number, request]) + "\n")
+        self.server.stdin.flush()
+        assert command.started.wait(PATIENCE_SECONDS)
+        return command
+
+    def start_ranks(self, world_size: int, arguments: Sequence[str], folder: Path) -> list[Command]:
+        """Start a command on several processes, as torchrun does."""
+        places = {"WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        return [
+            self.start(arguments, folder, {**places, "RANK": str(rank), "LOCAL_RANK": str(rank)})
+            for rank in range(world_size)
+        ]
+
+    def close(self) -> None:
+        assert self.server.stdin is not None
+        assert self.server.stdout is not None
+        self.server.stdin.close()
+        self.server.wait(PATIENCE_SECONDS)
+        self.listener.join()
+        self.server.stdout.close()
+
+    def _listen(self) -> None:
+        assert self.server.stdout is not None
+        for line in self.server.stdout:
+            what, number, value = line.split()
+            command = self.commands[int(number)]
+            if what == "started":
+                command.pid = int(value)
+                command.started.set()
+            else:
+                command.status = int(value)
+                command.ended.set()
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def wait_until(condition: Any, command: Command, seconds: float = PATIENCE_SECONDS) -> bool:
+    """Whether ``condition()`` came true while the command ran; looks every millisecond."""
+    deadline = time.monotonic() + seconds
+    while command.is_running and time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.001)
+    return False
+
+
+def records_of(run: Path) -> list[dict[str, Any]]:
+    """The lines of ``metrics.jsonl`` without ``clock``; the test fails where one is no whole record."""
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in record.items() if name != "clock"} for record in records]
+
+
+def steps_of(run: Path) -> list[int]:
+    """The steps that ``metrics.jsonl`` has, in its order."""
+    return [record["step"] for record in records_of(run) if record["kind"] == "step"]
+
+
+def checkpoints_of(run: Path) -> list[str]:
+    return sorted(path.name for path in (run / "checkpoints").glob("step-*"))
+
+
+def state_of(checkpoint: Path) -> dict[str, Any]:
+    """``state.json`` without ``metrics_bytes``: the log's size depends on how many digits its clock wrote."""
+    state = json.loads((checkpoint / "state.json").read_text())
+    return {name: value for name, value in state.items() if name != "metrics_bytes"}
+
+
+def assert_same_run(run: Path, reference: Path) -> None:
+    """Two runs left the same: every checkpoint to the bit, the pointers, every record, every step once."""
+    assert checkpoints_of(run) == checkpoints_of(reference)
+    for name in checkpoints_of(reference):
+        ours, theirs = run / "checkpoints" / name, reference / "checkpoints" / name
+        for file in ("model.safetensors", "optimizer.safetensors"):
+            assert (ours / file).read_bytes() == (theirs / file).read_bytes(), f"{file} of {name} differs"
+        assert state_of(ours) == state_of(theirs)
+    for pointer in ("best", "last"):
+        assert (run / "checkpoints" / pointer).read_text() == (reference / "checkpoints" / pointer).read_text()
+    assert records_of(run) == records_of(reference)
+    assert steps_of(run) == list(range(1, steps_of(reference)[-1] + 1))
+    leftovers = [path.name for path in run.rglob(".*") if path.name != ".lock"]
+    assert not leftovers, f"half-written files were left: {leftovers}"

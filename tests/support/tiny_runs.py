@@ -1,0 +1,68 @@
+"""A tiny language model trained in this process on a few hundred lines, and what tests ask of it."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from vaak.config.load import Loaded, load
+from vaak.runs.start import Outcome
+from vaak.runs.start import train as train_run
+from vaak.tasks.lm.task import LanguageModelTask
+from vaak.text.hindi import sentences
+
+CONFIG = """\
+task: lm
+name: tiny
+model: {d_model: 32, num_layers: 1, num_heads: 2, dropout: 0.1}
+data:
+  corpus: {type: text, train: [train.txt], valid: [valid.txt], test: [test.txt]}
+  tokenizer: {type: byte_level, vocab_size: 500}
+  max_length: 48
+  token_dropout: 0.1
+training:
+  max_steps: 8
+  batch_size: 8
+  device: cpu
+  optimizer: {type: adamw, lr: 1e-2}
+  validation: {interval: 4}
+  checkpoint: {interval: 4, resume: null}
+  logging: {interval: 1, tensorboard: false, progress_bar: false}
+"""
+SIZES = {"train": 300, "valid": 30, "test": 40}
+
+
+def write_corpus(folder: Path) -> None:
+    """``train.txt``, ``valid.txt`` and ``test.txt`` with sentences of the grammar, and ``tiny.yml`` that names them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for split, size in SIZES.items():
+        (folder / f"{split}.txt").write_text("".join(f"{line}\n" for line in sentences(split, size, 0)))
+    text = CONFIG
+    for split in SIZES:
+        text = text.replace(f"[{split}.txt]", f"['{folder / split}.txt']")
+    (folder / "tiny.yml").write_text(text)
+
+
+def loaded(folder: Path, run: Path, *overrides: str) -> Loaded:
+    """The tiny configuration with a run directory and options over it."""
+    return load([folder / "tiny.yml"], [f"run_dir={run}", *overrides])
+
+
+def train(folder: Path, run: Path, *overrides: str) -> Outcome:
+    """Train the tiny configuration into a run directory."""
+    return train_run(loaded(folder, run, *overrides))
+
+
+def prepared_task(folder: Path, run: Path, *overrides: str) -> LanguageModelTask:
+    """The tiny configuration's task with its data prepared, nothing trained."""
+    given = loaded(folder, run, *overrides)
+    run.mkdir(parents=True, exist_ok=True)
+    task = LanguageModelTask(given.experiment, run, given.folder)
+    task.prepare()
+    return task
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    """The SHA-256 of every file below a folder, by its path there."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}

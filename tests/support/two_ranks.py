@@ -1,0 +1,43 @@
+"""What each of two real processes does in tests/process: join, take steps, write down what came out."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from toy import ToyTask, one_step, toy_trainer
+from vaak.config.training import TrainingConfig
+from vaak.data.fixed import FixedPlanner
+from vaak.engine.ranks import start_ranks
+
+UNREADABLE = {"skipping": (1, 2, 3)}
+"""Microbatches of two rows of the first epoch that can't be read: rank 1's of step 1, all of step 2."""
+
+
+def task_of(case: str) -> ToyTask:
+    """Ragged rows in float64, without what draws differently in microbatches of another size."""
+    plan = FixedPlanner(96, 2, seed=42).plan(0)
+    bad = tuple(index for number in UNREADABLE.get(case, ()) for (index,) in plan.microbatch(number))
+    return ToyTask(num_examples=96, dropout=0.0, dtype=torch.float64, bad=bad)
+
+
+def take_steps(rank: int, world_size: int, port: int, folder: Path, cases: dict[str, dict[str, Any]]) -> None:
+    """Take the steps of every case; the files of rank R are called CASE-R-STEP.safetensors and .json."""
+    places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "MASTER_PORT": port}
+    os.environ |= {name: str(place) for name, place in places.items()} | {"MASTER_ADDR": "127.0.0.1"}
+    ranks = start_ranks(TrainingConfig(device="cpu", gradient_accumulation_steps=world_size))
+    for name, training in cases.items():
+        trainer = toy_trainer(
+            folder / f"{name}-{rank}", task=task_of(name), ranks=ranks, skip_bad=name in UNREADABLE, **training
+        )
+        for step in range(1, trainer.total_steps + 1):
+            report, gradients = one_step(trainer)
+            losses = {key: float(value) for key, value in report.losses.items()}
+            save_file(gradients, folder / f"{name}-{rank}-{step}.safetensors")
+            (folder / f"{name}-{rank}-{step}.json").write_text(json.dumps({"counts": report.counts, "losses": losses}))
+    ranks.close()

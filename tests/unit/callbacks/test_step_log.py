@@ -1,0 +1,129 @@
+"""What is logged is total over count of all steps since the last log, on ragged batches, and after a resume."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from toy import ToyTask, one_step, toy_trainer
+from vaak.callbacks.step_log import StepLogCallback
+from vaak.core.callback import Callback
+from vaak.core.report import StepReport
+from vaak.engine.precision import LossScale
+from vaak.engine.records import read_records
+
+TWO_LOSSES: dict[str, Any] = {"loss": {"auxiliary": {"z_loss": 0.1}}}
+
+
+class Keeping(Callback):
+    """Keeps every report."""
+
+    def __init__(self) -> None:
+        self.reports: list[StepReport] = []
+
+    def on_step_end(self, trainer: Any, report: StepReport) -> None:
+        self.reports.append(report)
+
+
+def mean(reports: list[StepReport], name: str) -> float:
+    """Totals over counts, added up in another way than the log does."""
+    counts = torch.tensor([report.counts["token"] for report in reports], dtype=torch.float64)
+    means = torch.tensor([float(report.losses[name]) for report in reports], dtype=torch.float64)
+    return float((means * counts).sum() / counts.sum())
+
+
+def records_of(folder: Path, kind: str) -> dict[int, dict[str, Any]]:
+    records = read_records(folder / "metrics.jsonl")
+    return {record["step"]: record for record in records if record["kind"] == kind}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[StepReport]]:
+    """Sixteen steps in four epochs, logged every 5: at 1, 5, 10, 15 and 16."""
+    folder = tmp_path_factory.mktemp("run")
+    keeping = Keeping()
+    toy_trainer(folder, keeping, StepLogCallback(5), epochs=4, **TWO_LOSSES).fit()
+    return folder, keeping.reports
+
+
+def test_a_logged_loss_is_total_over_count_since_the_last_log(run: tuple[Path, list[StepReport]]):
+    folder, reports = run
+    assert len({report.counts["token"] for report in reports}) > 4  # ragged
+    logged = records_of(folder, "step")
+    assert list(logged) == [1, 5, 10, 15, 16]
+    before = 0
+    for step, record in logged.items():
+        window = reports[before:step]
+        assert record["main"] == pytest.approx(mean(window, "main"), rel=1e-9)
+        assert record["z_loss"] == pytest.approx(mean(window, "z_loss"), rel=1e-9)
+        assert record["loss"] == pytest.approx(record["main"] + 0.1 * record["z_loss"], rel=1e-9)
+        assert record["learning_rate"] == reports[step - 1].learning_rate
+        assert record["gradient_norm"] == float(reports[step - 1].gradient_norm)
+        assert record["clock"]["tokens_per_second"] > 0
+        before = step
+
+
+def test_an_epochs_loss_is_over_all_its_steps(run: tuple[Path, list[StepReport]]):
+    folder, reports = run
+    epochs = records_of(folder, "epoch")
+    assert list(epochs) == [4, 8, 12, 16]
+    for number, (step, record) in enumerate(epochs.items()):
+        assert record["epoch"] == number
+        assert record["train_main"] == pytest.approx(mean(reports[step - 4 : step], "main"), rel=1e-9)
+        assert record["token"] == sum(report.counts["token"] for report in reports[:step])
+
+
+@pytest.mark.parametrize("cut", [2, 4, 5, 7])
+def test_a_resumed_run_logs_the_same_numbers(cut: int, run: tuple[Path, list[StepReport]], tmp_path: Path):
+    """In the middle of a window, of an epoch, and at the ends of both."""
+    first = toy_trainer(tmp_path, StepLogCallback(5), epochs=4, **TWO_LOSSES)
+
+    class Stop(Callback):
+        def on_step_end(self, trainer: Any, report: StepReport) -> None:
+            if report.step == cut:
+                trainer.request_stop("enough")
+
+    first.callbacks.append(Stop())
+    first.fit()
+    second = toy_trainer(tmp_path, StepLogCallback(5), epochs=4, **TWO_LOSSES)
+    assert second.resume("auto")
+    second.fit()
+    for kind in ("step", "epoch", "evaluation"):
+        resumed, whole = records_of(tmp_path, kind), records_of(run[0], kind)
+        for record in (*resumed.values(), *whole.values()):
+            record.pop("clock", None)
+        assert resumed == whole
+
+
+def test_reports_are_read_where_something_is_logged(tmp_path: Path):
+    """Reading one waits for the device; those between logs wait to be read together."""
+    callback = StepLogCallback(100)
+    trainer = toy_trainer(tmp_path, callback)
+    for _ in range(3):
+        callback.on_step_end(trainer, one_step(trainer)[0])
+    assert [report.step for report in callback.unread] == [2, 3]  # step 1 is logged at once
+
+
+def test_evaluations_say_whether_they_were_scheduled(tmp_path: Path):
+    trainer = toy_trainer(tmp_path, StepLogCallback(5), task=ToyTask(scripted=iter([2.0, 1.0])))
+    trainer.evaluate(scheduled=True)
+    trainer.evaluate(scheduled=False)
+    records = read_records(tmp_path / "metrics.jsonl")
+    assert [(record["scheduled"], record["val_loss"]) for record in records] == [(True, 2.0), (False, 1.0)]
+
+
+def test_overflows_are_counted_and_no_number_is_hidden(tmp_path: Path):
+    """A loss that is no number is written as such and not left out."""
+    trainer = toy_trainer(tmp_path, StepLogCallback(1))
+    trainer.loss_scale = LossScale(True)
+    with torch.no_grad():
+        trainer.model.head.weight.fill_(float("nan"))
+    trainer.total_steps = 2
+    trainer.fit()
+    logged = records_of(tmp_path, "step")
+    assert [record["overflows"] for record in logged.values()] == [1, 2]
+    assert [record["loss_scale"] for record in logged.values()] == [65536, 32768]
+    assert {record["loss"] for record in logged.values()} == {"nan"}

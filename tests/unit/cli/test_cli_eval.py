@@ -1,0 +1,117 @@
+"""``vaak eval``: figures of any split, checkpoint and corpus, and a run that is left as it was."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import tiny_runs
+
+
+@pytest.fixture
+def run(tiny_run: Path, tmp_path: Path) -> Path:
+    """A copy of the tiny run that a test may damage."""
+    return shutil.copytree(tiny_run, tmp_path / "copy", symlinks=True)
+
+
+def test_splits_checkpoints_and_an_output_folder(vaak, tiny_run: Path, tmp_path: Path):
+    before = tiny_runs.hashes(tiny_run)
+    output = tmp_path / "new" / "folder"
+    pairs = ("data.minimal_pairs=[grammar]", "data.max_length=64")
+    code, out, err = vaak(
+        "eval", tiny_run, *pairs, "--split", "test", "--split", "pairs", "--output-dir", output, "--json"
+    )
+    assert (code, err) == (0, "")
+    report = json.loads(out)
+    assert json.loads((output / "evaluation.json").read_text()) == report
+    assert {"test_loss", "test_perplexity", "test_bits_per_byte", "pairs_accuracy"} <= set(report["metrics"])
+    assert report["protocol"]["test"]["precision"] == "fp32"
+    assert report["protocol"]["pairs"]["ties"] == "wrong"
+    assert tiny_runs.hashes(tiny_run) == before
+
+    evaluations = [json.loads(line) for line in (tiny_run / "metrics.jsonl").read_text().splitlines()]
+    trained = {record["step"]: record for record in evaluations if record["kind"] == "evaluation"}
+    for name, step in (("best", 8), ("last", 8), ("step-00000004", 4)):
+        report = json.loads(vaak("eval", tiny_run / "checkpoints" / name, "--json")[1])
+        assert report["checkpoint"].endswith(f"step-{step:08d}")
+        assert report["metrics"]["val_loss"] == pytest.approx(trained[step]["val_loss"], rel=1e-6)
+
+    code, out, _ = vaak("eval", tiny_run)
+    assert code == 0
+    assert "val_perplexity" in out
+    assert "valid: objective causal, max_length 48" in out
+
+
+def test_another_corpus_is_read_with_the_runs_tokenizer(vaak, tiny_run: Path, tmp_path: Path):
+    (tmp_path / "other.txt").write_text("एक और पाठ ।\n\nदूसरी पंक्ति ।\n")
+    (tmp_path / "data.yml").write_text(
+        f"data:\n  corpus: {{type: text, document: file, train: [], valid: [], test: ['{tmp_path}/other.txt']}}\n"
+        "  layout: stream\n  max_length: 16\n  stride: 8\n"
+    )
+    before = tiny_runs.hashes(tiny_run)
+    code, out, err = vaak("eval", tiny_run, tmp_path / "data.yml", "--split", "test", "--json")
+    assert code == 0, err
+    report = json.loads(out)
+    own = json.loads(vaak("eval", tiny_run, "--split", "test", "--json")[1])
+    assert report["protocol"]["test"]["tokenizer"] == own["protocol"]["test"]["tokenizer"]
+    assert report["protocol"]["test"]["newline"] == "every one counted"
+    assert report["protocol"]["test"]["stride"] == "8"
+    assert report["metrics"]["test_loss"] != own["metrics"]["test_loss"]
+    assert tiny_runs.hashes(tiny_run) == before
+
+
+def test_test_files_alone_do_where_the_training_text_is_gone(vaak, tmp_path: Path):
+    tiny_runs.write_corpus(tmp_path / "text")
+    tiny_runs.train(tmp_path / "text", tmp_path / "run", "training.max_steps=1")
+    (tmp_path / "other.txt").write_text("एक और पाठ ।\n")
+    for split in tiny_runs.SIZES:
+        (tmp_path / "text" / f"{split}.txt").unlink()
+    (tmp_path / "data.yml").write_text(f"data: {{corpus: {{test: ['{tmp_path}/other.txt']}}}}\n")
+    code, out, err = vaak("eval", tmp_path / "run", tmp_path / "data.yml", "--split", "test", "--json")
+    assert code == 0, err
+    assert json.loads(out)["metrics"]["test_loss"] > 0
+    assert vaak("eval", tmp_path / "run", "--split", "test")[0] == 0
+    assert vaak("generate", tmp_path / "run", "एक", "--max-new-tokens", "3")[0] == 0
+
+
+def test_options_of_windows_use_what_is_prepared(vaak, tiny_run: Path):
+    shorter = json.loads(vaak("eval", tiny_run, "data.max_length=8", "data.stride=4", "--json")[1])
+    assert shorter["protocol"]["valid"]["stride"] == "4"
+    assert shorter["metrics"]["val_loss"] > 0
+
+
+def test_mistakes_are_one_line(vaak, tiny_run: Path, run: Path, tmp_path: Path):
+    def refused(*arguments: object) -> str:
+        code, out, err = vaak("eval", *arguments)
+        assert (code, out, err.count("\n")) == (2, "", 1), err
+        return err
+
+    assert "there is no split dev; there are test, train, valid" in refused(tiny_run, "--split", "dev")
+    assert "is no run and lies in none" in refused(tmp_path / "nothing")
+    assert "there is no checkpoint at" in refused(tiny_run / "checkpoints" / "step-00000099")
+    assert "name files of BLiMP JSON lines" in refused(tiny_run, "--split", "pairs")
+    assert "no such file" in refused(tiny_run, "data.corpus.test=[none.txt]", "--split", "test")
+    assert "corpus: there is no split 'dev'" in refused(tiny_run, "data.corpus.deduplicate=false", "--split", "dev")
+    assert "unknown key" in refused(tiny_run, "data.corpse=1")
+    model = run / "checkpoints" / "step-00000008" / "model.safetensors"
+    content = bytearray(model.read_bytes())
+    content[-5] ^= 1
+    model.write_bytes(content)
+    assert "step-00000008" in refused(run)
+    model.write_bytes(bytes(content[:100]))
+    assert "step-00000008" in refused(run)
+    (run / "prepared" / "prepared.json").unlink()
+    assert "no prepared data" in refused(run)
+    shutil.rmtree(run / "checkpoints")
+    assert "there is no checkpoint" in refused(run)
+    assert "there is no device 'tpu'" in refused(tiny_run, "--device", "tpu")
+
+
+def test_a_file_where_the_output_folder_should_be(vaak, tiny_run: Path, tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    code, _, err = vaak("eval", tiny_run, "--output-dir", tmp_path / "file")
+    assert code == 2
+    assert err.count("\n") == 1

@@ -1,0 +1,53 @@
+"""``vaak export``: a trained run that transformers reads as Vaak does."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import tiny_runs
+from vaak.runs.opened import open_run
+
+
+@pytest.mark.parametrize("overrides", [(), ("data.layout=stream", "data.corpus.document=file", "model.qk_norm=true")])
+def test_transformers_gives_the_same_scores_and_ids(vaak, tiny_text: Path, tmp_path: Path, overrides):
+    transformers = pytest.importorskip("transformers")
+    run, folder = tmp_path / "run", tmp_path / "exported"
+    tiny_runs.train(tiny_text, run, "training.max_steps=4", *overrides)
+    code, out, err = vaak("export", run, "--format", "hf", "--output", folder, "--json")
+    assert (code, json.loads(out), err) == (0, {"folder": str(folder)}, "")
+
+    opened = open_run(run, device="cpu")
+    ours = opened.task.tokenizer
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    lines = (tiny_text / "test.txt").read_text().splitlines()
+    for text in [*lines, "\n".join(lines), "क्ष\u200dत्र 🙂  x", ""]:
+        assert theirs(text)["input_ids"] == ours.encode(text)
+    # The name of a special token in a text is text to us; to transformers it is when it is told so.
+    assert theirs("क <mask> ख")["input_ids"] != ours.encode("क <mask> ख")
+    assert theirs("क <mask> ख", split_special_tokens=True)["input_ids"] == ours.encode("क <mask> ख")
+    stream = bool(overrides)
+    assert (theirs.bos_token_id, theirs.eos_token_id) == (ours.bos_id, ours.bos_id if stream else ours.eos_id)
+
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+    ids = torch.tensor([[ours.bos_id, *ours.encode(" ".join(lines))][: opened.task.data.max_length]])
+    with torch.no_grad():
+        torch.testing.assert_close(model(ids).logits, opened.model(ids), rtol=0, atol=1e-4)
+
+
+def test_where_it_is_written(vaak, tiny_run: Path, tmp_path: Path):
+    before = tiny_runs.hashes(tiny_run)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.txt").write_text("kept")
+    code, out, err = vaak("export", tiny_run, "--output", tmp_path / "full")
+    assert (code, out) == (2, "")
+    assert err == f"{tmp_path / 'full'} exists and is not an empty folder; name another one to export to.\n"
+    assert [path.name for path in (tmp_path / "full").iterdir()] == ["mine.txt"]
+    assert vaak("export", tiny_run, "--format", "onnx")[0] == 2
+    code, out, _ = vaak("export", tiny_run / "checkpoints" / "last", "--output", tmp_path / "new")
+    assert code == 0
+    assert out.endswith(f"to {tmp_path / 'new'}\n")
+    assert tiny_runs.hashes(tiny_run) == before

@@ -1,0 +1,109 @@
+"""The command line: help without torch, errors on stderr with their exit codes."""
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+from typer.testing import CliRunner
+
+import vaak
+from vaak.cli import main
+from vaak.core.errors import UserError
+
+VAAK = [sys.executable, "-c", "from vaak.cli.main import main; main()"]
+
+
+def run(*arguments, **options):
+    return subprocess.run([*VAAK, *arguments], capture_output=True, text=True, **options)
+
+
+def test_version():
+    assert run("--version").stdout == f"vaak {vaak.__version__}\n"
+
+
+def test_help_lists_every_command_and_imports_no_torch():
+    code = (
+        "import sys\nfrom vaak.cli.main import main\nsys.argv = ['vaak', '--help']\n"
+        "try: main()\nexcept SystemExit: assert not {'torch', 'pydantic', 'numpy'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for name, (_, line) in main.COMMANDS.items():
+        assert name in done.stdout
+        assert line in done.stdout
+
+
+def test_help_answers_quickly():
+    def seconds():
+        start = time.perf_counter()
+        run("--help")
+        return time.perf_counter() - start
+
+    assert min(seconds() for _ in range(3)) < 0.5
+
+
+def test_reading_a_configuration_imports_nothing_heavy(tmp_path):
+    (tmp_path / "f.yml").write_text("task: lm\n")
+    code = (
+        "import sys, vaak.config.load as load, vaak.config.show as show\n"
+        "show.as_yaml(load.load(['f.yml']).experiment)\n"
+        "assert not {'torch', 'numpy', 'tokenizers', 'accelerate'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+
+
+def test_an_unknown_command_ends_with_2():
+    done = run("trian")
+    assert done.returncode == 2
+    assert "train" in done.stderr
+
+
+@pytest.mark.parametrize("name", main.COMMANDS)
+def test_each_command_has_a_help_with_an_example(name):
+    command = main._imported(name)
+    result = CliRunner().invoke(main.app, [name, "--help"], prog_name="vaak")
+    assert result.exit_code == 0, result.output
+    helps = [command.help] if not hasattr(command, "commands") else [sub.help for sub in command.commands.values()]
+    assert all("Example: vaak " in text for text in helps)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "output"),
+    [
+        (UserError("x.yml:3: wrong"), 2, "x.yml:3: wrong\n"),
+        (KeyboardInterrupt(), 130, ""),
+        (BrokenPipeError(), 0, ""),
+        (SystemExit(7), 7, ""),
+    ],
+)
+def test_how_a_command_ends(capfd, monkeypatch, error, code, output):
+    def fail():
+        raise error
+
+    monkeypatch.setattr(main, "_write_to_nowhere", lambda: None)
+    try:
+        main.guarded(fail)
+        ended = 0
+    except SystemExit as end:
+        ended = end.code
+    assert ended == code
+    assert capfd.readouterr().err == output
+
+
+def test_a_bug_shows_its_traceback(capfd):
+    with pytest.raises(SystemExit) as end:
+        main.guarded(lambda: 1 // 0)
+    assert end.value.code == 1
+    assert "ZeroDivisionError" in capfd.readouterr().err
+
+
+def test_a_reader_that_goes_away_is_no_error():
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.Popen(
+        [*VAAK, "config", "show", "--all-options"], stdout=writing, stderr=subprocess.PIPE, text=True
+    )
+    os.close(writing)
+    assert done.communicate()[1] == ""

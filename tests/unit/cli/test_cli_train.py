@@ -1,0 +1,89 @@
+"""``vaak train``: what it prints, where the run is, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def test_it_prints_figures_samples_and_where_the_run_is(vaak, tiny_text: Path, tmp_path: Path):
+    code, out, err = vaak("train", tiny_text / "tiny.yml", f"run_dir={tmp_path / 'run'}")
+    assert code == 0
+    lines = out.splitlines()
+    assert lines[0].startswith("val_loss ")
+    assert lines[-1] == f"finished step 8; the run is in {tmp_path / 'run'}"
+    assert len([line for line in lines if line.startswith("  ")]) == 5
+    assert "step 8/8  loss" in err
+    names = {path.name for path in (tmp_path / "run").iterdir()}
+    assert {"config.yml", "environment.json", "train.log", "metrics.jsonl", "status.json", "checkpoints"} <= names
+    assert "step 8/8  loss" in (tmp_path / "run" / "train.log").read_text()
+
+
+def test_json_resume_and_a_run_that_is_finished(vaak, tiny_text: Path, tmp_path: Path):
+    run = tmp_path / "run"
+    asked = ("train", tiny_text / "tiny.yml", f"run_dir={run}", "--json")
+    report = json.loads(vaak(*asked)[1])
+    assert report["reason"] == "finished"
+    assert (report["run"], report["step"]) == (str(run), 8)
+    code, out, err = vaak(*asked)
+    assert (code, out) == (2, "")
+    assert err == (
+        f"{run} holds a run already: add training.checkpoint.resume=auto to go on with it, "
+        "or give another name= or run_dir=\n"
+    )
+    again = json.loads(vaak(*asked, "--resume", "auto")[1])
+    assert again == report
+    more = json.loads(vaak(*asked, "--resume", run / "checkpoints" / "step-00000004", "training.max_steps=9")[1])
+    assert more["step"] == 9
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (("data.corpus.train=[none.txt]",), "corpus.train: no such file: none.txt"),
+        (("data.corpus.train=[]",), "corpus.train: name the files of the training text"),
+        (("data.tokenizer.vocab_size=7",), "vocab"),
+        (("data.tokenizer.path=none.json",), "there is no such tokenizer file"),
+        (("data.minimal_pairs=[none.jsonl]",), "data.minimal_pairs: no such file: none.jsonl"),
+        (("model.model_type=encoder", "data.minimal_pairs=[grammar]"), "use model_type: decoder"),
+        (("training.loss.auxiliary={nothing: 1}",), "nothing"),
+        (("training.checkpoint.metric=val_bleu",), "val_bleu"),
+        (("data.corpus={type: huggingface}",), "corpus.name: give the name"),
+    ],
+)
+def test_mistakes_are_one_line(vaak, tiny_text: Path, tmp_path: Path, overrides: tuple[str, ...], words: str):
+    code, out, err = vaak("train", tiny_text / "tiny.yml", f"run_dir={tmp_path / 'run'}", *overrides)
+    assert (code, out) == (2, ""), err
+    assert words in err.splitlines()[-1]
+    assert "Traceback" not in err
+
+
+def test_bad_text_is_named_by_file_and_line(vaak, tiny_text: Path, tmp_path: Path):
+    (tmp_path / "bad.txt").write_bytes("अच्छा\n".encode() + b"b\xffd\n")
+    (tmp_path / "empty.txt").write_text("")
+    for name, words in (("bad.txt", "bad.txt:2: byte 17 (0xFF) is no UTF-8"), ("empty.txt", "empty.txt holds no text")):
+        asked = ("train", tiny_text / "tiny.yml", f"run_dir={tmp_path / name}.run")
+        code, _, err = vaak(*asked, f"data.corpus.train=['{tmp_path / name}']")
+        assert code == 2
+        assert words in err
+
+
+def test_train_py_is_the_same_command(tiny_text: Path, tiny_run: Path, tmp_path: Path):
+    script = Path(__file__).resolve().parents[3] / "train.py"
+    done = subprocess.run(
+        [sys.executable, script, "--config", tiny_text / "tiny.yml", f"run_dir={tmp_path / 'run'}"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith(f"finished step 8; the run is in {tmp_path / 'run'}\n")
+    code_of_stranger = ["--config", tiny_run / "config.yml", "training.callbacks=['subprocess:Popen']"]
+    refused = subprocess.run([sys.executable, script, *code_of_stranger], capture_output=True, text=True)
+    assert refused.returncode == 2
+    assert "add --trust-code" in refused.stderr

@@ -1,0 +1,192 @@
+"""Bad configurations: every mistake at once, each with file, line, key, what was expected and a suggestion."""
+
+import pytest
+
+from vaak.config.errors import ConfigError
+from vaak.config.load import load
+from vaak.core.errors import UserError
+
+
+@pytest.fixture
+def mistakes(tmp_path, monkeypatch):
+    """A function from YAML text (and overrides) to the lines of the error."""
+    monkeypatch.chdir(tmp_path)
+
+    def lines(text, *overrides, **others):
+        (tmp_path / "f.yml").write_text(text)
+        for name, other in others.items():
+            (tmp_path / f"{name}.yml").write_text(other)
+        with pytest.raises(ConfigError) as error:
+            load(["f.yml"], overrides)
+        assert isinstance(error.value, UserError)
+        return str(error.value).splitlines()
+
+    return lines
+
+
+def training(text):
+    return "task: lm\ntraining:\n" + "".join(f"  {line}\n" for line in text.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("epoch: 3", "f.yml:3: training.epoch: unknown key; did you mean epochs?"),
+        ("learning_rat: 3", "f.yml:3: training.learning_rat: unknown key; did you mean learning_rate?"),
+        ("optimizer: {type: sgd, lrr: 1}", "f.yml:3: training.optimizer.lrr: unknown key; did you mean lr?"),
+        ("optimizer:\n  groups:\n    - {match: x, lr_scal: 1}",
+         "f.yml:5: training.optimizer.groups.0.lr_scal: unknown key; did you mean lr_scale?"),
+        ("min_lr: 0.1", "f.yml:3: training.min_lr: unknown key; did you mean training.scheduler.min_lr?"),
+        ("zzz: 1", "f.yml:3: training.zzz: unknown key; expected one of epochs, max_steps"),
+        ("epochs: many", 'f.yml:3: training.epochs: is "many"; expected a whole number above 0'),
+        ("epochs: '3'", 'f.yml:3: training.epochs: is "3"; expected a whole number above 0'),
+        ("epochs: 2.5", "f.yml:3: training.epochs: is 2.5; expected a whole number above 0"),
+        ("max_steps: 1e5",
+         "f.yml:3: training.max_steps: is 100000.0; expected a whole number above 0, or null; write 100000"),
+        ("epochs: true", "f.yml:3: training.epochs: is true; expected a whole number above 0"),
+        ("epochs: 0", "f.yml:3: training.epochs: is 0; expected a whole number above 0"),
+        ("epochs: -1", "f.yml:3: training.epochs: is -1; expected a whole number above 0"),
+        ("epochs: null", "f.yml:3: training.epochs: is null; expected a whole number above 0"),
+        ("epochs: [1]", "f.yml:3: training.epochs: is [1]; expected a whole number above 0"),
+        ("deterministic: 1", "f.yml:3: training.deterministic: is 1; expected true or false"),
+        ("deterministic: yes",
+         'f.yml:3: training.deterministic: is "yes"; expected true or false (yes, no, on and off are'),
+        ("device: gpu",
+         'f.yml:3: training.device: is "gpu"; expected one of auto, cuda, mps, cpu; did you mean cpu?'),
+        ("mixed_precision: fp8", 'f.yml:3: training.mixed_precision: is "fp8"; expected one of no, bf16, fp16'),
+        ("optimizer: adamww",
+         'f.yml:3: training.optimizer.type: is "adamww"; expected one of adamw, adam, sgd, adafactor, lion, muon'),
+        ("optimizer:\n  lr: 0", "f.yml:4: training.optimizer.lr: is 0; expected a number above 0"),
+        ("optimizer: {lr: .nan}", "f.yml:3: training.optimizer.lr: is NaN; expected a number above 0"),
+        ("optimizer: {lr: 1e999}", "f.yml:3: training.optimizer.lr: is Infinity; expected a number above 0"),
+        ("optimizer: {betas: [0.9]}", "f.yml:3: training.optimizer.betas"),
+        ("optimizer: {betas: [0.9, 1.5]}", "f.yml:3: training.optimizer.betas.1: is 1.5; expected a number"),
+        ("optimizer: [adamw]", 'f.yml:3: training.optimizer: is ["adamw"]; expected a section of keys'),
+        ("optimizer:", "f.yml:3: training.optimizer"),
+        ("validation: 5", "f.yml:3: training.validation: is 5; expected a section of keys"),
+        ("scheduler:\n  warmup_ratio: 1.0",
+         "f.yml:4: training.scheduler.warmup_ratio: is 1.0; expected a number at least 0"),
+        ("optimizer: {groups: [{lr_scale: 1}]}", "f.yml:3: training.optimizer.groups.0: match is missing"),
+        ("loss: {auxiliary: {z_loss: x}}", 'f.yml:3: training.loss.auxiliary.z_loss: is "x"; expected a number'),
+        ("logging: {trackers: [1]}", "f.yml:3: training.logging.trackers.0: is 1; expected text"),
+        ("callbacks: [{patience: 3}]", "f.yml:3: training.callbacks.0: type is missing"),
+        ("callbacks: [early_stoping]", "f.yml:3: training.callbacks.0.type: 'early_stoping' is not known"),
+        ("loss: cross_entrop", "f.yml:3: training.loss.main.type: 'cross_entrop' is not known"),
+        ("loss: ./nope.py:Huber", "f.yml:3: training.loss.main.type: nope.py can't be read"),
+        ("loss: no_such_package.losses:Huber",
+         "f.yml:3: training.loss.main.type: there is no package no_such_package in this environment"),
+        ("fp16: maybe", "f.yml:3: training.fp16: is 'maybe'; expected true or false"),
+    ],
+)  # fmt: skip
+def test_one_wrong_option(mistakes, text, expected):
+    lines = mistakes(training(text))
+    assert len(lines) == 1, lines
+    assert lines[0].startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("task: lm\ntraining:\n", "f.yml:2: training: is empty (null); expected a section of keys"),
+        ("task: lm\ntraining: []\n", "f.yml:2: training: is []; expected a section of keys"),
+        ("task: lm\ntrainig: {}\n", "f.yml:2: trainig: unknown key; did you mean training?"),
+        ("task: lm\nname: a/b\n", 'f.yml:2: name: is "a/b"; expected text without / or \\'),
+        ("task: lm\nmodel: {d_model: 10, num_heads: 4}\n",
+         "f.yml:2: model: d_model (10) must be a multiple of num_heads (4)"),
+        ("task: lm\nmodel:\n  num_heads: 3\n", "f.yml:3: model: d_model (512) must be a multiple"),
+        ("task: tts\n", "f.yml:1: task: is 'tts'; expected one of the tasks built: lm"),
+        ("task: [lm]\n", "f.yml:1: task: is ['lm']; expected one of the tasks built: lm"),
+        ("training: {epochs: 3}\n", "f.yml: task: is not given and can't be told from the sections; write task: with"),
+        ("task: lm\ndistillation: {teacher: x}\n", "f.yml:2: distillation: distillation isn't built yet"),
+        ("task: lm\ntasks: {a: {}}\n", "f.yml:2: tasks: training on several tasks isn't built yet"),
+        ("task: lm\ndatasets:\n  - name: ami\n", "f.yml:2: datasets: audio datasets aren't built yet"),
+        ("task: lm\nglobal_config: {num_mel_bins: 80}\n", "f.yml:2: global_config: audio features aren't built yet"),
+    ],
+)  # fmt: skip
+def test_one_wrong_section(mistakes, text, expected):
+    lines = mistakes(text)
+    assert len(lines) == 1, lines
+    assert lines[0].startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("optimizer: {type: adamw, momentum: 0.9}",
+         "f.yml:3: training.optimizer.momentum: is read by the type sgd, muon only, and the type here is adamw"),
+        ("optimizer: {momentum: 0.9}",
+         "f.yml:3: training.optimizer.momentum: is read by the type sgd, muon only, and the type here is adamw"),
+        ("scheduler:\n  type: constant\n  min_lr: 0.1", "f.yml:5: training.scheduler.min_lr: is read by the"),
+        ("loss: {auxiliary: {norm_reg: 0.1}}", "f.yml:3: training.loss.auxiliary.norm_reg: needs Performer layers"),
+        ("device: cpu\ndistributed: {backend: nccl}", "f.yml:4: training.distributed.backend: nccl needs CUDA"),
+        ("eval_knobs: {max_duration: 30.0}", "f.yml:3: training.batching.max_duration: text has no duration"),
+        ("scheduler: {warmup_steps: 3, warmup_ratio: 0.1}", "f.yml:3: training.scheduler.warmup_ratio: given beside"),
+        ("validation: {interval_epochs: null}\nearly_stopping: 3", "f.yml:4: training.early_stopping: needs"),
+        ("validation: {interval_epochs: null}\nscheduler: plateau", "f.yml:4: training.scheduler.type: plateau needs"),
+    ],
+)  # fmt: skip
+def test_options_that_cannot_apply_are_errors(mistakes, text, expected):
+    lines = mistakes(training(text))
+    assert len(lines) == 1, lines
+    assert lines[0].startswith(expected)
+
+
+def test_all_mistakes_come_at_once_in_reading_order(mistakes):
+    lines = mistakes(
+        "extends: base.yml\ntraining:\n  epoch: 3\n  loss: {auxiliary: {norm_reg: 1}}\nmodel: {dropout: 2}\n",
+        "training.optimizer.lr=fast",
+        "data.corpu.type=text",
+        base="task: lm\ntraining:\n  batch_size: 0\n  fp16: true\n  mixed_precision: bf16\nwandb: {tags: [1]}\n",
+    )
+    assert [line.split(": ")[:2] for line in lines] == [
+        ["base.yml:3", "training.batch_size"],
+        ["base.yml:4", "training.fp16"],
+        ["base.yml:6", "wandb.tags.0"],
+        ["f.yml:3", "training.epoch"],
+        ["f.yml:4", "training.loss.auxiliary.norm_reg"],
+        ["f.yml:5", "model.dropout"],
+        ["command line", "data.corpu"],
+        ["command line", "training.optimizer.lr"],
+    ]
+
+
+def test_the_line_is_that_of_the_file_which_won(mistakes):
+    lines = mistakes(
+        "extends: base.yml\ntraining:\n  optimizer:\n    lr: -1\n",
+        base="task: lm\ntraining: {optimizer: {lr: -2, eps: -3}}\n",
+    )
+    assert [line.split(": ")[0] for line in lines] == ["base.yml:2", "f.yml:4"]
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("training.optimzer.lr=1", "command line: training.optimzer: unknown key; did you mean optimizer?"),
+        ("training.epochs", "command line: 'training.epochs' is no key.path=value"),
+        ("=3", "command line: '=3' is no key.path=value"),
+        ("training..epochs=3", "command line: 'training..epochs=3' is no key.path=value"),
+        ("training.epochs=[1", "command line: training.epochs: not valid YAML"),
+        ("training.epochs=x", 'command line: training.epochs: is "x"; expected a whole number above 0'),
+        ("extends=x.yml", "command line: extends: belongs in a file"),
+        ("training.callbacks.7.type=lr_monitor", 'command line: training.callbacks: is {"7": {"type": "lr_monitor"}}'),
+        ("data.minimal_pairs.x=1", 'command line: data.minimal_pairs: is {"x": 1}; expected a list, each text'),
+        ("training.epochs.x=1", 'command line: training.epochs: is {"x": 1}; expected a whole number above 0'),
+    ],
+)
+def test_wrong_overrides(mistakes, override, expected):
+    lines = mistakes("task: lm\n", override)
+    assert len(lines) == 1, lines
+    assert lines[0].startswith(expected)
+
+
+def test_extends_circle_and_missing_base(mistakes):
+    assert mistakes("extends: a.yml\ntask: lm\n", a="x: 1\nextends: f.yml\n") == [
+        "a.yml:2: extends: goes round in a circle back to f.yml"
+    ]
+    assert mistakes("task: lm\nextends: none.yml\n") == ["f.yml:2: extends: none.yml does not exist"]
+    assert mistakes("task: lm\nextends: 3\n") == ["f.yml:2: extends: expected the path of a YAML file"]
+
+
+def test_no_files():
+    with pytest.raises(ConfigError, match="no configuration file given"):
+        load([])

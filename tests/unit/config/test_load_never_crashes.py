@@ -1,0 +1,53 @@
+"""Whatever stands in a YAML, loading gives an experiment or a ConfigError whose every line has a place."""
+
+import contextlib
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from vaak.config.aliases import option_aliases
+from vaak.config.errors import ConfigError
+from vaak.config.experiment import experiment_type
+from vaak.config.load import load
+from vaak.config.shape import item_of, section_of
+from vaak.config.show import as_yaml
+from vaak.config.yaml_writer import yaml_text
+from vaak.tasks.lm.config import ALIASES
+
+
+def names_of(section):
+    """All keys that mean something somewhere."""
+    for name, field in section.model_fields.items():
+        yield name
+        inner = section_of(field.annotation) or section_of(item_of(field.annotation))
+        if inner is not None:
+            yield from names_of(inner)
+
+
+words = {key for alias in option_aliases(ALIASES) for key in alias.split(".")}
+keys = st.sampled_from(sorted({*names_of(experiment_type("lm")), *words, "0", "1", "extends", "tasks", "nonsense"}))
+scalars = st.sampled_from(
+    [None, True, False, 0, 1, -1, 2.5, 1e400, float("nan"), "", "adamw", "sgd", "no", "x:y", "./a.py:B"]
+)
+values = st.recursive(scalars, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(keys, inner, max_size=3))
+sections = st.dictionaries(keys, values, max_size=5)
+documents = (
+    st.fixed_dictionaries({"task": st.just("lm")}, optional={"training": sections, "model": sections}) | sections
+)
+
+
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(documents, documents, st.lists(st.tuples(st.lists(keys, min_size=1, max_size=3), scalars), max_size=2))
+def test_loading_never_crashes(tmp_path, lower, upper, overrides):
+    files = [tmp_path / "lower.yml", tmp_path / "upper.yml"]
+    for file, values in zip(files, (lower, upper), strict=True):
+        file.write_text(yaml_text({"wandb": "x", **values}), encoding="utf-8")
+    texts = [f"{'.'.join(path)}={yaml_text({'v': value})[3:].strip()}" for path, value in overrides]
+    with contextlib.suppress(ConfigError):
+        try:
+            experiment = load(files, texts).experiment
+        except ConfigError as error:
+            for line in str(error).splitlines():
+                assert line.startswith((str(tmp_path), "command line")), line
+            raise
+        as_yaml(experiment)

@@ -1,0 +1,44 @@
+"""Files are there whole or not at all, also when writing fails half-way."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from vaak.core import files
+
+
+def test_what_is_written_is_read(tmp_path: Path):
+    value = {"metric": 0.1 + 0.2, "name": "वाक्", "list": [1, None, True]}
+    files.write_json(tmp_path / "state.json", value)
+    assert files.read_json(tmp_path / "state.json") == value
+    assert "वाक्" in (tmp_path / "state.json").read_text(encoding="utf-8")
+    assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_a_full_disk_leaves_the_old_file_and_nothing_beside_it(
+    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path = tmp_path / "state.json"
+    files.write_text(path, "old")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, call, full)
+    with pytest.raises(OSError, match="No space left"):
+        files.write_text(path, "new")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_fingerprints_ignore_the_order_of_keys_and_see_values():
+    assert files.fingerprint_of({"a": 1, "b": Path("x")}) == files.fingerprint_of({"b": Path("x"), "a": 1})
+    assert files.fingerprint_of({"a": 1}) != files.fingerprint_of({"a": 2})
+
+
+def test_sha256_is_that_of_the_content(tmp_path: Path):
+    (tmp_path / "empty").touch()
+    assert files.sha256_of(tmp_path / "empty").startswith("e3b0c44298fc1c14")

@@ -1,0 +1,103 @@
+"""The same batches for any number of workers, from any place, at the cost of those asked for."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any
+
+import pytest
+import torch
+
+from toy import ToyDataset
+from vaak.config.training import PerformanceConfig
+from vaak.data.fixed import FixedPlanner
+from vaak.data.loader import evaluation_addresses, load, training_addresses
+from vaak.data.plans import evaluation_plan
+from vaak.data.reader import Address, Microbatch, Reader
+
+
+def addresses(num_examples: int = 40, accumulation: int = 3, **place: int) -> Any:
+    """Addresses of microbatches of 4, so 10 an epoch for 40 examples, or 4 steps."""
+    where = {"step": 0, "epoch": 0, "place": 0, "rank": 0, "world_size": 1} | place
+    return training_addresses(FixedPlanner(num_examples, 4, seed=1), accumulation, **where)
+
+
+def loaded(count: int, num_workers: int = 0, **place: int) -> list[Microbatch]:
+    reader = Reader(ToyDataset(40, noise=0.5), ("data",), seed=1)
+    iterator = load(reader, addresses(**place), PerformanceConfig(num_workers=num_workers), pin_memory=False)
+    return list(islice(iterator, count))
+
+
+def assert_same(first: list[Microbatch], second: list[Microbatch]) -> None:
+    assert len(first) == len(second)
+    for one, other in zip(first, second, strict=True):
+        assert one.address == other.address
+        assert one.batch is not None
+        assert other.batch is not None
+        assert one.batch["inputs"].equal(other.batch["inputs"])
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_workers_give_the_same_augmented_batches_over_an_epochs_end(num_workers: int):
+    assert_same(loaded(25), loaded(25, num_workers))
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_begun_in_the_middle_it_gives_the_tail(num_workers: int):
+    whole = loaded(25)
+    assert_same(whole[6:], loaded(19, num_workers, step=2, place=6))
+    assert_same(whole[16:], loaded(9, num_workers, step=6, epoch=1, place=6))
+
+
+def test_batches_do_not_depend_on_the_models_generator():
+    torch.manual_seed(1)
+    before = torch.default_generator.get_state()
+    first = loaded(5, 2)
+    assert torch.default_generator.get_state().equal(before)  # and the loader takes nothing from it
+    torch.manual_seed(2)
+    assert_same(first, loaded(5, 2))
+
+
+def test_a_later_place_reads_no_more_than_the_first():
+    """Nothing is replayed or skipped: the reads of three microbatches at place 50,000 are as many as at place 0."""
+    reads = []
+    for place in (0, 50_000):
+        dataset = ToyDataset(400_000)
+        at = addresses(400_000, accumulation=1, step=place, place=place)
+        fetched = list(islice(load(Reader(dataset, ("data",), 1), at, PerformanceConfig(), pin_memory=False), 3))
+        assert [microbatch.address.step for microbatch in fetched] == [place + 1, place + 2, place + 3]
+        reads.append(len(dataset.reads))
+    assert reads == [12, 12]
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_ranks_share_every_step_without_changing_it(world_size: int):
+    """Steps of 3, 3, 3 and 1 microbatches; rank r of w has the microbatches r, r + w, ... of each."""
+    whole = list(islice(addresses(), 20))
+    by_step: dict[int, list[Address]] = {}
+    for rank in range(world_size):
+        for one in addresses(rank=rank, world_size=world_size):
+            if one.step > 8:
+                break
+            assert one.number % world_size == rank
+            by_step.setdefault(one.step, []).append(one)
+    shared = [one for step in sorted(by_step) for one in sorted(by_step[step], key=lambda one: one.number)]
+    assert shared == whole
+
+
+def test_the_last_step_of_an_epoch_has_what_is_left():
+    steps = [one.step for one in islice(addresses(), 20)]
+    assert [steps.count(step) for step in range(1, 9)] == [3, 3, 3, 1, 3, 3, 3, 1]
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_evaluation_sees_every_example_once(world_size: int):
+    plan = evaluation_plan(ToyDataset(37).lengths, 4)
+    seen = [
+        index
+        for rank in range(world_size)
+        for one in evaluation_addresses(plan, rank, world_size)
+        for row in one.rows
+        for index in row
+    ]
+    assert sorted(seen) == list(range(37))

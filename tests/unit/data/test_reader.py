@@ -1,0 +1,105 @@
+"""A microbatch is a function of its address; what can't be read is named, or skipped and counted."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+
+from toy import ToyDataset
+from vaak.core.batch import Batch
+from vaak.core.errors import DataError, UserError
+from vaak.core.keys import draw_key
+from vaak.data.reader import Address, Reader, Skip
+
+
+class DrawingDataset(ToyDataset):
+    """Every example is what the generators of Python, NumPy and torch, and the one it is given, draw for it."""
+
+    def example(self, index: int, rng: np.random.Generator) -> np.ndarray:
+        torch_draw = float(torch.rand((), dtype=torch.float64))
+        return np.array([index, random.random(), np.random.random(), torch_draw, rng.random()])
+
+    def collate(self, rows: list[list[np.ndarray]]) -> Batch:
+        return Batch({"drawn": torch.from_numpy(np.stack([row[0] for row in rows]))}, {})
+
+
+def address(*indices: int, epoch: int = 0, step: int = 1, number: int = 0) -> Address:
+    return Address(step, number, epoch, [[index] for index in indices])
+
+
+def drawn(reader: Reader, at: Address) -> dict[int, list[float]]:
+    batch = reader[at].batch
+    assert batch is not None
+    return {int(row[0]): row[1:].tolist() for row in batch["drawn"]}
+
+
+def test_all_generators_are_functions_of_seed_epoch_and_index():
+    reader = Reader(DrawingDataset(8), ("data",), seed=3)
+    whole = drawn(reader, address(*range(8)))
+    for index in reversed(range(8)):  # alone, in another order, in another step: the same
+        assert drawn(reader, address(index, step=9, number=2)) == {index: whole[index]}
+    flat = [tuple(values) for values in whole.values()]
+    assert len(set(flat)) == 8
+    key = draw_key("data", 3, 0, 5, 0)
+    assert whole[5][0] == random.Random(key).random()
+    assert whole[5][1] == np.random.RandomState(key).random()
+    assert whole[5][2] == float(torch.rand((), dtype=torch.float64, generator=torch.Generator().manual_seed(key)))
+
+
+def test_another_epoch_seed_or_purpose_draws_otherwise():
+    readers = [
+        Reader(DrawingDataset(8), purpose, seed)
+        for purpose, seed in ((("data",), 3), (("data",), 4), (("evaluation", "valid"), 3))
+    ]
+    draws = [drawn(reader, address(2))[2] for reader in readers] + [drawn(readers[0], address(2, epoch=1))[2]]
+    assert all(first != second for first, second in pairwise(draws))
+
+
+def test_rows_keep_the_order_of_the_address():
+    batch = Reader(ToyDataset(8), ("data",), 0)[address(4, 1, 6)].batch
+    assert batch is not None
+    assert batch.indices == [4, 1, 6]
+    assert batch.num_rows == 3
+
+
+def test_what_cannot_be_read_is_named():
+    with pytest.raises(DataError, match=r"example 5 \(toy.txt line 6\) can't be read: ValueError: the file is torn"):
+        Reader(ToyDataset(8, bad=[5]), ("data",), 0)[address(4, 5)]
+
+
+def test_a_users_error_says_enough_itself():
+    class Strict(ToyDataset):
+        def example(self, index: int, rng: np.random.Generator) -> np.ndarray:
+            raise UserError("line 3 has no text")
+
+    with pytest.raises(UserError, match=r"^line 3 has no text$"):
+        Reader(Strict(8), ("data",), 0)[address(1)]
+
+
+def test_a_skipped_example_leaves_the_others_as_they_were():
+    clean = Reader(ToyDataset(8, noise=0.5), ("data",), 0)[address(4, 6)].batch
+    read = Reader(ToyDataset(8, noise=0.5, bad=[5]), ("data",), 0, skip_bad=True)[address(4, 5, 6)]
+    assert clean is not None
+    assert read.batch is not None
+    assert read.batch["inputs"].equal(clean["inputs"])
+    assert read.batch.indices == [4, 6]
+    assert read.skipped == [Skip(0, 5, "toy.txt line 6", "ValueError: the file is torn")]
+
+
+def test_nothing_left_is_a_microbatch_without_a_batch():
+    read = Reader(ToyDataset(8, bad=[5]), ("data",), 0, skip_bad=True)[address(5)]
+    assert read.batch is None
+    assert len(read.skipped) == 1
+    assert read.pin_memory().batch is None
+
+
+def test_a_known_bad_example_is_not_tried_again():
+    dataset = ToyDataset(8)
+    reader = Reader(dataset, ("data",), 0, known_bad=[(0, 5)])
+    assert [skip.reason for skip in reader[address(4, 5)].skipped] == ["skipped before"]
+    assert dataset.reads == [4]
+    assert not reader[address(5, epoch=1)].skipped  # another epoch draws otherwise, and may read it

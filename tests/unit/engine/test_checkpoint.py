@@ -1,0 +1,218 @@
+"""A checkpoint gives back every bit, is whole or not there, and says exactly what is wrong with it or the model."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from toy import ToyModel, same_bits
+from vaak.core.errors import CheckpointError
+from vaak.engine.checkpoint import (
+    Snapshot,
+    copy_to_cpu,
+    find_latest_checkpoint,
+    list_checkpoints,
+    load_checkpoint,
+    load_weights,
+    model_tensors,
+    point,
+    pointed,
+    resolve_checkpoint,
+    save_checkpoint,
+    set_aside,
+    step_folder,
+    verify,
+)
+
+names = st.lists(st.from_regex(r"[a-z][a-z0-9_.]{0,8}", fullmatch=True), min_size=1, max_size=4, unique=True)
+dtypes = st.sampled_from([torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.bool])
+shapes = st.lists(st.integers(0, 3), max_size=3).map(tuple)
+
+
+def snapshot(step: int = 1, **tensors: torch.Tensor) -> Snapshot:
+    return Snapshot(step, tensors or {"weight": torch.ones(2)}, {}, {"position": {"step": step}})
+
+
+@given(names=names, data=st.data(), step=st.integers(0, 10**8))
+@settings(max_examples=40)
+def test_what_is_saved_is_loaded_to_the_bit(
+    names: list[str], data: st.DataObject, step: int, tmp_path_factory: pytest.TempPathFactory
+):
+    """Of every type and shape, 0-dimensional and empty ones, NaN, infinities and negative zeros."""
+    tensors = {}
+    for name in names:
+        bits = torch.tensor([float("nan"), -0.0, float("inf"), 1e-3, 3.0, -7.0]).repeat(5)
+        shape = data.draw(shapes)
+        tensors[name] = bits[: torch.Size(shape).numel()].view(shape).to(data.draw(dtypes))
+    state = {"position": {"step": step}, "value": 0.1, "none": None}
+    path = save_checkpoint(
+        tmp_path_factory.mktemp("checkpoint"), Snapshot(step, tensors, {"0.m.x": torch.ones(())}, state)
+    )
+    assert path.name == step_folder(step)
+    loaded = load_checkpoint(path)
+    assert same_bits(loaded.model, tensors)
+    assert same_bits(loaded.optimizer, {"0.m.x": torch.ones(())})
+    assert (loaded.step, loaded.state) == (step, state)
+    assert load_checkpoint(path, weights_only=True).optimizer == {}
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(5, 3), nn.Linear(3, 5, bias=False)
+        self.head.weight = self.embedding.weight
+
+
+def test_tied_tensors_are_stored_once_and_stay_tied(tmp_path: Path):
+    model, other = Tied(), Tied()
+    path = save_checkpoint(tmp_path, snapshot(1, **copy_to_cpu(model_tensors(model))))
+    stored = load_checkpoint(path).model
+    assert list(stored) == ["embedding.weight"]
+    load_weights(other, stored, path)
+    assert other.head.weight is other.embedding.weight
+    assert other.head.weight.equal(model.head.weight)
+
+
+def test_a_snapshot_does_not_change_with_the_model():
+    model = ToyModel()
+    copied = copy_to_cpu(model_tensors(model))
+    before = {name: tensor.clone() for name, tensor in copied.items()}
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(1)
+    assert same_bits(copied, before)
+
+
+def test_another_models_weights_give_the_list_of_what_does_not_fit(tmp_path: Path):
+    model = ToyModel()
+    before = {name: tensor.clone() for name, tensor in model_tensors(model).items()}
+    tensors = before | {"head.bias": torch.zeros(4), "extra": torch.zeros(1)}
+    del tensors["embedding.weight"]
+    with pytest.raises(CheckpointError) as caught:
+        load_weights(model, tensors, tmp_path)
+    for part in (
+        f"{tmp_path} is of another model",
+        "embedding.weight is missing",
+        "extra is not in the model",
+        "head.bias has shape (4,), the model (13,)",
+    ):
+        assert part in str(caught.value)
+    assert same_bits(model_tensors(model), before)  # nothing was copied
+
+
+def test_a_long_list_of_misfits_is_shortened(tmp_path: Path):
+    with pytest.raises(CheckpointError, match=r"; and 12 more$"):
+        load_weights(nn.Module(), {f"layer{number}": torch.ones(1) for number in range(20)}, tmp_path)
+
+
+def flip_a_byte(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "flipped byte": lambda folder: flip_a_byte(folder / "model.safetensors"),
+    "truncated": lambda folder: os.truncate(folder / "optimizer.safetensors", 4),
+    "missing": lambda folder: (folder / "state.json").unlink(),
+    "no manifest": lambda folder: (folder / "MANIFEST.json").unlink(),
+    "half a manifest": lambda folder: os.truncate(folder / "MANIFEST.json", 20),
+    "a manifest of nothing": lambda folder: (folder / "MANIFEST.json").write_text("[]"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_damage_is_found_and_the_one_before_is_used(damage: Callable[[Path], object], tmp_path: Path):
+    whole, damaged = save_checkpoint(tmp_path, snapshot(1)), save_checkpoint(tmp_path, snapshot(2))
+    damage(damaged)
+    with pytest.raises(CheckpointError, match=step_folder(2)):
+        load_checkpoint(damaged)
+    assert find_latest_checkpoint(tmp_path) == whole
+    assert list_checkpoints(tmp_path) == [whole]
+    assert (tmp_path / "set-aside" / f"{step_folder(2)}.1").is_dir()
+
+
+def test_where_all_are_damaged_nothing_is_moved(tmp_path: Path):
+    path = save_checkpoint(tmp_path, snapshot(1))
+    flip_a_byte(path / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"no checkpoint in .* is whole"):
+        find_latest_checkpoint(tmp_path)
+    assert list_checkpoints(tmp_path) == [path]
+
+
+def test_the_newest_is_found_by_its_step_and_none_in_an_empty_folder(tmp_path: Path):
+    for step in (9, 10, 100_000_000, 3):
+        save_checkpoint(tmp_path, snapshot(step))
+    found = find_latest_checkpoint(tmp_path)
+    assert found is not None
+    assert load_checkpoint(found).step == 100_000_000
+    assert find_latest_checkpoint(tmp_path / "nowhere") is None
+
+
+def test_a_checkpoint_that_is_written_again_is_replaced(tmp_path: Path):
+    save_checkpoint(tmp_path, snapshot(1, a=torch.zeros(1)))
+    path = save_checkpoint(tmp_path, snapshot(1, b=torch.ones(1)))
+    assert list(load_checkpoint(path).model) == ["b"]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_failed_write_harms_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = save_checkpoint(tmp_path, snapshot(1))
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        for step in (1, 2):
+            with pytest.raises(CheckpointError, match="No space left on device; the ones before it are whole"):
+                save_checkpoint(tmp_path, snapshot(step))
+    verify(path)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_set_aside_finds_a_free_name(tmp_path: Path):
+    for number in (1, 2):
+        aside = set_aside(save_checkpoint(tmp_path, snapshot(1)))
+        assert aside == tmp_path / "set-aside" / f"{step_folder(1)}.{number}"
+
+
+def test_pointers_and_what_a_path_means(tmp_path: Path):
+    folder = tmp_path / "run" / "checkpoints"
+    first, second = save_checkpoint(folder, snapshot(1)), save_checkpoint(folder, snapshot(2))
+    assert resolve_checkpoint(tmp_path / "run") == second  # the newest, where none is the best
+    point(folder, "best", first.name)
+    point(folder, "last", second.name)
+    assert pointed(folder, "best") == first
+    expected = {"": first, "checkpoints": first, "checkpoints/best": first, "checkpoints/last": second}
+    for path, checkpoint in expected.items():
+        assert resolve_checkpoint(tmp_path / "run" / path) == checkpoint
+    assert resolve_checkpoint(second) == second
+
+
+@pytest.mark.parametrize("text", ["step-00000009", "../outside", ""])
+def test_a_pointer_to_what_is_not_there_points_nowhere(text: str, tmp_path: Path):
+    (tmp_path / "outside").mkdir()
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    (folder / "best").write_text(text)
+    assert pointed(folder, "best") is None
+    with pytest.raises(CheckpointError, match="there is no checkpoint at"):
+        resolve_checkpoint(folder / "best")
+
+
+def test_a_manifest_can_not_name_files_outside_its_folder(tmp_path: Path):
+    path = save_checkpoint(tmp_path, snapshot(1))
+    manifest = json.loads((path / "MANIFEST.json").read_text())
+    manifest["files"]["../../etc/passwd"] = {"bytes": 1, "sha256": ""}
+    (path / "MANIFEST.json").write_text(json.dumps(manifest))
+    with pytest.raises(CheckpointError, match="passwd is missing"):
+        verify(path)

@@ -1,0 +1,204 @@
+"""The loop tells its callbacks what their docstring draws, does what they ask, and names the one that fails."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toy import ToyTask, toy_trainer
+from vaak.core.callback import Callback
+from vaak.core.errors import UserError
+from vaak.core.report import StepReport
+from vaak.engine.checkpoint import load_checkpoint
+
+EVENTS = [name for name in vars(Callback) if name.startswith("on_")]
+EVERY_EPOCH: dict[str, Any] = {"validation": {"interval_epochs": 1}, "checkpoint": {"interval_epochs": 1}}
+
+
+class Listening(Callback):
+    """Writes every event down with its step, and does what ``at`` says: event and step to a method of the trainer."""
+
+    def __init__(self, at: dict[tuple[str, int], tuple[str, ...]] | None = None) -> None:
+        self.heard: list[tuple[str, int]] = []
+        self.arguments: list[tuple[Any, ...]] = []
+        self.at = at or {}
+
+    def hear(self, event: str, trainer: Any, *arguments: Any) -> str:
+        self.heard.append((event, trainer.position.step))
+        self.arguments.append(arguments)
+        method, *values = self.at.get((event, trainer.position.step), ("",))
+        if method:
+            getattr(trainer, method)(*values)
+        return "what a callback returns is ignored"
+
+    def events(self) -> list[str]:
+        return [event for event, _ in self.heard]
+
+
+for name in EVENTS:
+    setattr(Listening, name, lambda self, trainer, *arguments, name=name: self.hear(name, trainer, *arguments))
+
+
+def drawing() -> list[str]:
+    """The lines of the drawing in Callback's docstring."""
+    text = inspect.getdoc(Callback) or ""
+    block = text.split("::\n\n")[1].split("\n\nA callback")[0]
+    return block.splitlines()
+
+
+def as_drawn(total_steps: int, happens: dict[str, set[int]]) -> list[tuple[str, int]]:
+    """The events that the drawing gives, where what it makes conditional ``happens`` at these steps."""
+    before, steps, after = [], [], []
+    for line in drawing():
+        event = re.search(r"\bon_\w+", line)
+        if event is None:
+            assert line.strip() == "for each optimizer step:"
+        elif line.startswith(" " * 8):
+            condition = re.match(r"\s*(?:if (.*?):)?\s*on_", line)
+            assert condition is not None
+            steps.append((event[0], condition[1]))
+        else:
+            (after if steps else before).append(event[0])
+    drawn = [(event, 0) for event in before]
+    for step in range(1, total_steps + 1):
+        drawn += [(event, step) for event, condition in steps if condition is None or step in happens[condition]]
+    return drawn + [(event, total_steps) for event in after]
+
+
+def test_the_events_are_those_drawn(tmp_path: Path):
+    """Epochs of four steps; scheduled evaluations every 3 steps, saves every 5; one of each asked for."""
+    listening = Listening({("on_step_end", 2): ("request_evaluate",), ("on_step_end", 7): ("request_save",)})
+    training = {"validation": {"interval": 3}, "checkpoint": {"interval": 5}, "epochs": 3}
+    task = ToyTask(scripted=map(float, range(1, 100)))  # none after the first is the best
+    assert toy_trainer(tmp_path, listening, task=task, **training).fit() == "finished"
+    happens = {
+        "an evaluation is due or asked for": {2, 3, 6, 9, 12},
+        "the epoch ends here": {4, 8, 12},
+        "a checkpoint is due or asked for": {3, 5, 7, 10, 12},  # at 3 it is the best
+    }
+    assert listening.heard == as_drawn(12, happens)
+
+
+def test_the_drawing_has_every_event():
+    documented = set(re.findall(r"\bon_\w+", inspect.getdoc(Callback) or ""))
+    assert documented == set(EVENTS)
+
+
+def test_events_get_what_is_drawn(tmp_path: Path):
+    listening = Listening()
+    trainer = toy_trainer(tmp_path, listening, **EVERY_EPOCH)
+    trainer.fit()
+    heard = dict(zip(listening.heard, listening.arguments, strict=True))
+    assert heard["on_epoch_end", 4] == (0, heard["on_evaluate_end", 4][0])
+    assert heard["on_epoch_end", 8] == (1, trainer.metrics)
+    assert heard["on_checkpoint", 8] == (tmp_path / "checkpoints" / "step-00000008",)
+    assert heard["on_fit_end", 8] == ("finished",)
+    report: StepReport = heard["on_step_end", 4][0]
+    assert (report.step, report.epoch, report.ends_epoch) == (4, 0, True)
+    assert report.counts["example"] == 4  # the last step of an epoch has one microbatch
+
+
+def test_a_stop_asked_for_saves_and_ends_after_the_step(tmp_path: Path):
+    listening = Listening({("on_step_end", 3): ("request_stop", "enough")})
+    assert toy_trainer(tmp_path, listening).fit() == "enough"
+    assert listening.heard[-3:] == [("on_step_end", 3), ("on_checkpoint", 3), ("on_fit_end", 3)]
+    assert load_checkpoint(tmp_path / "checkpoints" / "step-00000003").step == 3
+
+
+def test_a_stop_asked_for_after_an_evaluation_that_was_asked_for_comes_after_the_same_step(tmp_path: Path):
+    asked = {("on_step_end", 2): ("request_evaluate",), ("on_evaluate_end", 2): ("request_stop", "enough")}
+    listening = Listening(asked)
+    assert toy_trainer(tmp_path, listening).fit() == "enough"
+    assert listening.heard[-3:] == [("on_evaluate_end", 2), ("on_checkpoint", 2), ("on_fit_end", 2)]
+
+
+def test_a_stop_leaves_the_scheduled_evaluation_to_the_run_that_resumes(tmp_path: Path):
+    listening = Listening({("on_step_end", 4): ("request_stop", "enough")})
+    toy_trainer(tmp_path, listening, **EVERY_EPOCH).fit()
+    assert listening.events()[-3:] == ["on_step_end", "on_checkpoint", "on_fit_end"]
+    resumed = Listening()
+    trainer = toy_trainer(tmp_path, resumed, **EVERY_EPOCH)
+    assert trainer.resume("auto")
+    trainer.fit()
+    assert resumed.heard[:4] == [("on_fit_start", 4), ("on_evaluate_end", 4), ("on_epoch_end", 4), ("on_checkpoint", 4)]
+    assert resumed.heard[4] == ("on_step_end", 5)
+
+
+def test_a_stop_asked_for_during_an_evaluation_interrupts_it(tmp_path: Path):
+    """As a signal does: the evaluation is done whole by the run that resumes."""
+    trainer = toy_trainer(tmp_path, listening := Listening(), **EVERY_EPOCH)
+    meters = trainer.task.meters
+
+    def stopping(split: str) -> Any:
+        trainer.request_stop("SIGTERM")
+        return meters(split)
+
+    trainer.task.meters = stopping
+    assert trainer.fit() == "SIGTERM"
+    assert "on_evaluate_end" not in listening.events()
+    assert trainer.position.duties_pending
+    assert load_checkpoint(trainer.writer.folder / "step-00000004").state["position"]["duties_pending"]
+
+
+def test_a_stop_before_the_first_step_takes_none(tmp_path: Path):
+    listening = Listening({("on_fit_start", 0): ("request_stop", "nothing to do")})
+    assert toy_trainer(tmp_path, listening).fit() == "nothing to do"
+    assert listening.events() == ["on_fit_start", "on_fit_end"]
+
+
+class Failing(Callback):
+    def __init__(self, event: str, error: Exception) -> None:
+        def fail(*_: Any) -> None:
+            raise error
+
+        setattr(self, event, fail)
+
+
+@pytest.mark.parametrize("event", ["on_fit_start", "on_step_end", "on_evaluate_end", "on_epoch_end", "on_checkpoint"])
+def test_a_failing_callback_is_named_and_the_others_hear_of_the_end(event: str, tmp_path: Path):
+    listening = Listening()
+    trainer = toy_trainer(tmp_path, Failing(event, RuntimeError("oops")), listening, **EVERY_EPOCH)
+    with pytest.raises(RuntimeError, match="oops") as caught:
+        trainer.fit()
+    assert caught.value.__notes__ == [f"in {event} of the callback Failing"]
+    assert listening.events()[-2:] == ["on_exception", "on_fit_end"]
+    assert listening.arguments[-2:] == [(caught.value,), ("RuntimeError",)]
+
+
+def test_a_users_error_from_a_callback_stays_one_clear_line(tmp_path: Path):
+    with pytest.raises(UserError, match=r"^watch another metric$") as caught:
+        toy_trainer(tmp_path, Failing("on_step_end", UserError("watch another metric"))).fit()
+    assert not hasattr(caught.value, "__notes__")
+
+
+def test_one_that_fails_at_the_end_does_not_keep_the_end_from_the_others(tmp_path: Path):
+    listening = Listening()
+    trainer = toy_trainer(tmp_path, Failing("on_fit_end", RuntimeError("oops")), listening)
+    with pytest.raises(RuntimeError, match="oops"):
+        trainer.fit()
+    assert listening.events().count("on_fit_end") == 1
+
+
+def test_a_failing_one_told_of_an_exception_does_not_hide_it(tmp_path: Path):
+    listening = Listening()
+    failing = Failing("on_step_end", RuntimeError("the first"))
+    second = Failing("on_exception", ValueError("the second"))
+    with pytest.raises(RuntimeError, match="the first"):
+        toy_trainer(tmp_path, failing, second, listening).fit()
+    assert listening.events()[-2:] == ["on_exception", "on_fit_end"]
+
+
+class OfTheMainProcess(Listening):
+    main_process_only = True
+
+
+def test_other_ranks_do_not_call_those_of_the_main_process(tmp_path: Path):
+    everyone, main = Listening(), OfTheMainProcess()
+    trainer = toy_trainer(tmp_path, everyone, main)
+    trainer.ranks.rank = 1
+    trainer.tell("on_fit_start")
+    assert (everyone.events(), main.events()) == (["on_fit_start"], [])

@@ -1,0 +1,156 @@
+"""Checkpoints are written behind: one at a time, failures told at the next step, best and last never removed."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from toy import toy_trainer
+from vaak.core.errors import CheckpointError
+from vaak.engine import checkpoint
+from vaak.engine.checkpoint import Snapshot, list_checkpoints, load_checkpoint, pointed, save_checkpoint, step_folder
+from vaak.engine.writer import CheckpointWriter, Order, remove_leftovers
+
+
+def order(step: int, is_best: bool = False) -> Order:
+    return Order(Snapshot(step, {"weight": torch.full((2,), float(step))}, {}, {"position": {"step": step}}), is_best)
+
+
+def steps_in(folder: Path) -> list[int]:
+    return [load_checkpoint(path).step for path in list_checkpoints(folder)]
+
+
+@given(bests=st.lists(st.booleans(), min_size=1, max_size=8), limit=st.integers(1, 3))
+@settings(max_examples=15)
+def test_the_newest_are_kept_and_best_and_last_whatever_their_age(
+    bests: list[bool], limit: int, tmp_path_factory: pytest.TempPathFactory
+):
+    folder = tmp_path_factory.mktemp("run")
+    writer = CheckpointWriter(folder, folder / "metrics.jsonl", limit)
+    for step, is_best in enumerate(bests, 1):
+        writer.write(order(step, is_best))
+        writer.finish()
+        best = max((number for number, is_best in enumerate(bests[:step], 1) if is_best), default=None)
+        newest = list(range(max(1, step - limit + 1), step + 1))
+        assert steps_in(folder) == sorted({*newest, *([best] if best else [])})
+        assert pointed(folder, "last") == folder / step_folder(step)
+        assert pointed(folder, "best") == (folder / step_folder(best) if best else None)
+    assert not [path for path in folder.iterdir() if path.name.startswith(".")]
+
+
+def test_without_a_limit_all_are_kept(tmp_path: Path):
+    writer = CheckpointWriter(tmp_path, tmp_path / "metrics.jsonl", None)
+    for step in range(1, 6):
+        writer.write(order(step))
+    writer.finish()
+    assert steps_in(tmp_path) == [1, 2, 3, 4, 5]
+
+
+def test_training_goes_on_while_one_is_written_and_a_second_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    release, writing = threading.Event(), []
+
+    def slow(folder: Path, snapshot: Snapshot) -> Path:
+        writing.append(snapshot.step)
+        assert release.wait(10)
+        assert len(writing) == 1 or release.is_set()
+        return save_checkpoint(folder, snapshot)
+
+    monkeypatch.setattr(checkpoint, "save_checkpoint", slow)
+    writer = CheckpointWriter(tmp_path, tmp_path / "metrics.jsonl", None)
+    writer.write(order(1))  # comes back though nothing is written yet
+    second = threading.Thread(target=writer.write, args=(order(2),))
+    second.start()
+    second.join(0.1)
+    assert second.is_alive()  # one in flight: it waits
+    assert writing == [1]
+    release.set()
+    second.join(10)
+    writer.finish()
+    assert steps_in(tmp_path) == [1, 2]
+
+
+def test_a_failure_is_raised_once_and_later_checkpoints_succeed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def broken(folder: Path, snapshot: Snapshot) -> Path:
+        raise CheckpointError("the disk is full")
+
+    writer = CheckpointWriter(tmp_path, tmp_path / "metrics.jsonl", None)
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoint, "save_checkpoint", broken)
+        writer.write(order(1))
+        assert writer.thread is not None
+        writer.thread.join()
+        with pytest.raises(CheckpointError, match="the disk is full"):
+            writer.raise_failure()
+        writer.raise_failure()
+    writer.write(order(2))
+    writer.finish()
+    assert steps_in(tmp_path) == [2]
+
+
+def test_the_run_hears_of_a_failure_at_its_next_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def broken(folder: Path, snapshot: Snapshot) -> Path:
+        raise CheckpointError("the disk is full")
+
+    monkeypatch.setattr(checkpoint, "save_checkpoint", broken)
+    trainer = toy_trainer(tmp_path, checkpoint={"interval": 2})
+    write = trainer.writer.write
+
+    def write_and_wait(one: Order) -> None:
+        write(one)
+        assert trainer.writer.thread is not None
+        trainer.writer.thread.join()
+
+    monkeypatch.setattr(trainer.writer, "write", write_and_wait)
+    with pytest.raises(CheckpointError, match="the disk is full"):
+        trainer.fit()
+    assert trainer.position.step == 2
+
+
+def test_a_failure_of_the_last_checkpoint_fails_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def broken(folder: Path, snapshot: Snapshot) -> Path:
+        raise CheckpointError("the disk is full")
+
+    monkeypatch.setattr(checkpoint, "save_checkpoint", broken)
+    with pytest.raises(CheckpointError, match="the disk is full"):
+        toy_trainer(tmp_path).fit()
+
+
+def test_the_log_is_flushed_before_the_checkpoint_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    happened: list[str] = []
+    metrics = tmp_path / "metrics.jsonl"
+    metrics.touch()
+    folder = tmp_path / "checkpoints"
+    flush = checkpoint.files.sync_file
+    monkeypatch.setattr(checkpoint.files, "sync_file", lambda path: (happened.append(path.name), flush(path))[1])
+    monkeypatch.setattr(
+        checkpoint, "point", lambda folder, name, _: happened.append(f"{name} {len(list_checkpoints(folder))}")
+    )
+    writer = CheckpointWriter(folder, metrics, None)
+    writer.write(order(1, is_best=True))
+    writer.finish()
+    assert happened == ["metrics.jsonl", "model.safetensors", "optimizer.safetensors", "last 1", "best 1"]
+
+
+def test_leftovers_of_a_killed_writer_are_removed_and_nothing_else(tmp_path: Path):
+    whole = save_checkpoint(tmp_path, order(1).snapshot)
+    for name in (".step-00000002.123.tmp", ".step-00000003.removed"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.safetensors").touch()
+    (tmp_path / ".last.123.tmp").touch()
+    (tmp_path / "notes.tmp").touch()
+    remove_leftovers(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {whole.name, "notes.tmp"}
+    remove_leftovers(tmp_path / "nowhere")
+
+
+def test_a_writer_killed_while_replacing_loses_nothing(tmp_path: Path):
+    whole = save_checkpoint(tmp_path, order(1).snapshot)
+    whole.rename(tmp_path / f".{whole.name}{checkpoint.REPLACED}")
+    remove_leftovers(tmp_path)
+    assert steps_in(tmp_path) == [1]
+    assert list(tmp_path.iterdir()) == [whole]

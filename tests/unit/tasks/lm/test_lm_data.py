@@ -1,0 +1,193 @@
+"""Examples: what stands in a window, in a stream, behind a mask, and in a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vaak.core.errors import DataError
+from vaak.data.plan import checked_lengths
+from vaak.data.reader import Address, Reader
+from vaak.tasks.lm.data import IGNORED, Corruption, Sequence, SpecialTokens, StreamDataset, TextDataset, collate
+from vaak.text.token_store import TokenStore, write_tokens
+from vaak.text.tokenizer_factory import TokenizerFactory
+from vaak.text.tokenizers import Tokenizer
+
+LETTERS = "कखगघच"
+DOCUMENTS = st.lists(st.text(LETTERS, max_size=12), min_size=1, max_size=8)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    """A token for each letter."""
+    options = SimpleNamespace(type="character", vocab_size=266, min_frequency=1, path=None)
+    return TokenizerFactory(options).create_tokenizer([LETTERS])
+
+
+@pytest.fixture(scope="module")
+def stored(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Callable[[list[str]], TokenStore]:
+    folder = tmp_path_factory.mktemp("stores")
+    return lambda documents: write_tokens(folder / "store", documents, tokenizer)
+
+
+def special(tokenizer: Tokenizer, eos: bool) -> SpecialTokens:
+    end = tokenizer.eos_id if eos else None
+    return SpecialTokens(tokenizer.pad_id, tokenizer.bos_id, tokenizer.mask_id, end, tokenizer.vocab_size)
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+@settings(max_examples=50)
+@given(documents=DOCUMENTS, eos=st.booleans(), size=st.integers(1, 6), data=st.data())
+def test_windows_of_documents_say_what_stands_there(tokenizer, stored, documents, eos, size, data) -> None:
+    stride = data.draw(st.integers(1, size))
+    dataset = TextDataset(stored(documents), special(tokenizer, eos), Corruption(), max_length=size, stride=stride)
+    assert len(dataset.lengths) == len(dataset.windows.starts)
+    scored: list[list[int]] = [[] for _ in documents]
+    num_bytes = 0
+    for index, length in enumerate(dataset.lengths):
+        example = dataset.example(index, rng())
+        number, start = dataset.windows.documents[index], dataset.windows.starts[index]
+        ids = [tokenizer.bos_id, *tokenizer.encode(documents[number]), *([tokenizer.eos_id] if eos else [])]
+        assert len(example.inputs) == len(example.targets) == length
+        assert example.inputs.tolist() == ids[start : start + length]
+        kept = example.targets != IGNORED
+        assert example.targets[kept].tolist() == np.array(ids[start + 1 : start + length + 1])[kept].tolist()
+        scored[number] += example.targets[kept].tolist()
+        num_bytes += example.num_bytes
+        assert str(number) in dataset.describe(index)
+    for document, tokens in zip(documents, scored, strict=True):
+        assert tokens == [*tokenizer.encode(document), *([tokenizer.eos_id] if eos else [])]
+    assert num_bytes == sum(len(document.encode()) + eos for document in documents)
+
+
+@settings(max_examples=50)
+@given(documents=DOCUMENTS, size=st.integers(2, 30))
+def test_a_stream_unshifted_holds_every_target_once(tokenizer, stored, documents, size) -> None:
+    dataset = StreamDataset(stored(documents), special(tokenizer, False), Corruption(), max_length=size, shift=False)
+    stream = stream_of(documents, tokenizer)
+    examples = [dataset.example(index, rng()) for index in range(len(dataset.lengths))]
+    assert [len(example.inputs) for example in examples] == dataset.lengths.tolist()
+    assert [token for example in examples for token in example.inputs] == stream[:-1]
+    assert [token for example in examples for token in example.targets] == stream[1:]
+
+
+@settings(max_examples=50)
+@given(documents=DOCUMENTS, size=st.integers(2, 30), seed=st.integers(0, 99))
+def test_shifted_windows_are_pieces_of_the_stream_at_places_of_their_own(
+    tokenizer, stored, documents, size, seed
+) -> None:
+    dataset = StreamDataset(stored(documents), special(tokenizer, False), Corruption(), max_length=size, shift=True)
+    stream = stream_of(documents, tokenizer)
+    assert len(dataset.lengths) == max((len(stream) - 1) // size, int(len(stream) > 1))
+    for index in range(len(dataset.lengths)):
+        example = dataset.example(index, rng(seed))
+        assert len(example.inputs) == min(size, len(stream) - 1)
+        start = min(index * size + int(rng(seed).integers(size)), len(stream) - 1 - len(example.inputs))
+        assert [*example.inputs, example.targets[-1]] == stream[start : start + len(example.inputs) + 1]
+        assert example.targets[:-1].tolist() == example.inputs[1:].tolist()
+
+
+def test_the_shift_is_a_function_of_seed_epoch_and_index(tokenizer, stored) -> None:
+    dataset = StreamDataset(stored([LETTERS * 40]), special(tokenizer, False), Corruption(), max_length=8, shift=True)
+
+    def read(seed: int, epoch: int, index: int) -> list[int]:
+        batch = Reader(dataset, ("data",), seed)[Address(1, 0, epoch, [[index]])].batch
+        assert batch is not None
+        return batch["inputs"][0].tolist()
+
+    assert read(0, 0, 3) == read(0, 0, 3)
+    assert len({tuple(read(0, epoch, 3)) for epoch in range(20)}) > 3
+    assert len({tuple(read(seed, 0, 3)) for seed in range(20)}) > 3
+
+
+def test_shifted_windows_reach_every_target_in_time(tokenizer, stored) -> None:
+    dataset = StreamDataset(stored(["कखगघच" * 5]), special(tokenizer, False), Corruption(), max_length=8, shift=True)
+    places: set[int] = set()
+    for epoch in range(200):
+        for index in range(len(dataset.lengths)):
+            start = min(index * 8 + int(rng(1000 * epoch + index).integers(8)), dataset.num_targets - 8)
+            assert len(dataset.example(index, rng(1000 * epoch + index)).inputs) == 8
+            places |= set(range(start + 1, start + 9))
+    assert places == set(range(1, 26))
+
+
+@pytest.mark.parametrize("shift", [True, False])
+def test_short_streams(tokenizer, stored, shift) -> None:
+    one = special(tokenizer, False)
+    letters = tokenizer.encode("कख")
+    short = StreamDataset(stored(["क", "ख"]), one, Corruption(), max_length=100, shift=shift)
+    assert short.lengths.tolist() == [3]
+    example = short.example(0, rng())
+    assert example.inputs.tolist() == [tokenizer.bos_id, letters[0], tokenizer.bos_id]
+    assert example.targets.tolist() == [letters[0], tokenizer.bos_id, letters[1]]
+    for nothing in ([""], []):
+        empty = StreamDataset(stored(nothing), one, Corruption(), max_length=100, shift=shift)
+        with pytest.raises(DataError, match="the dataset is empty"):
+            checked_lengths(empty.lengths)
+
+
+def test_dropout_hides_inputs_and_never_targets_or_beginnings(tokenizer, stored) -> None:
+    store, ids = stored([LETTERS * 100]), special(tokenizer, True)
+    dataset = TextDataset(store, ids, Corruption(dropout=0.3), max_length=1000, stride=1000)
+    plain = TextDataset(store, ids, Corruption(), max_length=1000, stride=1000).example(0, rng())
+    example = dataset.example(0, rng())
+    hidden = example.inputs == tokenizer.mask_id
+    assert hidden.mean() == pytest.approx(0.3, abs=0.07)
+    assert example.inputs[0] == tokenizer.bos_id
+    assert (example.inputs[~hidden] == plain.inputs[~hidden]).all()
+    assert (example.targets == plain.targets).all()
+    always = TextDataset(store, ids, Corruption(dropout=0.999999), max_length=1000, stride=1000).example(0, rng())
+    assert always.inputs[0] == tokenizer.bos_id
+    assert (always.inputs[1:] == tokenizer.mask_id).all()
+
+
+def test_masking_asks_for_some_tokens_from_both_sides(tokenizer, stored) -> None:
+    ids = special(tokenizer, False)
+    dataset = TextDataset(stored([LETTERS * 800, "क"]), ids, Corruption(masking=0.2), max_length=4000, stride=4000)
+    text = np.array(tokenizer.encode(LETTERS * 800))
+    example = dataset.example(0, rng())
+    chosen = example.targets != IGNORED
+    assert chosen.mean() == pytest.approx(0.2, abs=0.03)
+    assert (example.targets[chosen] == text[chosen]).all()
+    assert (example.inputs[~chosen] == text[~chosen]).all()
+    assert (example.inputs[chosen] == tokenizer.mask_id).mean() == pytest.approx(0.8, abs=0.05)
+    assert (example.inputs[chosen] == text[chosen]).mean() == pytest.approx(0.1, abs=0.05)
+    for seed in range(20):  # one token is chosen at least
+        assert (dataset.example(1, rng(seed)).targets != IGNORED).all()
+
+
+def test_rows_are_padded_on_the_right_and_know_their_counts() -> None:
+    def sequence(*tokens: int) -> Sequence:
+        targets = np.array(tokens) + 1
+        targets[0] = IGNORED
+        return Sequence(np.array(tokens), targets, 10 * len(tokens))
+
+    batch = collate([[sequence(5, 6), sequence(7, 8, 9)], [sequence(4, 3)]], pad=0)
+    assert batch["inputs"].tolist() == [[5, 6, 7, 8, 9], [4, 3, 0, 0, 0]]
+    assert batch["targets"].tolist() == [[-100, 7, -100, 9, 10], [-100, 4, -100, -100, -100]]
+    assert batch["documents"].tolist() == [[0, 0, 1, 1, 1], [0, 0, -1, -1, -1]]
+    assert {unit: count.tolist() for unit, count in batch.counts.items()} == {
+        "token": [3, 1],
+        "example": [2, 1],
+        "byte": [50, 20],
+    }
+    assert batch.extra["packed"]
+    assert not collate([[sequence(1)]], pad=0).extra["packed"]
+
+
+def stream_of(documents: list[str], tokenizer: Tokenizer) -> list[int]:
+    return [token for document in documents for token in (tokenizer.bos_id, *tokenizer.encode(document))]
+
+
+def test_what_a_user_reads_of_an_example(tokenizer, stored) -> None:
+    store = stored(["कख" * 8])
+    stream = StreamDataset(store, special(tokenizer, False), Corruption(), max_length=8, shift=False)
+    assert stream.describe(1) == f"token 8 of the stream {store.folder}"

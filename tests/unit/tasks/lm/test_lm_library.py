@@ -1,0 +1,281 @@
+"""The library's classes: seed 4's whole training example, and that its numbers are those of the YAML run."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch.nn import functional as F
+
+from vaak.config.errors import ConfigError
+from vaak.config.load import load
+from vaak.core.errors import CheckpointError, UserError
+from vaak.engine import find_latest_checkpoint, load_checkpoint
+from vaak.engine.records import read_records
+from vaak.runs.evaluate import evaluate_run
+from vaak.runs.start import train as train_run
+from vaak.tasks.lm.library import (
+    CorpusBuilder,
+    ExperimentConfig,
+    HindiLanguageModelTrainer,
+    ModelFactory,
+    TokenizerFactory,
+)
+
+BASE_CONFIG = """\
+experiment_name: base
+learning_rate: 1e-3
+weight_decay: 0.01
+num_epochs: 2
+batch_size: 8
+warmup_steps: 5
+d_model: 32
+num_layers: 1
+num_heads: 2
+dropout: 0.1
+vocab_size: 500
+max_length: 32
+data:
+  corpus: {type: text, train: corpus.txt}
+  token_dropout: 0.1
+device: cpu
+logging: {interval: 1, tensorboard: false}
+"""
+
+EXAMPLE = """\
+from vaak.tasks.lm.library import ModelFactory
+from vaak.tasks.lm.library import TokenizerFactory
+from vaak.tasks.lm.library import CorpusBuilder
+from vaak.tasks.lm.library import HindiLanguageModelTrainer
+from vaak.tasks.lm.library import ExperimentConfig
+
+# 1. Load configuration
+config = ExperimentConfig.load_config('configs/base_config.yaml')
+
+# 2. Load data
+corpus_builder = CorpusBuilder(config)
+splits = corpus_builder.load_splits()
+
+# 3. Create tokenizer
+tokenizer_factory = TokenizerFactory(config)
+tokenizer = tokenizer_factory.create_tokenizer(splits['train'])
+
+# 4. Create dataloaders
+train_loader = corpus_builder.create_dataloader(splits['train'], tokenizer, 'train')
+val_loader = corpus_builder.create_dataloader(splits['val'], tokenizer, 'val')
+
+# 5. Create model
+model_factory = ModelFactory(config)
+model = model_factory.create_model(tokenizer.vocab_size)
+
+# 6. Create trainer
+trainer = HindiLanguageModelTrainer(
+    model=model,
+    tokenizer=tokenizer,
+    config=config.__dict__
+)
+
+# 7. Train
+trainer.train(
+    train_dataloader=train_loader,
+    val_dataloader=val_loader,
+    num_epochs=config.num_epochs
+)
+
+# 8. Save final model
+model_factory.save_model(model, tokenizer, "final_model")
+"""
+"""Seed 4's example as it stands there, but for the five lines of imports."""
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A folder with the example's configuration and a small corpus, which is the current one."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "configs").mkdir()
+    lines = [
+        f"{name} ने {number} {thing} देखे ।"
+        for number in range(9)
+        for name in ("राम", "सीता")
+        for thing in ("घर", "पेड़", "फल")
+    ]
+    (tmp_path / "corpus.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (tmp_path / "configs" / "base_config.yaml").write_text(BASE_CONFIG, encoding="utf-8")
+    return tmp_path
+
+
+@pytest.fixture
+def parts(project):
+    """Everything up to the trainer: configuration, tokenizer, both loaders, model."""
+    config = ExperimentConfig.load_config("configs/base_config.yaml")
+    builder = CorpusBuilder(config)
+    splits = builder.load_splits()
+    tokenizer = TokenizerFactory(config).create_tokenizer(splits["train"])
+    train, valid = (builder.create_dataloader(splits[name], tokenizer, name) for name in ("train", "val"))
+    return config, tokenizer, train, valid, ModelFactory(config).create_model(tokenizer.vocab_size)
+
+
+def figures(path):
+    """The records of a run without what depends on the time of day."""
+    return [{name: value for name, value in record.items() if name != "clock"} for record in read_records(path)]
+
+
+def test_seed_4s_example_gives_the_numbers_of_the_same_yaml(project):
+    names: dict = {}
+    exec(EXAMPLE, names)
+    trainer, model = names["trainer"], names["model"]
+    outcome = train_run(load(["configs/base_config.yaml"], ["task=lm", "name=yaml"]))
+
+    assert figures(project / "runs/base/metrics.jsonl") == figures(project / "runs/yaml/metrics.jsonl")
+    newest = find_latest_checkpoint(project / "runs/yaml/checkpoints")
+    wanted = load_checkpoint(newest).model
+    assert all(torch.equal(tensor, wanted[name]) for name, tensor in model.state_dict().items() if name in wanted)
+    assert trainer.metrics["val_loss"][-1] == outcome.metrics["val_loss"]
+    assert trainer.metrics["perplexity"][-1] == outcome.metrics["val_perplexity"]
+    assert [len(trainer.metrics[name]) for name in ("train_loss", "val_loss", "perplexity", "learning_rate")] == [2] * 4
+    assert trainer.metrics["learning_rate"] == [1e-3, 1e-3]
+
+
+def test_the_run_of_the_library_is_a_run_like_any_other(project):
+    exec(EXAMPLE, names := {})
+    report = evaluate_run(project / "runs/base/checkpoints/last", [], [], ["valid"], "cpu")
+    assert report["metrics"]["val_loss"] == pytest.approx(names["trainer"].metrics["val_loss"][-1], rel=1e-6)
+    assert json.loads((project / "runs/base/status.json").read_text())["reason"] == "finished"
+
+
+def test_save_model_and_back(parts):
+    config, tokenizer, _, _, model = parts
+    factory = ModelFactory(config)
+    folder = factory.save_model(model, tokenizer, "final_model")
+    assert folder == config.experiment.run_dir / "models" / "final_model"
+    loaded, its_tokenizer = factory.load_model("final_model")
+    ids = torch.tensor([[tokenizer.bos_id, *tokenizer.encode("राम ने फल")]])
+    assert torch.equal(loaded(ids), model.eval()(ids))
+    assert its_tokenizer.fingerprint == tokenizer.fingerprint
+    assert "head.weight" not in load_file(folder / "model.safetensors")  # tied: stored once
+    (folder / "model.safetensors").write_bytes(b"half")
+    with pytest.raises(CheckpointError, match="final_model is no saved model"):
+        factory.load_model("final_model")
+    with pytest.raises(UserError, match="is no name of a model"):
+        factory.save_model(model, tokenizer, "../elsewhere")
+
+
+def test_a_loader_has_each_epoch_its_own_order_and_every_document(parts):
+    _, tokenizer, train, valid, _ = parts
+    first, second = list(train), list(train)
+    assert len(first) == len(second) == len(train)
+    order = [[index for batch in epoch for index in batch.indices] for epoch in (first, second)]
+    assert order[0] != order[1]
+    assert sorted(order[0]) == sorted(order[1]) == list(range(len(train.dataset.lengths)))
+    batch = next(iter(valid))
+    assert torch.equal(batch["input_ids"], batch["inputs"])
+    assert torch.equal(batch["attention_mask"], batch["inputs"] != tokenizer.pad_id)
+    assert [indices.indices for indices in valid] == [indices.indices for indices in valid]
+
+
+def test_a_plain_loop_learns(parts):
+    _, _, train, _, model = parts
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    losses = []
+    for _ in range(3):
+        for batch in train:
+            logits = model(batch["input_ids"])
+            loss = F.cross_entropy(logits.flatten(0, 1), batch["targets"].flatten(), ignore_index=-100)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    assert losses[-1] < 0.8 * losses[0]
+
+
+def test_epoch_by_epoch_is_the_whole_run(parts, project):
+    config, tokenizer, train, valid, model = parts
+    whole = HindiLanguageModelTrainer(ModelFactory(config).create_model(tokenizer.vocab_size), tokenizer, config)
+    config.experiment_name = "stepwise"
+    steps = HindiLanguageModelTrainer(model, tokenizer, config.__dict__)
+    history = whole.train(train, valid)
+    assert (project / "runs/base/metrics.jsonl").exists()
+    for epoch in range(2):
+        train_loss = steps.train_epoch(train)
+        metrics = steps.evaluate(valid)
+        folder = steps.save_checkpoint(epoch, metrics["val_loss"])
+        assert train_loss == pytest.approx(history["train_loss"][epoch], rel=1e-6)
+        assert metrics == {"val_loss": history["val_loss"][epoch], "perplexity": history["perplexity"][epoch]}
+    assert folder.resolve() == find_latest_checkpoint(project / "runs/stepwise/checkpoints")
+    assert (folder.parent / "best").read_text().strip() == folder.name
+    with pytest.raises(UserError, match="the 2 epochs of the configuration are over"):
+        steps.train_epoch(train)
+    with pytest.raises(UserError, match="in the middle of train_epoch"):
+        steps.train(train, valid)
+    steps.close()
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), whole.model.parameters(), strict=True))
+
+
+def test_evaluate_weighs_tokens_not_batches(parts):
+    config, tokenizer, _, valid, model = parts
+    found = HindiLanguageModelTrainer(model, tokenizer, config).evaluate(valid)
+    model.eval()
+    nats = tokens = 0.0
+    with torch.no_grad():
+        for batch in valid:
+            scored = batch["targets"] != -100
+            nats += float(F.cross_entropy(model(batch["inputs"])[scored], batch["targets"][scored], reduction="sum"))
+            tokens += int(scored.sum())
+    assert found["val_loss"] == pytest.approx(nats / tokens, rel=1e-6)
+    assert found["perplexity"] == pytest.approx(math.exp(nats / tokens), rel=1e-6)
+
+
+def test_a_run_goes_on_and_its_history_with_it(parts):
+    config, tokenizer, train, valid, model = parts
+    first = HindiLanguageModelTrainer(model, tokenizer, config.__dict__ | {"max_steps": 6})
+    steps_per_epoch = len(train)
+    assert steps_per_epoch < 6 < 2 * steps_per_epoch
+    first.train(train, valid)
+    again = ModelFactory(config).create_model(tokenizer.vocab_size)
+    second = HindiLanguageModelTrainer(again, tokenizer, config.__dict__ | {"resume": "auto"})
+    history = second.train(train, valid, num_epochs=3)
+    assert history["train_loss"][:1] == first.metrics["train_loss"]
+    assert len(history["train_loss"]) == 3
+    with pytest.raises(UserError, match="holds a run already"):
+        HindiLanguageModelTrainer(again, tokenizer, config).train(train, valid)
+
+
+def test_what_is_set_on_a_configuration_is_what_runs(project):
+    config = ExperimentConfig.load_config("configs/base_config.yaml")
+    assert (config.num_epochs, config.batch_size, config.learning_rate) == (2, 8, 1e-3)
+    assert (config.project_name, config.experiment_name, config.vocab_size) == ("hindi-babylm", "base", 500)
+    assert json.loads(json.dumps(config.__dict__)) == config.__dict__
+    config.learning_rate, config.experiment_name = 2e-3, "other"
+    experiment = ExperimentConfig(config.__dict__).experiment
+    assert (experiment.training.optimizer.lr, str(experiment.run_dir)) == (2e-3, "runs/other")
+    alone = ExperimentConfig({"learning_rate": 2e-4, "num_epochs": 1, "project_name": "p"}).experiment
+    assert (alone.training.optimizer.lr, alone.training.epochs, alone.wandb.project) == (2e-4, 1, "p")
+    with pytest.raises(ConfigError, match=r"set in Python: training.epochs: is 0"):
+        _ = ExperimentConfig(config.__dict__ | {"num_epochs": 0}).experiment
+    with pytest.raises(ConfigError, match="learning_rat: unknown key; did you mean learning_rate"):
+        _ = ExperimentConfig({"learning_rat": 1.0}).experiment
+
+
+def test_what_does_not_fit_together_is_refused(parts, project):
+    config, tokenizer, train, valid, model = parts
+    small = ModelFactory(config).create_model(tokenizer.vocab_size - 1)
+    with pytest.raises(UserError, match="the model has"):
+        HindiLanguageModelTrainer(small, tokenizer, config)
+    trainer = HindiLanguageModelTrainer(model, tokenizer, config)
+    with pytest.raises(UserError, match="is no result of CorpusBuilder"):
+        trainer.train([1, 2], valid)
+    with pytest.raises(UserError, match="training hasn't begun"):
+        trainer.save_checkpoint(0, 1.0)
+    with pytest.raises(UserError, match="there is no split dev"):
+        CorpusBuilder(config).create_dataloader(["राम"], tokenizer, "dev")
+    character = config.__dict__ | {"tokenizer_type": "character"}
+    other = TokenizerFactory(ExperimentConfig(character)).create_tokenizer(["राम राम"] * 3)
+    with pytest.raises(UserError, match="another tokenizer"):
+        HindiLanguageModelTrainer(model, other, config).train(train, valid)
+    stopping = config.__dict__ | {"early_stopping_patience": 1}
+    with pytest.raises(UserError, match="use train"):
+        HindiLanguageModelTrainer(model, tokenizer, stopping).train_epoch(train)
+    assert not (project / "runs").exists()

@@ -1,0 +1,115 @@
+"""The documents say what is there: every path and name exists, every command and example in them runs.
+
+A block that a test can't run stands behind ``<!-- not run: why -->``. A YAML or Python block whose first line is a
+comment with a file's name is that file for the commands of its document. The quick start is trained for two steps only.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from vaak.config.aliases import ELSEWHERE, LOOP_OPTIONS
+from vaak.tasks.lm.config import ALIASES
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = sorted([ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("src/vaak/**/README.md")])
+BLOCK = re.compile(r"^(<!-- not run: .+-->\n+)?```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+QUICK = (
+    "data.corpus.num_sentences=300 data.tokenizer.vocab_size=600 model.d_model=32 model.num_layers=1 model.num_heads=2 "
+    "training.max_steps=2 training.batch_size=8 training.scheduler.warmup_steps=1 training.device=cpu"
+)
+
+OF_THE_SEEDS = {
+    "configs/training_example.yml",
+    "configs/training_simple.yml",
+    "configs/base_config.yaml",
+    "src/training/trainer.py",
+}
+
+documents = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+
+
+def in_backticks(document: Path) -> list[str]:
+    """What stands in single backticks outside of blocks."""
+    text = re.sub(r"```.*?```", "", document.read_text(encoding="utf-8"), flags=re.DOTALL)
+    return re.findall(r"`([^`\n]+)`", text)
+
+
+@documents
+def test_every_path_exists(document):
+    ours = re.compile(r"(src|configs|docs|tests|scripts|benchmarks)/[\w./*-]+")
+    for word in in_backticks(document):
+        if ours.fullmatch(word) and word not in OF_THE_SEEDS:
+            assert list(ROOT.glob(word)), word
+    for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", document.read_text(encoding="utf-8")):
+        assert (document.parent / link).exists(), link
+
+
+@documents
+def test_every_name_can_be_imported(document):
+    for word in in_backticks(document):
+        found = re.fullmatch(r"(vaak[\w.]*):(\w+)", word)
+        if found:
+            assert hasattr(importlib.import_module(found[1]), found[2]), word
+
+
+@documents
+def test_every_block_runs(document, tmp_path, monkeypatch, vaak):
+    blocks = BLOCK.findall(document.read_text(encoding="utf-8"))
+    wanted = [(kind, text) for skipped, kind, text in blocks if not skipped and kind in ("bash", "python", "yaml")]
+    if not any(kind in ("bash", "python") for kind, _ in wanted):
+        return
+    set_up(tmp_path, monkeypatch)
+    commands = "".join(text for kind, text in wanted if kind == "bash")
+    if "runs/quickstart" in commands and "make train" not in commands:
+        run("make train", tmp_path, vaak)
+    for kind, text in wanted:
+        name = re.match(r"# ([\w/.]+\.(?:py|ya?ml))\n", text)
+        if name:
+            (tmp_path / name[1]).write_text(text, encoding="utf-8")
+        elif kind == "python":
+            exec(compile(text, str(document), "exec"), {"__name__": "example"})
+        elif kind == "bash":
+            for command in text.replace("\\\n", " ").splitlines():
+                run(command, tmp_path, vaak)
+
+
+def set_up(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder that looks like the repository."""
+    for name in ("configs", "train.py", "parse_args.py", "scripts", "benchmarks"):
+        (folder / name).symlink_to(ROOT / name)
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+
+
+def run(command: str, folder: Path, vaak: Callable[..., tuple[int, str, str]]) -> None:
+    """Run one line of a block; ``vaak`` in this process."""
+    if command.startswith(("#", "source ")) or not command.strip():
+        return
+    if command == "make train":
+        command = "vaak train configs/quickstart.yml training.checkpoint.resume=auto"
+    if "configs/quickstart.yml" in command and "config" not in command.split()[:2]:
+        command = f"{command} {QUICK}"
+    if command.startswith("vaak ") and ">" not in command:
+        code, said, errors = vaak(*shlex.split(command, comments=True)[1:])
+        assert code == 0, f"{command}\n{said}{errors}"
+        return
+    done = subprocess.run(command, shell=True, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+
+
+def test_the_aliases_are_those_of_the_code():
+    text = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    tables = dict(re.findall(r"^\| `([\w.]+)` \| `([\w.]+)` \|$", text, re.MULTILINE))
+    repeated = {f"model.{alias}" for alias in ALIASES}
+    assert tables == {**LOOP_OPTIONS, **ELSEWHERE, **{a: n for a, n in ALIASES.items() if a not in repeated}}

@@ -1,0 +1,141 @@
+"""The seeds' commands, launchers and names: how training is started, and where what they import is found."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import torch
+
+from vaak.config.load import load
+from vaak.config.training import TrainingConfig
+from vaak.core.errors import UserError
+from vaak.engine.launcher import pick_device, precision_from_launcher
+from vaak.engine.ranks import start_ranks
+
+ROOT = Path(__file__).parents[2]
+
+TINY = """\
+task: lm
+model: {d_model: 16, num_layers: 1, num_heads: 2}
+data:
+  corpus: {type: text, train: corpus.txt}
+  tokenizer: {type: character, vocab_size: 300}
+  max_length: 32
+training: {max_steps: 4, batch_size: 8, logging: {interval: 1, tensorboard: false}}
+"""
+
+
+def test_accelerates_configuration_is_honoured(monkeypatch):
+    """accelerate launch hands its configuration on in the environment."""
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "fp16")
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+    assert precision_from_launcher("no", given=False) == "fp16"
+    assert precision_from_launcher("fp16", given=True) == "fp16"
+    assert pick_device("auto") == torch.device("cpu")
+    with pytest.raises(UserError, match="accelerate's configuration says fp16; change one"):
+        precision_from_launcher("bf16", given=True)
+    with pytest.raises(UserError, match="use_cpu: true; change one"):
+        pick_device("cuda")
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "fp8")
+    with pytest.raises(UserError, match="fp8, which isn't supported"):
+        precision_from_launcher("no", given=False)
+
+
+def test_another_number_of_processes_is_an_error(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UserError, match="world_size is 8 but 2 process"):
+        start_ranks(TrainingConfig.model_validate({"distributed": {"world_size": 8}}))
+    with pytest.raises(UserError, match="2 processes share the 1 microbatch"):
+        start_ranks(TrainingConfig())
+
+
+def test_devices_of_seed_2():
+    assert pick_device("cpu").type == "cpu"
+    assert pick_device("auto").type in ("cuda", "mps", "cpu")
+    if not torch.backends.mps.is_available():
+        with pytest.raises(UserError, match=r"training.device is mps but there is none here"):
+            pick_device("mps")
+
+
+def test_a_json_file_is_a_configuration(tmp_path):
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps({"task": "lm", "model": {"d_model": 64}, "training": {"learning_rate": 2e-4}}, indent=2))
+    experiment = load([path]).experiment
+    assert (experiment.name, experiment.model.d_model, experiment.training.optimizer.lr) == ("run", 64, 2e-4)
+
+
+@pytest.mark.parametrize("path", ["configs/quickstart.yml", "configs/lm/hindi.yml"])
+def test_the_shipped_configurations_load(path, monkeypatch):
+    monkeypatch.setenv("VAAK_DATA", "somewhere")
+    assert load([ROOT / path]).experiment.task == "lm"
+
+
+def test_public_names_have_short_paths():
+    code = (
+        "import sys, vaak; assert 'torch' not in sys.modules and 'pydantic' not in sys.modules\n"
+        "import vaak.engine; assert 'torch' not in sys.modules\n"
+        "from vaak.engine import Trainer, LossRegistry, find_latest_checkpoint, save_checkpoint, load_checkpoint\n"
+        "from vaak.callbacks import Callback, EarlyStoppingCallback, FeatureRedrawCallback\n"
+        "from vaak.callbacks import LRMonitorCallback, GradientClippingCallback\n"
+        "from vaak.tasks.lm.library import ExperimentConfig, HindiLanguageModelTrainer\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    engine = importlib.import_module("vaak.engine")
+    assert all(getattr(engine, name) for name in engine.__all__)
+    with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
+        _ = engine.Nothing
+
+
+def test_requirements_pin_what_the_project_needs():
+    lines = (ROOT / "requirements.txt").read_text().splitlines()
+    assert {"-c constraints.txt", "-e .[hf,wandb]"} <= set(lines)
+    makefile = (ROOT / "Makefile").read_text()
+    assert f"TORCH := {next(line for line in lines if line.startswith('torch=='))}\n" in makefile
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    needed = {
+        requirement.partition(">=")[0] for requirement in (*project["dependencies"], *extras["hf"], *extras["wandb"])
+    }
+    pinned = {line.partition("==")[0] for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line}
+    assert needed - pinned == {"torch"}
+
+
+def run_in(folder, *command):
+    """Run a command of the repository on one thread, and return what it said."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PATH": path, "HF_HOME": str(folder / "hf")}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.fixture
+def tiny_folder(tmp_path):
+    (tmp_path / "corpus.txt").write_text("\n".join(f"राम ने {number} फल देखे ।" for number in range(40)), encoding="utf-8")
+    (tmp_path / "tiny.yml").write_text(TINY, encoding="utf-8")
+    return tmp_path
+
+
+def test_train_py_trains(tiny_folder):
+    said = run_in(tiny_folder, sys.executable, ROOT / "train.py", "--config", "tiny.yml", "training.device=cpu")
+    assert "finished step 4; the run is in runs/tiny" in said
+
+
+def test_the_launch_script_trains_under_accelerate(tiny_folder):
+    """With accelerate's own configuration file, as the fifth seed writes it, for one process on a CPU."""
+    (tiny_folder / "hf" / "accelerate").mkdir(parents=True)
+    (tiny_folder / "hf" / "accelerate" / "default_config.yaml").write_text(
+        "compute_environment: LOCAL_MACHINE\ndistributed_type: 'NO'\ndowncast_bf16: 'no'\nmachine_rank: 0\n"
+        "main_training_function: main\nmixed_precision: bf16\nnum_machines: 1\nnum_processes: 1\nrdzv_backend: static\n"
+        "same_network: true\ntpu_env: []\ntpu_use_cluster: false\ntpu_use_sudo: false\nuse_cpu: true\n"
+    )
+    said = run_in(tiny_folder, "bash", ROOT / "scripts" / "train.sh", "--config", "tiny.yml")
+    assert "on cpu, 1 process(es), precision bf16" in said
+    assert "finished step 4; the run is in runs/tiny" in said

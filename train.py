@@ -1,0 +1,20 @@
+"""Train what a YAML says: python train.py, accelerate launch train.py or torchrun train.py, --config FILE.
+
+The same as ``vaak train FILE``; see ``python train.py --help``.
+"""
+
+from vaak.cli.main import guarded
+from vaak.config.parser import parse_arguments
+
+
+def main() -> None:
+    """Parse the arguments and train; errors in the YAML end with exit code 2."""
+    arguments = parse_arguments()
+
+    from vaak.cli.train import run_training
+
+    run_training(arguments.config, arguments.overrides, trust_code=arguments.trust_code)
+
+
+if __name__ == "__main__":
+    guarded(main)
