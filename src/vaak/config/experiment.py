@@ -24,6 +24,7 @@ class WandbConfig(Section):
     name: str | None = option("Name of the run there; null is this run's name.", None)
     tags: tuple[str, ...] = option("Labels of the run.", ())
     notes: str | None = option("A longer description.", None)
+    checkpoints: Literal["none", "best", "all"] = option("Which checkpoints are uploaded as artifacts.", "none")
     mode: Literal["online", "offline", "disabled"] | None = option("null leaves it to WANDB_MODE.", None)
 
 

@@ -117,6 +117,65 @@ class LossConfig(Section):
     auxiliary: dict[str, float] = option("Further losses by name, each with its weight.", {})
 
 
+class NonFiniteConfig(Section):
+    """What happens where a loss or a gradient is not a finite number; such a step never reaches the weights."""
+
+    bare: ClassVar[str | None] = "max_skipped"
+
+    max_skipped: int = option("So many such steps are left out before the run stops; 0 stops at the first.", 0, ge=0)
+
+
+Part = Annotated[float, Field(gt=0, lt=1)]
+
+
+class MemoryConfig(Section):
+    """What is done before memory runs out, and when it has."""
+
+    bare: ClassVar[str | None] = "manager"
+
+    manager: bool = option("Watch memory pressure: collect garbage, empty caches, cut microbatches in pieces.", True)
+    thresholds: tuple[Part, Part, Part] | None = option(
+        "Parts of the memory from which pressure is moderate, high and critical; null takes the device's own.", None
+    )
+    recovery: bool = option("Out of memory, do the step again in smaller pieces; off, the run ends.", True)
+    rehearsal: bool = option("Try the largest and the smallest microbatch before the first step.", True)
+
+
+class EmaConfig(Section):
+    """An exponential moving average of the weights, kept beside them."""
+
+    bare: ClassVar[str | None] = "decay"
+
+    decay: float = option("How much of the average stays in each step.", 0.999, ge=0, lt=1)
+    warmup: bool = option("After n steps the decay is at most (1 + n) / (10 + n).", True)
+    start_step: int = option("The first step whose weights are averaged.", 1, ge=1)
+    evaluate: bool = option("Evaluate the averaged weights; generate and export then take them too.", True)
+
+
+class FreezeConfig(Section):
+    """Parameters that are not trained, or not yet."""
+
+    bare: ClassVar[str | None] = "match"
+
+    match: str = option("Regular expression searched in the parameter's name.")
+    until_step: int | None = option("Trained after this step; null beside until_epoch: null is never.", None, gt=0)
+    until_epoch: int | None = option("Trained after so many epochs.", None, gt=0)
+
+
+class CurriculumConfig(Section):
+    """Easy examples first: each epoch draws from a part of the data that grows, and never loses its easy examples."""
+
+    bare: ClassVar[str | None] = "difficulty"
+
+    difficulty: Literal["length", "lexical", "morphology"] = option(
+        "What makes an example hard: its length, its rare words, or its inflected words.", "length"
+    )
+    initial_difficulty: float = option("The easiest part of the data, with which training begins.", 0.3, gt=0, le=1)
+    final_difficulty: float = option("The part of the data at the end of the curriculum.", 1.0, gt=0, le=1)
+    num_epochs: int | None = option("Epochs until final_difficulty is reached; null is all of them.", None, gt=0)
+    pacing: Literal["linear", "root"] = option("How the part grows: evenly, or fast at first (square root).", "linear")
+
+
 class ValidationConfig(Section):
     """When and how the model is evaluated."""
 
@@ -161,6 +220,9 @@ class LoggingConfig(Section):
     tensorboard: bool = option("Write TensorBoard events to RUN/tensorboard.", True)
     wandb: bool = option("Log to Weights & Biases (see the section wandb).", False)
     trackers: tuple[str, ...] = option("Further trackers of accelerate by name (mlflow, comet_ml, ...).", ())
+    smoothing: float = option("Weight of the past in the smoothed losses; 0 leaves them out.", 0.98, ge=0, lt=1)
+    system_metrics: bool = option("Log memory in use, its pressure, and how busy the processors are.", True)
+    json_lines: bool = option("Say what is logged on the console as lines of JSON, for machines.", False)
     log_metrics: tuple[str, ...] | None = option("Only these names go to the trackers; null is all of them.", None)
     progress_bar: bool = option("Draw a progress bar where the console is a terminal.", True)
 
@@ -244,6 +306,11 @@ class TrainingConfig(Section):
     performance: PerformanceConfig = option("Speed and memory.", PerformanceConfig())
     distributed: DistributedConfig = option("Several processes.", DistributedConfig())
     profiling: bool | Literal["trace"] = option("Measure where the time goes.", False)
+    non_finite: NonFiniteConfig = option("Losses and gradients that are no numbers.", NonFiniteConfig())
+    memory: MemoryConfig = option("Before memory runs out, and when it has.", MemoryConfig())
+    ema: EmaConfig | None = option("A moving average of the weights; null keeps none.", None)
+    freeze: tuple[FreezeConfig, ...] = option("Parameters that are not trained, or not yet.", ())
+    curriculum: CurriculumConfig | None = option("Easy examples first; null takes all from the start.", None)
     eval_knobs: EvalKnobsConfig = option("Options of diarization.", EvalKnobsConfig())
     callbacks: tuple[Component, ...] = option("Further callbacks by name.", ())
 

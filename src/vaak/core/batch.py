@@ -27,12 +27,12 @@ class Batch:
     """Tensors whose first dimension is the row, and how many of each unit every row holds.
 
     ``counts["token"][i]`` is the number of tokens of row ``i`` that a loss is summed over, so that any subset of rows
-    knows its own counts. A row is one example, or several where a plan packs them.
+    knows its own counts. ``indices[i]`` are the examples of row ``i``: one, or several where a plan packs them.
     """
 
     tensors: dict[str, torch.Tensor]
     counts: dict[str, torch.Tensor]
-    indices: list[int] = field(default_factory=list)
+    indices: list[list[int]] = field(default_factory=list)
     extra: dict[str, Any] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> torch.Tensor:
@@ -65,6 +65,6 @@ class Batch:
         return Batch(
             {name: tensor[rows] for name, tensor in self.tensors.items()},
             {unit: counts[rows] for unit, counts in self.counts.items()},
-            self.indices,
+            self.indices[rows],
             self.extra,
         )

@@ -84,7 +84,8 @@ class Reader(torch.utils.data.Dataset[Microbatch]):
         batch = self.dataset.collate(kept) if kept else None
         if batch is not None:
             left_out = {skip.index for skip in skipped}
-            batch.indices = [index for row in address.rows for index in row if index not in left_out]
+            kept_rows = [[index for index in row if index not in left_out] for row in address.rows]
+            batch.indices = [row for row in kept_rows if row]
         return Microbatch(address, batch, skipped)
 
     def _example(self, epoch: int, index: int, skipped: list[Skip]) -> Any:

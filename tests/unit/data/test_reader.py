@@ -62,7 +62,7 @@ def test_another_epoch_seed_or_purpose_draws_otherwise():
 def test_rows_keep_the_order_of_the_address():
     batch = Reader(ToyDataset(8), ("data",), 0)[address(4, 1, 6)].batch
     assert batch is not None
-    assert batch.indices == [4, 1, 6]
+    assert batch.indices == [[4], [1], [6]]
     assert batch.num_rows == 3
 
 
@@ -86,7 +86,7 @@ def test_a_skipped_example_leaves_the_others_as_they_were():
     assert clean is not None
     assert read.batch is not None
     assert read.batch["inputs"].equal(clean["inputs"])
-    assert read.batch.indices == [4, 6]
+    assert read.batch.indices == [[4], [6]]
     assert read.skipped == [Skip(0, 5, "toy.txt line 6", "ValueError: the file is torn")]
 
 
