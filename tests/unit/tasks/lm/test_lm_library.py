@@ -167,7 +167,7 @@ def test_a_loader_has_each_epoch_its_own_order_and_every_document(parts):
     _, tokenizer, train, valid, _ = parts
     first, second = list(train), list(train)
     assert len(first) == len(second) == len(train)
-    order = [[index for batch in epoch for index in batch.indices] for epoch in (first, second)]
+    order = [[index for batch in epoch for row in batch.indices for index in row] for epoch in (first, second)]
     assert order[0] != order[1]
     assert sorted(order[0]) == sorted(order[1]) == list(range(len(train.dataset.lengths)))
     batch = next(iter(valid))
