@@ -16,7 +16,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Vaak needs Python 3.11 or newer: make PYTHON=python3.11 …")'
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check $(TORCH)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[hf,wandb,test,dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[hf,wandb,plot,test,dev]'
 	@touch $(READY)
 
 train: setup
@@ -31,7 +31,7 @@ test-slow: setup
 	OMP_NUM_THREADS=1 HYPOTHESIS_PROFILE=search $(BIN)/pytest -n 2 -m "not slow" $$(grep -rl "from hypothesis" tests)
 
 bench: setup
-	for name in startup loop checkpoint plans; do $(BIN)/python benchmarks/$$name.py || exit 1; done
+	for name in startup engine checkpoint plans; do $(BIN)/python benchmarks/$$name.py || exit 1; done
 
 lint: setup
 	$(BIN)/ruff check .

@@ -1,8 +1,9 @@
-"""Seconds, memory and padding of planning ten million examples, by kind of plan.
+"""Seconds, memory and padding of planning ten million examples, by kind of plan, without and with a curriculum.
 
     python benchmarks/plans.py [examples]
 
-Each kind runs in a process of its own; memory is the peak of resident memory over what was held before planning.
+Each kind runs in a process of its own; memory is the peak of resident memory over what was held before planning. The
+epoch of a curriculum is its first, of more than two passes over a growing part of the examples.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ import resource
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
-KINDS = ("fixed", "bucketed", "packed", "stratified")
+BATCHES = ("fixed", "bucketed", "packed", "stratified")
+KINDS = (*BATCHES, *(f"{kind}-curriculum" for kind in BATCHES))
 WIDEST_ROW = 2048
 
 
@@ -20,26 +23,35 @@ def measure(kind: str, num_examples: int) -> str:
     """One line of the table: making the planner, and planning one epoch."""
     import numpy as np
 
-    from vaak.config.training import BatchingConfig
-    from vaak.data.plans import make_planner
+    from vaak.config.training import BatchingConfig, CurriculumConfig, TrainingConfig
+    from vaak.data.plans import training_planner
 
     rng = np.random.default_rng(0)
     lengths = np.empty(num_examples, np.int64)
     for part in np.array_split(lengths, 100):
         part[:] = np.clip(rng.lognormal(5.0, 0.6, len(part)), 1, WIDEST_ROW)
     strata = rng.integers(0, 10, num_examples, dtype=np.int8)
-    batching = BatchingConfig(type=kind, max_tokens=16384) if kind == "bucketed" else BatchingConfig(type=kind)
+    difficulties = rng.normal(size=num_examples)
+    dataset = SimpleNamespace(
+        lengths=lengths, strata=strata, row_capacity=WIDEST_ROW, difficulty=lambda measure: difficulties
+    )
+    batches, *curriculum = kind.split("-")
+    config = TrainingConfig(
+        batching=BatchingConfig(type=batches, max_tokens=16384 if batches == "bucketed" else None),
+        batch_size=32,
+        curriculum=CurriculumConfig(difficulty="lexical", num_epochs=10) if curriculum else None,
+    )
     before = peak_mebibytes()
 
     started = time.perf_counter()
-    planner = make_planner(batching, lengths=lengths, strata=strata, batch_size=32, row_capacity=WIDEST_ROW, seed=1)
+    planner = training_planner(config, dataset)
     made = time.perf_counter()
     plan = planner.plan(0)
     planned = time.perf_counter()
 
     peak = peak_mebibytes() - before
     waste = plan.padding_waste(lengths)
-    return f"{kind:<12}{made - started:>10.2f}{planned - made:>10.2f}{peak:>10.0f}{len(plan):>14,}{waste:>10.2%}"
+    return f"{kind:<22}{made - started:>10.2f}{planned - made:>10.2f}{peak:>10.0f}{len(plan):>14,}{waste:>10.2%}"
 
 
 def peak_mebibytes() -> float:
@@ -53,7 +65,7 @@ def main() -> None:
         return
     num_examples = sys.argv[1] if len(sys.argv) > 1 else "10000000"
     print(f"{int(num_examples):,} examples")
-    print(f"{'kind':<12}{'make, s':>10}{'epoch, s':>10}{'peak, MiB':>10}{'microbatches':>14}{'waste':>10}", flush=True)
+    print(f"{'kind':<22}{'make, s':>10}{'epoch, s':>10}{'peak, MiB':>10}{'microbatches':>14}{'waste':>10}", flush=True)
     for kind in KINDS:
         subprocess.run([sys.executable, __file__, kind, num_examples], check=True)
 

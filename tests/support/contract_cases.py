@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from vaak.config.catalog import task_class
+from vaak.config.load import load
+from vaak.config.yaml_writer import yaml_text
 from vaak.core.batch import Batch
+from vaak.core.task import Task
+from vaak.testing import Case
 
 
 @dataclass(frozen=True)
-class Case:
-    """A task in its smallest form.
-
-    ``options`` is the YAML beside ``task:``; ``counted`` counts a batch's units in another way than the task does;
-    ``inputs`` are for ``predict``, none where the task predicts nothing.
-    """
+class TaskCase:
+    """A task in its smallest form: the YAML beside ``task:`` and ``training:``, and what the checks need to know."""
 
     task: str
     options: dict[str, Any]
-    counted: Callable[[Batch], dict[str, float]]
-    inputs: tuple[Any, ...] = ()
-    learning_rate: float = 0.01
     training: dict[str, Any] = field(default_factory=dict)
+    about: dict[str, Any] = field(default_factory=dict)
+
+    def prepared(self, folder: Path) -> Case:
+        """The case, its data prepared in ``folder``."""
+        file = folder / "case.yml"
+        file.write_text(yaml_text({"task": self.task, **self.options, "training": self.training}))
+        experiment = load([file]).experiment
+
+        def make_task() -> Task:
+            task: Task = task_class(self.task)(experiment, folder, folder)
+            task.prepare()
+            return task
+
+        return Case(make_task, training=self.training, **self.about)
 
 
 def _tokens_and_examples(batch: Batch) -> dict[str, float]:
@@ -34,15 +46,17 @@ def _tokens_and_examples(batch: Batch) -> dict[str, float]:
     }
 
 
-def _language_model(*, model: dict[str, Any] | None = None, inputs: tuple[str, ...] = (), **rest: Any) -> Case:
-    data = {
-        "corpus": {"type": "grammar", "num_sentences": 120},
-        "tokenizer": {"type": "character"},
-        "max_length": 40,
-        **rest.pop("data", {}),
-    }
+def _language_model(
+    *,
+    model: dict[str, Any] | None = None,
+    data: dict[str, Any] | None = None,
+    inputs: tuple[str, ...] = (),
+    training: dict[str, Any] | None = None,
+) -> TaskCase:
+    corpus = {"corpus": {"type": "grammar", "num_sentences": 120}, "tokenizer": {"type": "character"}, "max_length": 40}
     sizes = {"d_model": 32, "num_layers": 2, "num_heads": 2, "dropout": 0.1, **(model or {})}
-    return Case("lm", {"model": sizes, "data": data}, _tokens_and_examples, inputs, **rest)
+    about = {"counted": _tokens_and_examples, "inputs": inputs}
+    return TaskCase("lm", {"model": sizes, "data": corpus | (data or {})}, training or {}, about)
 
 
 CASES = {

@@ -143,6 +143,9 @@ class ToyTask:
     def meters(self, split: str) -> ToyMeters:
         return ToyMeters() if self.scripted is None else ScriptedMeters(next(self.scripted))
 
+    def show(self, batch: Batch) -> list[str]:
+        return [" ".join(map(str, row)) for row in batch["inputs"].tolist()]
+
     def predict(self, model: nn.Module, inputs: Iterable[Any]) -> Iterable[Any]:
         return (model(tokens).argmax(-1) for tokens in inputs)
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import logging
+import time
 from typing import Any
 
 from vaak.core.callback import Callback
 from vaak.core.report import StepReport
 from vaak.engine.records import Record
 
-log = logging.getLogger("vaak")
+log = logging.getLogger("vaak.console")
+"""Below ``vaak``, so that a console of JSON lines, which has the records already, can leave these out."""
+
+REDRAW_SECONDS = 0.1
 
 
 class ConsoleCallback(Callback):
@@ -22,6 +26,7 @@ class ConsoleCallback(Callback):
         self.progress: Any = None
         self.total_steps = 0
         self.loss = float("nan")
+        self.next_redraw = 0.0
 
     def on_fit_start(self, trainer: Any) -> None:
         from vaak.callbacks.progress import start_progress
@@ -31,7 +36,8 @@ class ConsoleCallback(Callback):
         trainer.records.subscribe(self.say)
 
     def on_step_end(self, trainer: Any, report: StepReport) -> None:
-        if self.progress is not None:
+        if self.progress is not None and time.monotonic() >= self.next_redraw:  # a step can be quicker than the bar
+            self.next_redraw = time.monotonic() + REDRAW_SECONDS
             shown = {"loss": f"{self.loss:.4f}", "learning_rate": f"{report.learning_rate:.2e}"}
             self.progress.update(0, completed=report.step, **shown)
 

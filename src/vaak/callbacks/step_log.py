@@ -10,8 +10,16 @@ from typing import Any
 
 import torch
 
+from vaak.callbacks.smoothing import Smoothed
 from vaak.core.callback import Callback
 from vaak.core.report import StepReport
+
+MOST_UNREAD = 256  # reports that are kept back; each holds tensors
+
+
+def is_logged(trainer: Any, step: int, every: int) -> bool:
+    """Whether a step is logged: every so many, the first and the last one."""
+    return step % every == 0 or step == 1 or step == trainer.total_steps
 
 
 class Tally:
@@ -27,28 +35,27 @@ class Tally:
 
     def means(self, weights: dict[str, float]) -> dict[str, float]:
         """Each loss over its count, and ``loss``, their weighted sum."""
-        parts = {name: total / count for name, (total, count) in self.sums.items() if count}
-        return {"loss": sum(weights.get(name, 1.0) * mean for name, mean in parts.items()), **parts}
+        return with_total({name: total / count for name, (total, count) in self.sums.items() if count}, weights)
 
 
 class StepLogCallback(Callback):
-    """Writes step, evaluation and epoch records."""
+    """Writes step, evaluation and epoch records. ``smoothing`` is the weight of the past in smoothed losses, if any."""
 
-    def __init__(self, every: int = 50) -> None:
+    def __init__(self, every: int = 50, smoothing: float = 0.0) -> None:
         self.every = every
         self.unread: list[StepReport] = []
-        self.window, self.epoch = Tally(), Tally()
-        self.seconds, self.counts, self.overflows = 0.0, dict[str, float](), 0
+        self.window, self.epoch, self.smoothed = Tally(), Tally(), Smoothed(smoothing)
+        self.seconds, self.counts = 0.0, dict[str, float]()
+        self.skipped = {"overflow": 0, "non_finite": 0}
 
     def on_step_end(self, trainer: Any, report: StepReport) -> None:
         self.unread.append(report)
-        self.seconds += report.seconds
-        for unit, count in report.counts.items():
-            self.counts[unit] = self.counts.get(unit, 0.0) + count
-        if report.step % self.every == 0 or report.step == 1 or report.step == trainer.total_steps:
+        if is_logged(trainer, report.step, self.every):
             self._read()
             trainer.record("step", self._step_values(trainer, report))
             self.window, self.seconds, self.counts = Tally(), 0.0, {}
+        elif len(self.unread) == MOST_UNREAD:
+            self._read()
 
     def on_evaluate_end(self, trainer: Any, metrics: dict[str, float]) -> None:
         trainer.record("evaluation", {"scheduled": trainer.scheduled_evaluation, **metrics})
@@ -64,31 +71,56 @@ class StepLogCallback(Callback):
     def _read(self) -> None:
         """Add up the reports not yet read: one wait for the device, however many there are."""
         for report, means in zip(self.unread, _floats([report.losses for report in self.unread]), strict=True):
-            for name, unit in report.units.items():
-                for tally in (self.window, self.epoch):
-                    tally.add(name, means[name], report.counts.get(unit, 0.0))
-            self.overflows += report.skipped
+            self._add(report, means)
         self.unread = []
 
+    def _add(self, report: StepReport, means: dict[str, float]) -> None:
+        self.seconds += report.seconds
+        for unit, count in report.counts.items():
+            self.counts[unit] = self.counts.get(unit, 0.0) + count
+        for name, unit in report.units.items():
+            count = report.counts.get(unit, 0.0)
+            self.window.add(name, means[name], count)
+            self.epoch.add(name, means[name], count)
+            if count and self.smoothed.decay:
+                self.smoothed.add(name, means[name])
+        if report.skipped is not None:
+            self.skipped[report.skipped] += 1
+
     def _step_values(self, trainer: Any, report: StepReport) -> dict[str, Any]:
-        values: dict[str, Any] = {**self.window.means(trainer.loss_weights), "learning_rate": report.learning_rate}
-        values["gradient_norm"] = float(report.gradient_norm)
+        values: dict[str, Any] = self.window.means(trainer.loss_weights)
+        if smoothed := self.smoothed.means():
+            means = with_total(smoothed, trainer.loss_weights)
+            values |= {f"smoothed_{name}": mean for name, mean in means.items()}
+        values |= {"learning_rate": report.learning_rate, "gradient_norm": float(report.gradient_norm)}
+        if report.loss_scale is not None:
+            values |= {"loss_scale": report.loss_scale, "overflows": self.skipped["overflow"]}
+        if self.skipped["non_finite"]:
+            values["non_finite_steps"] = self.skipped["non_finite"]
         values["clock"] = {"seconds": round(self.seconds, 4)} | {
             f"{unit}s_per_second": round(count / self.seconds, 1)
             for unit, count in self.counts.items()
             if count and self.seconds
         }
-        if report.loss_scale is not None:
-            values |= {"loss_scale": report.loss_scale, "overflows": self.overflows}
         return values
 
     def state_dict(self) -> dict[str, Any]:
         self._read()
-        return {"window": self.window.sums, "epoch": self.epoch.sums, "overflows": self.overflows}
+        tallies = {"window": self.window.sums, "epoch": self.epoch.sums, "smoothed": self.smoothed.sums}
+        return {**tallies, "skipped": self.skipped}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.window, self.epoch = Tally(state["window"]), Tally(state["epoch"])
-        self.overflows = state["overflows"]
+        self.smoothed.sums, self.skipped = state["smoothed"], state["skipped"]
+
+
+def with_total(parts: dict[str, float], weights: dict[str, float]) -> dict[str, float]:
+    """``loss``, the weighted sum of all losses, and each of them.
+
+    >>> with_total({"main": 2.0, "z_loss": 3.0}, {"z_loss": 0.1})
+    {'loss': 2.3, 'main': 2.0, 'z_loss': 3.0}
+    """
+    return {"loss": sum(weights.get(name, 1.0) * mean for name, mean in parts.items()), **parts}
 
 
 def _floats(losses: list[dict[str, torch.Tensor]]) -> list[dict[str, float]]:

@@ -4,31 +4,34 @@ from __future__ import annotations
 
 from typing import Any
 
-from vaak.callbacks.tracked import numbers
-from vaak.core.callback import Callback
-from vaak.engine.records import Record
+from vaak.callbacks.event_file import EventFile
+from vaak.callbacks.tracked import Tracker, numbers
+from vaak.engine.records import Record, read_newest_records
 
 
-class TensorBoardCallback(Callback):
-    """Writes RUN/tensorboard; points beyond the place where the run begins or goes on are purged."""
+class TensorBoardCallback(Tracker):
+    """Writes RUN/tensorboard; what it has beyond the place where the run begins or goes on is purged.
 
-    main_process_only = True
+    A run may have gone on at the very step where it goes on again (its evaluation was left to it, and then it was
+    killed). So that step is purged too, and what ``metrics.jsonl`` kept of it is written anew.
+    """
+
+    name = "TensorBoard"
 
     def __init__(self, only: tuple[str, ...] | None = None) -> None:
-        self.only = only
-        self.writer: Any = None
+        super().__init__(only)
+        self.file: EventFile | None = None
 
-    def on_fit_start(self, trainer: Any) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
-        folder = str(trainer.directory / "tensorboard")
-        self.writer = SummaryWriter(folder, purge_step=trainer.position.step + 1)
-        trainer.records.subscribe(self.write)
+    def open(self, trainer: Any) -> None:
+        step = trainer.position.step
+        self.file = EventFile(trainer.directory / "tensorboard", first_step=step)
+        for record in read_newest_records(trainer.records.path, step):
+            self.write(record)
 
     def write(self, record: Record) -> None:
-        for name, value in numbers(record, self.only).items():
-            self.writer.add_scalar(name, value, record["step"])
+        if self.file is not None:
+            self.file.add_scalars(record["step"], numbers(record, self.only))
 
-    def on_fit_end(self, trainer: Any, reason: str) -> None:
-        if self.writer is not None:
-            self.writer.close()
+    def close(self) -> None:
+        if self.file is not None:
+            self.file.close()

@@ -4,30 +4,34 @@ from __future__ import annotations
 
 from typing import Any
 
-from vaak.callbacks.tracked import numbers
-from vaak.core.callback import Callback
-from vaak.engine.ranks import accelerate_trackers
+from vaak.callbacks.tracked import Tracker, numbers
+from vaak.engine.ranks import accelerate_tracker
 from vaak.engine.records import Record
 
 
-class TrackersCallback(Callback):
-    """Hands every record to trackers of accelerate."""
+class AccelerateTrackerCallback(Tracker):
+    """Hands every record to a tracker of accelerate.
 
-    main_process_only = True
+    Raises UserError where there is none of this name, or it isn't installed.
+    """
 
-    def __init__(self, names: tuple[str, ...], config: dict[str, Any], only: tuple[str, ...] | None = None) -> None:
-        self.names, self.config, self.only = names, config, only
-        self.trackers: list[Any] = []
+    def __init__(self, name: str, config: dict[str, Any], only: tuple[str, ...] | None = None) -> None:
+        super().__init__(only)
+        self.name = name
+        self.config = config
+        self.kind = accelerate_tracker(name)
+        self.tracker: Any = None
 
-    def on_fit_start(self, trainer: Any) -> None:
-        directory = trainer.directory
-        self.trackers = accelerate_trackers(self.names, directory.name, str(directory), self.config)
-        trainer.records.subscribe(self.write)
+    def open(self, trainer: Any) -> None:
+        folder = {"logging_dir": str(trainer.directory)} if self.kind.requires_logging_directory else {}
+        self.tracker = self.kind(trainer.directory.name, **folder)
+        if hasattr(self.tracker, "start"):
+            self.tracker.start()
+        self.tracker.store_init_configuration(self.config)
 
     def write(self, record: Record) -> None:
-        for tracker in self.trackers:
-            tracker.log(numbers(record, self.only), step=record["step"])
+        self.tracker.log(numbers(record, self.only), step=record["step"])
 
-    def on_fit_end(self, trainer: Any, reason: str) -> None:
-        for tracker in self.trackers:
-            tracker.finish()
+    def close(self) -> None:
+        if self.tracker is not None:
+            self.tracker.finish()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -20,6 +21,19 @@ OptionalArguments = Annotated[
     typer.Argument(metavar="[FILE… key=value…]", help="YAML files, the later over the earlier, and options over them."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+class WhichWeights(StrEnum):
+    """The weights of a run that there may be."""
+
+    auto = "auto"
+    own = "own"
+    average = "average"
+
+
+Weights = Annotated[
+    WhichWeights, typer.Option("--weights", help="own, or their average (training.ema); auto: those the run evaluated.")
+]
 TaskName = Annotated[str, typer.Option(help="The task whose options are meant.")]
 
 

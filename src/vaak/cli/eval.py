@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from vaak.cli.config import AsJson, files_and_overrides
+from vaak.cli.config import AsJson, Weights, WhichWeights, files_and_overrides
 
 
 def evaluate(
@@ -22,6 +22,7 @@ def evaluate(
     split: Annotated[list[str] | None, typer.Option(help="What to evaluate on; may be given again.")] = None,
     output_dir: Annotated[Path | None, typer.Option(help="Write evaluation.json there.")] = None,
     device: Annotated[str, typer.Option(help="auto, cuda, mps or cpu.")] = "auto",
+    weights: Weights = WhichWeights.auto,
     as_json: AsJson = False,
 ) -> None:
     """Evaluate a run in fp32 and print its figures with the protocol they were made under.
@@ -39,7 +40,7 @@ def evaluate(
     except OSError as error:
         raise UserError(f"--output-dir {output_dir} can't be made: {error.strerror}") from error
     files, overrides = files_and_overrides(arguments or [])
-    report = evaluate_run(run, [Path(file) for file in files], overrides, split or ["valid"], device)
+    report = evaluate_run(run, [Path(file) for file in files], overrides, split or ["valid"], device, weights)
     if output_dir is not None:
         write_json(output_dir / "evaluation.json", report)
     if as_json:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from vaak.cli.config import AsJson
+from vaak.cli.config import AsJson, Weights, WhichWeights
 
 
 class Format(StrEnum):
@@ -22,6 +22,7 @@ def export(
     run: Annotated[Path, typer.Argument(help="A run (its best checkpoint) or a checkpoint.")],
     format: Annotated[Format, typer.Option(help="hf: a folder for transformers' AutoModelForCausalLM.")] = Format.hf,
     output: Annotated[Path | None, typer.Option(help="The folder to write; not given, RUN/export/FORMAT.")] = None,
+    weights: Weights = WhichWeights.auto,
     as_json: AsJson = False,
 ) -> None:
     """Write a run for other software.
@@ -31,7 +32,7 @@ def export(
     from vaak.core.errors import UserError
     from vaak.runs.opened import open_run
 
-    opened = open_run(run, device="cpu")
+    opened = open_run(run, device="cpu", weights=weights)
     writer = getattr(opened.task, f"export_{format.value}", None)
     if writer is None:
         raise UserError(f"a run of task {opened.experiment.task} can't be exported as {format.value}")

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from vaak.cli.config import AsJson
+from vaak.cli.config import AsJson, Weights, WhichWeights
 
 
 def generate(
@@ -25,6 +25,7 @@ def generate(
     samples: Annotated[int, typer.Option(min=1, help="How many continuations.")] = 1,
     seed: Annotated[int, typer.Option(help="The same seed gives the same text.")] = 0,
     device: Annotated[str, typer.Option(help="auto, cuda, mps or cpu.")] = "auto",
+    weights: Weights = WhichWeights.auto,
     as_json: AsJson = False,
 ) -> None:
     """Continue a text, printing it as it comes.
@@ -34,7 +35,7 @@ def generate(
     from vaak.core.errors import UserError
     from vaak.runs.opened import open_run
 
-    opened = open_run(run, device=device)
+    opened = open_run(run, device=device, weights=weights)
     if opened.experiment.task != "lm":
         raise UserError(f"{run} is a run of task {opened.experiment.task}; only a language model (lm) generates text")
     options = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "repetition_penalty": repetition_penalty}

@@ -22,7 +22,12 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "eval": ("vaak.cli.eval:evaluate", "Evaluate a run or a checkpoint."),
     "generate": ("vaak.cli.generate:generate", "Continue a text with a trained language model."),
     "export": ("vaak.cli.export:export", "Write a run in another format."),
+    "find-batch-size": ("vaak.cli.find_batch_size:find_batch_size", "Find the largest batch that fits in memory."),
+    "replay": ("vaak.cli.replay:replay", "Take a past step of a run again and look at it."),
     "runs": ("vaak.cli.runs:runs", "List runs with state, step, best metric and time."),
+    "find-lr": ("vaak.cli.find_lr:find_lr", "Try learning rates and suggest one."),
+    "check-gradients": ("vaak.cli.check_gradients:check_gradients", "Compare gradients with finite differences."),
+    "doctor": ("vaak.cli.doctor:doctor", "Say what this machine has and what would train on it."),
     "config": ("vaak.cli.config:app", "Check and show configurations."),
 }
 """Name → where the command is (a function, or a typer app of several) and the line that stands for it in the help."""

@@ -1,21 +1,26 @@
-"""``vaak runs``: the runs of a folder, how they stand and how good they are."""
+"""``vaak runs``: the runs of a folder, how they stand, how good they are, and how those that ended early go on."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from vaak.cli.config import AsJson
+
+if TYPE_CHECKING:
+    from vaak.runs.listing import RunSummary
+
+HEADER = ("run", "state", "step", "checkpoint", "best", "time")
 
 
 def runs(
     folder: Annotated[Path, typer.Argument(help="Where to look.")] = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
-    """List runs with state, step, best metric and time, the one last written first.
+    """List runs with state, step, best metric and time, the one last written first; and how to go on with them.
 
     Example: vaak runs runs
     """
@@ -28,11 +33,20 @@ def runs(
     if not found:
         print(f"no runs in {folder}")
         return
-    rows = [("run", "state", "step", "best", "time")]
-    for run in found:
-        steps = f"{run.step}/{run.total_steps}" if run.total_steps else str(run.step)
-        minutes, seconds = divmod(round(run.seconds), 60)
-        rows.append((run.name, run.state, steps, run.best, f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"))
-    widths = [max(len(row[column]) for row in rows) for column in range(5)]
+    rows = [HEADER, *(_row(run) for run in found)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    for run in found:
+        for damage in run.damaged:
+            print(f"{run.name}: {damage}")
+        if run.go_on is not None:
+            why = f" ({run.reason})" if run.reason else ""
+            print(f"{run.name}: {run.state}{why}; go on from step {run.checkpoint} with: {run.go_on}")
+
+
+def _row(run: RunSummary) -> tuple[str, ...]:
+    steps = f"{run.step}/{run.total_steps}" if run.total_steps else str(run.step)
+    checkpoint = "-" if run.checkpoint is None else str(run.checkpoint)
+    minutes, seconds = divmod(round(run.seconds), 60)
+    return run.name, run.state, steps, checkpoint, run.best, f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from vaak.cli.config import Arguments, AsJson, files_and_overrides
+from vaak.cli.config import Arguments, files_and_overrides
 
 
 def train(
@@ -18,7 +18,9 @@ def train(
     trust_code: Annotated[
         bool, typer.Option("--trust-code", help="Train a run again that brings code of its own, and execute it.")
     ] = False,
-    as_json: AsJson = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Say everything in lines of JSON, as training.logging.json_lines=true does.")
+    ] = False,
 ) -> None:
     """Train what the YAML files say, and print the results and where the run is.
 
@@ -27,10 +29,12 @@ def train(
     files, overrides = files_and_overrides(arguments)
     if resume is not None:
         overrides.append(f'training.checkpoint.resume="{resume}"')
-    run_training(files, overrides, as_json, trust_code)
+    if as_json:
+        overrides.append("training.logging.json_lines=true")
+    run_training(files, overrides, trust_code)
 
 
-def run_training(files: list[str], overrides: list[str], as_json: bool = False, trust_code: bool = False) -> None:
+def run_training(files: list[str], overrides: list[str], trust_code: bool = False) -> None:
     """Load, train, and say how it ended. A run's own code is executed only with ``trust_code``."""
     from vaak.config.load import load
 
@@ -46,4 +50,4 @@ def run_training(files: list[str], overrides: list[str], as_json: bool = False, 
 
     outcome = train_run(loaded)
     if outcome.is_main:
-        print_outcome(outcome, as_json)
+        print_outcome(outcome, loaded.experiment.training.logging.json_lines)

@@ -45,8 +45,11 @@ LOSSES: dict[str, str] = {
 CALLBACKS: dict[str, str] = {
     "early_stopping": "vaak.callbacks.early_stopping:EarlyStoppingCallback",
     "feature_redraw": "vaak.callbacks.feature_redraw:FeatureRedrawCallback",
+    "interbatch_profiler": "vaak.callbacks.interbatch_profiler:InterbatchProfiler",
     "lr_monitor": "vaak.callbacks.lr_monitor:LRMonitorCallback",
     "gradient_clipping": "vaak.callbacks.gradient_clipping:GradientClippingCallback",
+    "memory_manager": "vaak.callbacks.memory_manager:AdaptiveMemoryManager",
+    "trace": "vaak.callbacks.trace:TraceCallback",
 }
 """Short names for training.callbacks."""
 

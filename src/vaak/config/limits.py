@@ -23,6 +23,7 @@ def impossible(experiment: Experiment[Any, Any]) -> Iterator[tuple[str, str]]:
         yield "training.distributed.backend", f"nccl needs CUDA, and device is {training.device}; expected gloo or null"
     if experiment.task == "lm" and training.batching.max_duration is not None:
         yield "training.batching.max_duration", "text has no duration in seconds; expected training.batching.max_tokens"
+    yield from _impossible_curriculum(experiment)
     if training.scheduler.warmup_steps and training.scheduler.warmup_ratio is not None:
         yield "training.scheduler.warmup_ratio", "given beside warmup_steps; give one of them"
     if training.validation.interval is None and training.validation.interval_epochs is None:
@@ -32,12 +33,27 @@ def impossible(experiment: Experiment[Any, Any]) -> Iterator[tuple[str, str]]:
             yield "training.scheduler.type", "plateau needs evaluations; give validation.interval or interval_epochs"
 
 
+def _impossible_curriculum(experiment: Experiment[Any, Any]) -> Iterator[tuple[str, str]]:
+    curriculum = experiment.training.curriculum
+    if curriculum is None:
+        return
+    if curriculum.final_difficulty < curriculum.initial_difficulty:
+        yield (
+            "training.curriculum.final_difficulty",
+            f"is below initial_difficulty ({curriculum.initial_difficulty}); easy examples are never dropped",
+        )
+    if curriculum.difficulty == "length" and getattr(experiment.data, "layout", None) == "stream":
+        yield (
+            "training.curriculum.difficulty",
+            "windows of a stream are all equally long; expected lexical or morphology, or data.layout: document",
+        )
+
+
 def without_effect(experiment: Experiment[Any, Any]) -> Iterator[tuple[str, str]]:
     """Dotted keys that do nothing in this run, each with what happens instead."""
     training = experiment.training
     if experiment.task != "diarization":
         yield "training.eval_knobs", f"options of diarization; the task {experiment.task} does not read them"
-    yield "training.profiling", "profiling isn't built yet; training goes on without it"
     yield "training.feature_redraw_interval", _NO_PERFORMER
     yield "training.fixed_projection", _NO_PERFORMER
     if training.mixed_precision != "fp16":
@@ -53,6 +69,9 @@ def without_effect(experiment: Experiment[Any, Any]) -> Iterator[tuple[str, str]
 def remarks(experiment: Experiment[Any, Any]) -> Iterator[tuple[str, str]]:
     """Dotted keys that do something else than one may think, each with what happens."""
     training = experiment.training
+    curriculum = training.curriculum
+    if curriculum is not None and training.max_steps is None and (curriculum.num_epochs or 0) > training.epochs:
+        yield "training.curriculum.num_epochs", f"training ends before it, after {training.epochs} epochs"
     if not training.performance.persistent_workers:
         yield (
             "training.performance.persistent_workers",

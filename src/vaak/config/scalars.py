@@ -63,7 +63,7 @@ def expand(text: str, environment: Mapping[str, str]) -> str:
             return "${"
         if name is None:
             raise ValueError("a variable is written ${NAME} or ${NAME:-default}, and ${ itself is written $${")
-        if _SECRET_WORDS & set(name.upper().split("_")):
+        if looks_secret(name):
             raise ValueError(
                 f"${{{name}}} looks like a secret, and a configuration is shown and stored with the run; "
                 "leave it in the environment only"
@@ -77,3 +77,12 @@ def expand(text: str, environment: Mapping[str, str]) -> str:
         raise ValueError(f"the environment variable {name} is not set; set it, or write ${{{name}:-default}}")
 
     return _VARIABLE.sub(value_of, text)
+
+
+def looks_secret(name: str) -> bool:
+    """Whether an environment variable of this name holds a secret, so that its value is never shown.
+
+    >>> looks_secret("WANDB_API_KEY"), looks_secret("WANDB_MODE")
+    (True, False)
+    """
+    return bool(_SECRET_WORDS & set(name.upper().split("_")))

@@ -159,7 +159,9 @@ class FreezeConfig(Section):
 
     match: str = option("Regular expression searched in the parameter's name.")
     until_step: int | None = option("Trained after this step; null beside until_epoch: null is never.", None, gt=0)
-    until_epoch: int | None = option("Trained after so many epochs.", None, gt=0)
+    until_epoch: int | None = option(
+        "Trained after so many epochs; beside until_step, after the first of both.", None, gt=0
+    )
 
 
 class CurriculumConfig(Section):
@@ -170,7 +172,7 @@ class CurriculumConfig(Section):
     difficulty: Literal["length", "lexical", "morphology"] = option(
         "What makes an example hard: its length, its rare words, or its inflected words.", "length"
     )
-    initial_difficulty: float = option("The easiest part of the data, with which training begins.", 0.3, gt=0, le=1)
+    initial_difficulty: float = option("The easiest part of the data, with which training begins.", 0.3, ge=0.01, le=1)
     final_difficulty: float = option("The part of the data at the end of the curriculum.", 1.0, gt=0, le=1)
     num_epochs: int | None = option("Epochs until final_difficulty is reached; null is all of them.", None, gt=0)
     pacing: Literal["linear", "root"] = option("How the part grows: evenly, or fast at first (square root).", "linear")

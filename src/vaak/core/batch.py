@@ -27,7 +27,8 @@ class Batch:
     """Tensors whose first dimension is the row, and how many of each unit every row holds.
 
     ``counts["token"][i]`` is the number of tokens of row ``i`` that a loss is summed over, so that any subset of rows
-    knows its own counts. ``indices[i]`` are the examples of row ``i``: one, or several where a plan packs them.
+    knows its own counts. ``indices[i]`` are the examples of row ``i``: one, or several where a plan packs them. In
+    ``extra`` is what isn't a tensor: a list has an entry for each row, anything else is of the whole batch.
     """
 
     tensors: dict[str, torch.Tensor]
@@ -58,6 +59,8 @@ class Batch:
 
     def split(self, pieces: int) -> list[Batch]:
         """At most ``pieces`` batches of consecutive rows whose losses and counts add up to this one's."""
+        if pieces == 1:
+            return [self]
         size = -(-self.num_rows // pieces)
         return [self._rows(slice(start, start + size)) for start in range(0, self.num_rows, size)]
 
@@ -66,5 +69,5 @@ class Batch:
             {name: tensor[rows] for name, tensor in self.tensors.items()},
             {unit: counts[rows] for unit, counts in self.counts.items()},
             self.indices[rows],
-            self.extra,
+            {name: value[rows] if isinstance(value, list) else value for name, value in self.extra.items()},
         )

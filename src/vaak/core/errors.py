@@ -15,3 +15,7 @@ class CheckpointError(UserError):
 
 class DataError(UserError):
     """Input data that can't be read or used; the message names the file and line."""
+
+
+class NonFiniteError(UserError):
+    """A loss or a gradient is not a finite number; the weights are those of the step before."""

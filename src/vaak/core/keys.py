@@ -4,6 +4,7 @@
     model       draw_key("model", seed, step, microbatch, piece)
     evaluation  draw_key("evaluation", seed, split, index)
     plan        draw_key("plan", seed, epoch)
+    curriculum  draw_key("curriculum", seed, epoch, scheduler)
 
 Keys have 32 bits because torch's CPU generator keeps no more of a seed.
 """

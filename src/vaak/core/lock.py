@@ -1,16 +1,19 @@
 """Locks between processes that a crash releases.
 
-They are POSIX record locks: the kernel releases them when the process ends however it ends, and, unlike those of flock,
-a worker process that outlives its parent never inherits one. A process that opens and closes a lock's file anywhere
-loses its own lock on it, so only who doesn't hold it may ask for it.
+They are POSIX record locks: the kernel releases them when the process ends however it ends, and, unlike those of flock
+and of open file descriptions, a worker process that outlives its parent never inherits one. Their trap: a process that
+closes any file that it opened on a lock's file loses its own lock. So we remember which we hold, and never open those
+again.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 try:
     import fcntl
@@ -19,34 +22,68 @@ except ImportError:  # not on Windows
 
 ASK_AGAIN_SECONDS = 0.05
 
+_held: dict[tuple[int, int], int] = {}
+"""Device and inode of a lock's file, and the process that took the lock: a fork inherits this, but no lock."""
+
 
 @contextlib.contextmanager
 def locked(path: Path, patience: float | None = None) -> Iterator[None]:
     """Hold the lock of the file ``path``, which is made if it isn't there; wait for it ``patience`` seconds at most.
 
-    Raises BlockingIOError where another process still holds it then.
+    Raises BlockingIOError where it is still held then, be it by this process.
     """
-    with open(path, "a+b") as file:
-        begun = time.monotonic()
-        while fcntl is not None:
-            try:
-                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError as error:
-                if patience is not None and time.monotonic() - begun >= patience:
-                    raise BlockingIOError(f"{path} is locked by another process") from error
-                time.sleep(ASK_AGAIN_SECONDS)
-        yield
+    begun = time.monotonic()
+    while (file := _taken(path)) is None:
+        if patience is not None and time.monotonic() - begun >= patience:
+            raise BlockingIOError(f"{path} is locked by another process")
+        time.sleep(ASK_AGAIN_SECONDS)
+    with file:
+        about = os.fstat(file.fileno())
+        _held[about.st_dev, about.st_ino] = os.getpid()
+        try:
+            yield
+        finally:
+            del _held[about.st_dev, about.st_ino]
 
 
 def is_locked(path: Path) -> bool:
-    """Whether another process holds the lock; of a file that may not be opened, no one knows."""
+    """Whether a process holds the lock, this one included; of a file that may not be opened, no one knows.
+
+    It writes nothing, so it can ask on a disk that is read-only.
+    """
+    if _is_mine(path):
+        return True
     try:
-        with open(path, "rb+") as file:
+        with open(path, "rb") as file:
             if fcntl is not None:
-                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: who asks at the same time is no holder
     except BlockingIOError:
         return True
     except OSError:
         return False
     return False
+
+
+def _taken(path: Path) -> IO[bytes] | None:
+    """The file of the lock, which is now ours until it is closed; None where the lock is held."""
+    if _is_mine(path):
+        return None
+    file = open(path, "a+b")  # noqa: SIM115
+    try:
+        if fcntl is not None:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BaseException as error:
+        file.close()
+        if isinstance(error, BlockingIOError):
+            return None
+        raise
+    return file
+
+
+def _is_mine(path: Path) -> bool:
+    """Whether this process holds the lock, found without opening the file."""
+    try:
+        about = os.stat(path)
+    except OSError:
+        return False
+    return _held.get((about.st_dev, about.st_ino)) == os.getpid()

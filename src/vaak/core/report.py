@@ -14,7 +14,8 @@ class StepReport:
     """One optimizer step, over all its microbatches and ranks.
 
     Losses and the gradient norm stay tensors on the device: reading one (``float``) waits for the device, so only
-    who logs does it. ``losses`` holds each named term divided by the count of its unit, ``units``.
+    who logs does it. ``losses`` holds each named term divided by the count of its unit, ``units``. ``skipped`` says why
+    the weights stayed as they were: ``overflow`` of fp16, ``non_finite``, or None where they changed.
     """
 
     step: int
@@ -25,6 +26,6 @@ class StepReport:
     learning_rate: float
     gradient_norm: torch.Tensor
     loss_scale: float | None
-    skipped: bool
+    skipped: str | None
     seconds: float
     ends_epoch: bool

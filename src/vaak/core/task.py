@@ -33,6 +33,13 @@ class Dataset(Protocol):
         """A batch of rows; each row holds one example, or several where a plan packs them."""
         ...
 
+    def difficulty(self, measure: str) -> np.ndarray:
+        """How hard each example is by a measure of the task's, harder ones higher.
+
+        Raises UserError for a measure that it doesn't have.
+        """
+        ...
+
     def describe(self, index: int) -> str:
         """Where example ``index`` comes from (file, line, id), for error messages and records."""
         ...
@@ -47,7 +54,7 @@ class Meters(Protocol):
     protocol: dict[str, str]
 
     def update(self, model: nn.Module, batch: Batch) -> None:
-        """Add one batch's sums."""
+        """Add one batch's sums: all of them, or none where it raises."""
         ...
 
     def sums(self) -> dict[str, float]:
@@ -77,6 +84,10 @@ class Task(Protocol):
         ...
 
     def meters(self, split: str) -> Meters: ...
+
+    def show(self, batch: Batch) -> list[str]:
+        """A line for each row of a batch, for a reader: its text, its speakers."""
+        ...
 
     def predict(self, model: nn.Module, inputs: Iterable[Any]) -> Iterable[Any]:
         """What a trained model makes of new inputs."""

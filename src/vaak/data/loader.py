@@ -37,7 +37,8 @@ def training_addresses(
             step += 1
             size = min(microbatches_per_step, len(plan) - first)
             for number in range(rank, size, world_size):
-                yield Address(step, number, epoch, plan.microbatch(first + number))
+                at = first + number
+                yield Address(step, number, epoch, plan.microbatch(at), plan.occurrence(at))
         epoch, place = epoch + 1, 0
 
 

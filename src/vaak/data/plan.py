@@ -25,11 +25,15 @@ from vaak.core.keys import draw_key
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """The microbatches of one epoch, in the order in which they are trained on."""
+    """The microbatches of one epoch, in the order in which they are trained on.
+
+    ``passes`` numbers, for each microbatch, the pass over the examples that it belongs to; None where an epoch is one.
+    """
 
     indices: np.ndarray
     row_starts: np.ndarray | None
     microbatch_starts: np.ndarray
+    passes: np.ndarray | None = None
 
     def __len__(self) -> int:
         """Number of microbatches."""
@@ -43,20 +47,35 @@ class BatchPlan:
         starts = self.row_starts[first : last + 1].tolist()
         return [self.indices[start:end].tolist() for start, end in pairwise(starts)]
 
+    def occurrence(self, position: int) -> int:
+        """What tells the examples of a microbatch from their repeats in the same epoch: the number of its pass."""
+        return 0 if self.passes is None else int(self.passes[position])
+
+    def cells(self, lengths: np.ndarray) -> np.ndarray:
+        """Cells of each microbatch: its rows times the longest of them."""
+        return self._longest(self._row_lengths(lengths)) * np.diff(self.microbatch_starts)
+
     def padding_waste(self, lengths: np.ndarray) -> float:
         """The part of all cells that is padding, where rows are padded to the longest of their microbatch."""
-        row_lengths = np.asarray(lengths)[self.indices]
-        if self.row_starts is not None:
-            row_lengths = np.add.reduceat(row_lengths, self.row_starts[:-1], dtype=np.float64)
-        longest = np.maximum.reduceat(row_lengths, self.microbatch_starts[:-1])
-        cells = float(np.sum(longest * np.diff(self.microbatch_starts), dtype=np.float64))
+        row_lengths = self._row_lengths(lengths)
+        cells = float(np.sum(self.cells(lengths), dtype=np.float64))
         return 1.0 - float(np.sum(row_lengths, dtype=np.float64)) / cells
+
+    def _row_lengths(self, lengths: np.ndarray) -> np.ndarray:
+        row_lengths = np.asarray(lengths)[self.indices]
+        if self.row_starts is None:
+            return row_lengths
+        return np.add.reduceat(row_lengths, self.row_starts[:-1], dtype=np.float64)
+
+    def _longest(self, row_lengths: np.ndarray) -> np.ndarray:
+        return np.maximum.reduceat(row_lengths, self.microbatch_starts[:-1])
 
     @property
     def fingerprint(self) -> str:
         """A hash that ranks and resumed runs compare."""
         digest = hashlib.blake2b(digest_size=8)
-        for array in (self.indices, self.row_starts, self.microbatch_starts):
+        repeats = () if self.passes is None else (self.passes,)
+        for array in (self.indices, self.row_starts, self.microbatch_starts, *repeats):
             numbers = np.empty(0, "<i8") if array is None else np.ascontiguousarray(array, "<i8")
             digest.update(len(numbers).to_bytes(8, "little"))
             digest.update(numbers.data)
@@ -71,6 +90,20 @@ class Planner(Protocol):
     def plan(self, epoch: int) -> BatchPlan:
         """The plan of an epoch: a pure function of the seed and the epoch."""
         ...
+
+
+class LastPlan:
+    """A planner that keeps the last plan it made: a run asks for the same one several times as it starts."""
+
+    def __init__(self, planner: Planner) -> None:
+        self.planner = planner
+        self.num_microbatches = planner.num_microbatches
+        self._last: tuple[int, BatchPlan] | None = None
+
+    def plan(self, epoch: int) -> BatchPlan:
+        if self._last is None or self._last[0] != epoch:
+            self._last = (epoch, self.planner.plan(epoch))
+        return self._last[1]
 
 
 def plan_generator(seed: int, epoch: int) -> np.random.Generator:

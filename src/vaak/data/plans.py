@@ -4,13 +4,56 @@ from __future__ import annotations
 
 import numpy as np
 
-from vaak.config.training import BatchingConfig
+from vaak.config.training import BatchingConfig, TrainingConfig
 from vaak.core.errors import UserError
+from vaak.core.task import Dataset
 from vaak.data.bucketed import BucketedPlanner
+from vaak.data.curriculum import CurriculumPlanner, CurriculumScheduler, checked_difficulties, easiest_first
 from vaak.data.fixed import FixedPlanner
 from vaak.data.packed import PackedPlanner
 from vaak.data.plan import BatchPlan, Planner, checked_lengths, starts_every
 from vaak.data.stratified import StratifiedPlanner
+
+
+def training_planner(config: TrainingConfig, dataset: Dataset) -> Planner:
+    """The planner of a run's training examples, with its curriculum if it has one.
+
+    Raises what ``make_planner`` raises, and UserError where the data have no such difficulty.
+    """
+
+    def planner_of(pool: np.ndarray | slice, seed: int) -> Planner:
+        return make_planner(
+            config.batching,
+            lengths=dataset.lengths[pool],
+            strata=None if dataset.strata is None else dataset.strata[pool],
+            batch_size=config.batch_size,
+            row_capacity=dataset.row_capacity,
+            seed=seed,
+        )
+
+    whole = planner_of(slice(None), config.random_seed)
+    if config.curriculum is None:
+        return whole
+    measure = config.curriculum.difficulty
+    difficulties = dataset.lengths if measure == "length" else dataset.difficulty(measure)
+    order = easiest_first(
+        checked_difficulties(difficulties, len(dataset.lengths)),
+        dataset.strata if config.batching.type == "stratified" else None,
+    )
+    scheduler = curriculum_scheduler(config, whole.num_microbatches)
+    return CurriculumPlanner(whole, planner_of, order, scheduler, config.batch_size, config.random_seed)
+
+
+def curriculum_scheduler(config: TrainingConfig, num_microbatches: int) -> CurriculumScheduler:
+    """The scheduler of ``training.curriculum``; it takes the whole run where no ``num_epochs`` is given."""
+    options = config.curriculum
+    assert options is not None
+    num_epochs: float = config.epochs
+    if options.num_epochs is not None:
+        num_epochs = options.num_epochs
+    elif config.max_steps is not None:
+        num_epochs = config.max_steps / -(-num_microbatches // config.gradient_accumulation_steps)
+    return CurriculumScheduler(options.initial_difficulty, options.final_difficulty, num_epochs, options.pacing)
 
 
 def make_planner(

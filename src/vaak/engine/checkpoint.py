@@ -2,6 +2,7 @@
 
     step-00001000/model.safetensors      parameters and buffers by name, tied tensors once
                   optimizer.safetensors  moments by parameter name
+                  average.safetensors    the averaged weights, where training.ema keeps them
                   state.json             position, loss scale, what callbacks remember
                   MANIFEST.json          size and SHA-256 of the others
 
@@ -27,7 +28,8 @@ from vaak.core.errors import CheckpointError
 
 log = logging.getLogger("vaak")
 
-MODEL, OPTIMIZER, STATE, MANIFEST = "model.safetensors", "optimizer.safetensors", "state.json", "MANIFEST.json"
+MODEL, OPTIMIZER, AVERAGE = "model.safetensors", "optimizer.safetensors", "average.safetensors"
+STATE, MANIFEST = "state.json", "MANIFEST.json"
 SET_ASIDE = "set-aside"
 REMOVED, REPLACED = ".removed", ".replaced"
 
@@ -40,6 +42,7 @@ class Snapshot:
     model: dict[str, torch.Tensor]
     optimizer: dict[str, torch.Tensor] = field(default_factory=dict)
     state: dict[str, Any] = field(default_factory=dict)
+    average: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
 def step_folder(step: int) -> str:
@@ -89,13 +92,16 @@ def save_checkpoint(folder: Path, snapshot: Snapshot) -> Path:
 
 def _write_files(folder: Path, snapshot: Snapshot) -> None:
     """The files of a checkpoint, flushed to the disk, the manifest last."""
-    for name, tensors in ((MODEL, snapshot.model), (OPTIMIZER, snapshot.optimizer)):
+    kept = {MODEL: snapshot.model, OPTIMIZER: snapshot.optimizer}
+    if snapshot.average:
+        kept[AVERAGE] = snapshot.average
+    for name, tensors in kept.items():
         save_file(tensors, folder / name)
         files.sync_file(folder / name)
     files.write_json(folder / STATE, snapshot.state)
     listed = {
         name: {"bytes": (folder / name).stat().st_size, "sha256": files.sha256_of(folder / name)}
-        for name in (MODEL, OPTIMIZER, STATE)
+        for name in (*kept, STATE)
     }
     files.write_json(folder / MANIFEST, {"format": 1, "step": snapshot.step, "files": listed})
 
@@ -125,9 +131,10 @@ def load_checkpoint(path: Path, *, weights_only: bool = False) -> Snapshot:
         model = load_file(path / MODEL)
         state = files.read_json(path / STATE)
         optimizer = {} if weights_only else load_file(path / OPTIMIZER)
+        average = load_file(path / AVERAGE) if (path / AVERAGE).exists() else {}
     except (SafetensorError, ValueError, OSError) as error:
         raise CheckpointError(f"checkpoint {path} can't be read: {error}") from error
-    return Snapshot(int(state["position"]["step"]), model, optimizer, state)
+    return Snapshot(int(state["position"]["step"]), model, optimizer, state, average)
 
 
 def load_weights(model: nn.Module, tensors: dict[str, torch.Tensor], source: Path) -> None:

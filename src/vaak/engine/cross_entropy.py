@@ -25,7 +25,7 @@ class CrossEntropy(nn.Module):
     Source: Szegedy et al. 2016, "Rethinking the Inception Architecture", section 7, as in torch.
     """
 
-    takes_valid = True
+    sums_valid = True
 
     def __init__(self, label_smoothing: float = 0.0) -> None:
         super().__init__()
@@ -34,17 +34,16 @@ class CrossEntropy(nn.Module):
         self.label_smoothing = label_smoothing
 
     def forward(self, outputs: Tensor, targets: Tensor, valid: Tensor) -> Tensor:
-        """The loss of each target (...), 0 where it isn't valid, from logits (..., classes)."""
+        """The sum of the losses of ``targets`` (...) where ``valid`` (...), from logits (..., classes)."""
         logits = outputs.reshape(-1, outputs.shape[-1])
         marked = torch.where(valid, targets, -1).reshape(-1)
         if logits.numel() <= _at_once(logits):
             exact = logits.to(torch.promote_types(logits.dtype, torch.float32))
-            losses = F.cross_entropy(
-                exact, marked, ignore_index=-1, reduction="none", label_smoothing=self.label_smoothing
+            return F.cross_entropy(
+                exact, marked, ignore_index=-1, reduction="sum", label_smoothing=self.label_smoothing
             )
-        else:
-            losses = _CrossEntropy.apply(logits, marked, self.label_smoothing)
-        return losses.view(targets.shape)
+        losses: Tensor = _CrossEntropy.apply(logits, marked, self.label_smoothing)
+        return losses.sum()
 
 
 class _CrossEntropy(torch.autograd.Function):

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
+from vaak.core.batch import Batch
+from vaak.core.errors import UserError
 from vaak.core.keys import draw_key
-from vaak.core.task import Meters, Task
+from vaak.core.task import Dataset, Meters, Task
 from vaak.data.loader import evaluation_addresses, load
 from vaak.data.plans import evaluation_plan
 from vaak.data.reader import Reader
+from vaak.engine.memory import free_memory, is_out_of_memory
 from vaak.engine.precision import Precision
 from vaak.engine.randomness import seed_everything
 from vaak.engine.ranks import Ranks
@@ -22,6 +26,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from vaak.config.training import TrainingConfig
+
+log = logging.getLogger("vaak")
 
 PREFIXES = {"valid": "val_"}
 
@@ -40,40 +46,72 @@ class Evaluator:
     skip_bad: bool = False
 
     def evaluate(
-        self, model: nn.Module, split: str, interrupted: Callable[[], bool] = lambda: False
+        self,
+        model: nn.Module,
+        split: str,
+        interrupted: Callable[[], bool] = lambda: False,
+        pieces: int = 1,
+        cut: Callable[[int, str], None] = lambda pieces, reason: log.warning("%s: in %d pieces", reason, pieces),
     ) -> dict[str, float]:
         """The figures of ``split`` by name, each with the split's prefix (``val_`` for valid, else ``SPLIT_``).
 
-        The model is left in the mode it was in. Raises EvaluationInterruptedError as soon as ``interrupted()`` holds.
+        Every batch is computed in so many ``pieces``; out of memory, ``cut(pieces, reason)`` is told and the split is
+        begun again in twice as many. The model is left in the mode it was in. Raises EvaluationInterruptedError as soon
+        as ``interrupted()`` holds, UserError where one row alone doesn't fit.
         """
-        meters = self.task.meters(split)
         was_training = model.training
         model.eval()
         try:
             with torch.no_grad():
-                skipped = self._measure(model, split, meters, interrupted)
+                while (measured := self._measure(model, split, pieces, interrupted)) is None:
+                    free_memory(self.ranks.device)
+                    pieces *= 2
+                    cut(pieces, f"out of memory while {split} was evaluated")
         finally:
             model.train(was_training)
+        meters, skipped = measured
         results = meters.results(self.ranks.sum(meters.sums()))
         skipped = self.ranks.sum({"skipped": skipped})["skipped"]
         prefix = PREFIXES.get(split, f"{split}_")
         return {prefix + name: value for name, value in (results | ({"skipped": skipped} if skipped else {})).items()}
 
-    def _measure(self, model: nn.Module, split: str, meters: Meters, interrupted: Callable[[], bool]) -> float:
-        """Show this rank's part of the split to the meters; return how many examples were skipped."""
+    def _measure(
+        self, model: nn.Module, split: str, pieces: int, interrupted: Callable[[], bool]
+    ) -> tuple[Meters, float] | None:
+        """This rank's part of the split in new meters, and how many examples were skipped; None if out of memory."""
         dataset, seed, device = self.task.dataset(split), self.config.random_seed, self.ranks.device
-        precision = Precision(self.config.mixed_precision, device)
+        meters, skipped, precision = self.task.meters(split), 0.0, Precision(self.config.mixed_precision, device)
         plan = evaluation_plan(dataset.lengths, self.config.validation.batch_size or self.config.batch_size)
         reader = Reader(dataset, ("evaluation", split), seed, skip_bad=self.skip_bad)
         addresses = evaluation_addresses(plan, self.ranks.rank, self.ranks.world_size)
-        skipped = 0.0
-        for microbatch in load(reader, addresses, self.config.performance, pin_memory=device.type == "cuda"):
+        microbatches = load(reader, addresses, self.config.performance, pin_memory=device.type == "cuda")
+        for microbatch in microbatches:
             if interrupted():
                 raise EvaluationInterruptedError
             skipped += len(microbatch.skipped)
-            if microbatch.batch is None:
-                continue
-            seed_everything(draw_key("evaluation", seed, split, microbatch.address.number), device)
-            with precision.autocast():
-                meters.update(model, microbatch.batch.to(device))
-        return skipped
+            for piece, batch in enumerate(microbatch.batch.split(pieces) if microbatch.batch else ()):
+                seed_everything(draw_key("evaluation", seed, split, microbatch.address.number, piece), device)
+                if not _fits(meters, model, batch, precision):
+                    if batch.num_rows == 1:
+                        raise _too_large(split, dataset, batch)
+                    return None
+        return meters, skipped
+
+
+def _fits(meters: Meters, model: nn.Module, batch: Batch, precision: Precision) -> bool:
+    """Show a batch to the meters; return False where memory runs out."""
+    try:
+        with precision.autocast():
+            meters.update(model, batch.to(precision.device))
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        return False
+    return True
+
+
+def _too_large(split: str, dataset: Dataset, batch: Batch) -> UserError:
+    examples = ", ".join(f"{index} ({dataset.describe(index)})" for index in batch.indices[0][:5])
+    return UserError(
+        f"out of memory while {split} was evaluated: example {examples} does not fit even alone; shorten it"
+    )

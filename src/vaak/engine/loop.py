@@ -12,6 +12,7 @@ from collections.abc import Generator
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+from vaak.core.errors import NonFiniteError
 from vaak.core.report import StepReport
 from vaak.data.loader import naming_lost_workers
 from vaak.engine.evaluation import EvaluationInterruptedError
@@ -29,6 +30,7 @@ def train(trainer: Trainer) -> str:
             trainer.tell("on_fit_start")
             if trainer.position.duties_pending:
                 do_what_is_due(trainer)
+            trainer.rehearse()
             trainer.agree()
             with closing(optimizer_steps(trainer)) as steps:
                 for report in steps:
@@ -44,10 +46,16 @@ def optimizer_steps(trainer: Trainer) -> Generator[StepReport]:
     """Take the steps from the trainer's position to the last one, or until a stop is agreed on; report each."""
     microbatches = trainer.microbatches()
     while trainer.position.step < trainer.total_steps and not trainer.stop_reason:
-        fetched = list(itertools.islice(microbatches, trainer.share_of_step()))
+        with trainer.phase("loading"):
+            fetched = list(itertools.islice(microbatches, trainer.share_of_step()))
         trainer.writer.raise_failure()
-        trainer.journal.add(fetched)
-        yield take_step(trainer, fetched)
+        trainer.skipped.add(fetched)
+        try:
+            report = take_step(trainer, fetched)
+        except NonFiniteError:
+            trainer.save()  # what was reached before
+            raise
+        yield report
 
 
 def do_what_is_due(trainer: Trainer) -> None:
@@ -57,7 +65,7 @@ def do_what_is_due(trainer: Trainer) -> None:
     """
     trainer.agree()
     evaluation_due, epoch_ended = trainer.evaluation_due(), trainer.position.place == 0
-    evaluating = evaluation_due or bool(trainer.wishes["evaluate"])
+    evaluating = evaluation_due or trainer.wishes.evaluate
     pending = bool(trainer.stop_reason) and (evaluation_due or epoch_ended)
     try:
         if evaluating and not pending:

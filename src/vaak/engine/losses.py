@@ -49,8 +49,8 @@ class Loss:
 
     The module gets the valid ``outputs`` (target, ...) and ``targets`` (target, ...). It may give one value for each
     target, which are summed, or one number, which is taken as their mean. An attribute ``per`` of the module says
-    which unit the sum is divided by; without it the caller does. A module with ``takes_valid = True`` is called with
-    everything and the mask instead, and gives a value for each target, 0 where it isn't valid: this spares a copy.
+    which unit the sum is divided by; without it the caller does. A module with ``sums_valid = True`` is called with
+    everything and the mask instead, and gives the sum over what is valid: this spares a copy.
     """
 
     def __init__(self, module: nn.Module, name: str) -> None:
@@ -63,8 +63,8 @@ class Loss:
         Raises UserError, naming the loss, where the module's result has another shape.
         """
         unit = getattr(self.module, "per", per)
-        if getattr(self.module, "takes_valid", False):
-            return Term(self.module(outputs, targets, valid).sum(), unit)
+        if getattr(self.module, "sums_valid", False):
+            return Term(self.module(outputs, targets, valid), unit)
         outputs, targets = outputs[valid], targets[valid]
         num_targets = len(targets)
         if num_targets == 0:

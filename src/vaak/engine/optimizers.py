@@ -47,7 +47,10 @@ def build_optimizers(model: nn.Module, config: OptimizerConfig) -> list[Optimize
     if config.type == "sgd":
         nesterov = config.nesterov and config.momentum > 0
         fused = _fused(SGD, parameters, config.fused)
-        return [SGD(groups, lr=config.lr, momentum=config.momentum, nesterov=nesterov, fused=fused)]
+        sgd = SGD(groups, lr=config.lr, momentum=config.momentum, nesterov=nesterov, fused=fused)
+        if fused and config.momentum > 0:
+            sgd.register_step_pre_hook(_begin_momentum)
+        return [sgd]
     rule = AdamW if config.type == "adamw" else Adam
     return [_adam(rule, groups, config, _fused(rule, parameters, config.fused))]
 
@@ -77,6 +80,19 @@ def _muon_with_adamw(parameters: list[NamedParameter], config: OptimizerConfig) 
         groups = parameter_groups(rest, config, config.adamw_lr or config.lr / 3, num_layers)
         optimizers.append(_adam(AdamW, groups, config, _fused(AdamW, rest, config.fused)))
     return optimizers
+
+
+def _begin_momentum(optimizer: Optimizer, *_: Any) -> None:
+    """Give a zero momentum to each parameter that gets its first gradient after others got theirs.
+
+    It may have been frozen, or not been reached by a batch. torch 2.13's fused SGD fails there: it makes the momenta
+    for all parameters or for none.
+    """
+    if optimizer.state:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None and not optimizer.state.get(parameter):
+                    optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
 
 
 def _adam(

@@ -12,6 +12,7 @@ class Position:
 
     ``place`` is the microbatch of ``epoch``'s plan at which the next step begins. ``totals`` counts units over the
     whole run. ``duties_pending`` says that the run was stopped before the evaluation due at this step.
+    ``non_finite_steps`` were skipped because a number in them was not finite.
     """
 
     step: int = 0
@@ -19,6 +20,7 @@ class Position:
     place: int = 0
     totals: dict[str, float] = field(default_factory=dict)
     duties_pending: bool = False
+    non_finite_steps: int = 0
 
     def advance(self, microbatches: int, epoch_length: int, counts: dict[str, float]) -> bool:
         """Move on by one step of so many microbatches; return whether it ended its epoch."""

@@ -62,17 +62,22 @@ class LossScale:
         self.value = (fixed or 65536.0) if enabled else 1.0
         self.steps_since_change = 0
 
+    @property
+    def may_overflow(self) -> bool:
+        """Whether a smaller scale could make a gradient finite."""
+        return self.enabled and self.value > 1.0
+
     def unscale(self, gradients: list[torch.Tensor]) -> None:
         """Divide gradients by the scale, in place."""
         if self.enabled and gradients:
             torch._foreach_mul_(gradients, 1.0 / self.value)
 
-    def update(self, finite: bool) -> None:
-        """Learn from one step whether its gradients were finite."""
-        if not self.enabled or self.fixed is not None:
+    def update(self, skipped: str | None) -> None:
+        """Learn from one step: ``skipped`` is ``overflow`` where the scale was too high."""
+        if not self.enabled or self.fixed is not None or skipped == "non_finite":
             return
         self.steps_since_change += 1
-        if not finite:
+        if skipped == "overflow":
             self.value, self.steps_since_change = max(self.value / 2, 1.0), 0
         elif self.steps_since_change >= self.growth_interval:
             self.value, self.steps_since_change = self.value * 2, 0

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
+from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -24,6 +26,23 @@ def seed_everything(key: int, device: torch.device) -> None:
         torch.cuda.default_generators[index].manual_seed(key)
     elif device.type == "mps":
         torch.mps.manual_seed(key)
+
+
+@contextlib.contextmanager
+def keeping_generators(device: torch.device) -> Iterator[None]:
+    """While this holds, draw as you like: afterwards all the generators stand where they stood."""
+    python, numpy, torchs = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    place = (device,) if device.type == "cuda" else ()
+    module = torch.get_device_module(device) if device.type in ("cuda", "mps") else None
+    on_device = module.get_rng_state(*place) if module else None
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+        torch.set_rng_state(torchs)
+        if module:
+            module.set_rng_state(on_device, *place)
 
 
 def make_deterministic(config: TrainingConfig, device: torch.device) -> None:

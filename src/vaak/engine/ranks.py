@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -141,22 +141,12 @@ def start_ranks(config: TrainingConfig) -> Ranks:
     return Ranks(device, dist.get_rank(), dist.get_world_size(), config.distributed.sync_gradient_barrier)
 
 
-def accelerate_trackers(names: Iterable[str], run_name: str, folder: str, config: dict[str, Any]) -> list[Any]:
-    """Trackers of accelerate by name, begun. Raises UserError for one that is unknown or not installed."""
+def accelerate_tracker(name: str) -> Any:
+    """The class of a tracker of accelerate. Raises UserError for one that is unknown or not installed."""
     from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
 
-    trackers = []
-    for name in names:
-        if name not in LOGGER_TYPE_TO_CLASS:
-            raise UserError(
-                f"training.logging.trackers: there is no {name}; choose from {', '.join(LOGGER_TYPE_TO_CLASS)}"
-            )
-        if name not in [str(getattr(kind, "value", kind)) for kind in get_available_trackers()]:
-            raise UserError(f"training.logging.trackers: {name} isn't installed; pip install it or remove it")
-        kind = LOGGER_TYPE_TO_CLASS[name]
-        tracker = kind(run_name, logging_dir=folder) if kind.requires_logging_directory else kind(run_name)
-        if hasattr(tracker, "start"):
-            tracker.start()
-        tracker.store_init_configuration(config)
-        trackers.append(tracker)
-    return trackers
+    if name not in LOGGER_TYPE_TO_CLASS:
+        raise UserError(f"training.logging.trackers: there is no {name}; choose from {', '.join(LOGGER_TYPE_TO_CLASS)}")
+    if name not in [str(getattr(kind, "value", kind)) for kind in get_available_trackers()]:
+        raise UserError(f"training.logging.trackers: {name} isn't installed; pip install it or remove it")
+    return LOGGER_TYPE_TO_CLASS[name]

@@ -14,6 +14,8 @@ from typing import Any
 
 Record = Mapping[str, Any]
 
+TAIL_BYTES = 1 << 20  # more than the records of one step take
+
 
 class Records:
     """Appends records to a file and hands each to those who subscribed. ``path`` None (other ranks) keeps silent."""
@@ -30,11 +32,19 @@ class Records:
         """Write one record down and hand it on. Numbers that JSON can't hold are written as text (``"nan"``)."""
         if self.path is None:
             return
-        line = json.dumps({name: _json_value(value) for name, value in record.items()}, ensure_ascii=False)
         with open(self.path, "a", encoding="utf-8") as file:
-            file.write(line + "\n")
+            file.write(json_line(record) + "\n")
         for listener in self.listeners:
             listener(record)
+
+
+def json_line(record: Record) -> str:
+    """A record as one line of JSON, without its end.
+
+    >>> json_line({"kind": "step", "loss": float("nan")})
+    '{"kind": "step", "loss": "nan"}'
+    """
+    return json.dumps({name: _json_value(value) for name, value in record.items()}, ensure_ascii=False)
 
 
 def _json_value(value: Any) -> Any:
@@ -43,8 +53,23 @@ def _json_value(value: Any) -> Any:
 
 def read_records(path: Path) -> list[dict[str, Any]]:
     """The whole records of a file; a half line at its end is left out."""
+    return _parsed(path.read_text(encoding="utf-8"))
+
+
+def read_newest_records(path: Path, step: int) -> list[dict[str, Any]]:
+    """The records of ``step`` and of later ones, read from the file's end; none where there is no file."""
+    if not path.exists():
+        return []
+    with open(path, "rb") as file:
+        file.seek(max(0, path.stat().st_size - TAIL_BYTES))
+        text = file.read().decode(errors="replace")
+    return [record for record in _parsed(text) if record["step"] >= step]
+
+
+def _parsed(text: str) -> list[dict[str, Any]]:
+    """The records of those lines that are whole."""
     records = []
-    for line in path.read_text(encoding="utf-8").split("\n"):
+    for line in text.split("\n"):
         try:
             records.append(json.loads(line))
         except ValueError:

@@ -8,47 +8,17 @@ from __future__ import annotations
 
 import logging
 import os
-import platform
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import torch
-
-import vaak
-from vaak.core.errors import CheckpointError
 from vaak.engine import checkpoint
-from vaak.engine.optimizer_state import load_optimizer_tensors
-from vaak.engine.position import Position
+from vaak.engine.state import conditions, restore, size_of
 from vaak.engine.writer import remove_leftovers
 
 if TYPE_CHECKING:
     from vaak.engine.trainer import Trainer
 
 log = logging.getLogger("vaak")
-
-
-def conditions(trainer: Trainer) -> dict[str, Any]:
-    """What bits depend on besides the state."""
-    device = trainer.ranks.device
-    return {
-        "vaak": vaak.__version__,
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "device": torch.cuda.get_device_name(device)
-        if device.type == "cuda"
-        else f"{device.type} {platform.machine()}",
-        "threads": torch.get_num_threads(),
-        "world_size": trainer.ranks.world_size,
-        "compile": trainer.config.performance.compile,
-        "precision": trainer.precision.name,
-        "deterministic": torch.are_deterministic_algorithms_enabled(),
-    }
-
-
-def size_of(path: Path) -> int:
-    """The size of a file in bytes; 0 where there is none."""
-    return path.stat().st_size if path.exists() else 0
 
 
 def resume(trainer: Trainer, source: str) -> bool:
@@ -62,12 +32,7 @@ def resume(trainer: Trainer, source: str) -> bool:
         trainer.ranks.main_first(lambda: _begin_anew(trainer.directory, trainer.ranks.is_main))
         return False
     snapshot = checkpoint.load_checkpoint(path)
-    if snapshot.state["data"] != trainer.data_fingerprint:
-        raise CheckpointError(
-            f"{path} was made with other data or other batching than this run's, so its place in them means nothing: "
-            f"put them back, or start a new run with training.checkpoint.init_from={path}"
-        )
-    _restore(trainer, snapshot, path)
+    restore(trainer, snapshot, path)
     own = path.parent.resolve() == folder.resolve()
     if trainer.ranks.is_main:
         _cut(trainer, folder, snapshot, own)
@@ -82,25 +47,6 @@ def _find(folder: Path, source: str, is_main: bool) -> Path | None:
     if source == "auto":
         return checkpoint.find_latest_checkpoint(folder)
     return checkpoint.resolve_checkpoint(Path(source))
-
-
-def _restore(trainer: Trainer, snapshot: checkpoint.Snapshot, path: Path) -> None:
-    state = snapshot.state
-    checkpoint.load_weights(trainer.model, snapshot.model, path)
-    load_optimizer_tensors(trainer.model, trainer.optimizers, snapshot.optimizer, state["optimizer"])
-    trainer.position = Position.from_state(state["position"])
-    trainer.loss_scale.load_state_dict(state["loss_scale"])
-    trainer.best.load_state_dict(state["best"])
-    trainer.metrics = state["metrics"]
-    if trainer.plateau and state["plateau"]:
-        trainer.plateau.load_state_dict(state["plateau"])
-    remembered = list(state["callbacks"])
-    for callback in trainer.callbacks:
-        name = type(callback).__name__
-        entry = next((entry for entry in remembered if entry[0] == name), None)
-        if entry is not None:
-            remembered.remove(entry)
-            callback.load_state_dict(entry[1])
 
 
 def _cut(trainer: Trainer, folder: Path, snapshot: checkpoint.Snapshot, own: bool) -> None:

@@ -3,53 +3,65 @@
     counts   = sum of each unit's count over every microbatch of the step, on every rank
     loss     = sum over microbatches of  sum over terms of  weight x total / counts[unit]
     gradient = d loss / d weights, added over ranks once, after every backward
+    weights  = what the optimizer makes of it, unless a number in it isn't finite
 
 Counting before computing makes one batch of 32, 4 of 8, and 2 ranks with 16 the same arithmetic.
 """
 
 from __future__ import annotations
 
+import logging
+import math
 from typing import TYPE_CHECKING
 
 import torch
 
-from vaak.core.batch import Term
+from vaak.core.errors import NonFiniteError
 from vaak.core.keys import draw_key
 from vaak.core.report import StepReport
 from vaak.data.reader import Microbatch
+from vaak.engine.gradient import Losses, accumulate_gradient, clear_gradients
+from vaak.engine.non_finite import diagnose
 from vaak.engine.optimizers import set_learning_rates
-from vaak.engine.randomness import seed_everything
+from vaak.engine.precision import LossScale
 
 if TYPE_CHECKING:
     from vaak.engine.trainer import Trainer
+
+log = logging.getLogger("vaak")
 
 
 def take_step(trainer: Trainer, microbatches: list[Microbatch]) -> StepReport:
     """Run the optimizer step that follows ``trainer.position`` on this rank's share of its microbatches."""
     step, epoch = trainer.position.step + 1, trainer.position.epoch
+    if trainer.freezing is not None:
+        trainer.freezing.apply(step, epoch)
     counts = trainer.ranks.sum(count_units(microbatches))
     if not trainer.model.training:  # walking the modules in every step would take a tenth of a small one
         trainer.model.train()
-    losses = Losses(trainer.loss_weights, counts)
-    for microbatch in microbatches:
-        if microbatch.batch is not None:
-            backward(trainer, step, microbatch, losses)
-    gradients = reduce_gradients(trainer, losses)
-    trainer.loss_scale.unscale(gradients)
-    norm = torch.nn.utils.get_total_norm(gradients) if gradients else torch.zeros(())
-    scale = trainer.loss_scale.value
-    updated = update_weights(trainer, step, gradients, norm)
+    losses = accumulate_gradient(trainer, step, microbatches, counts)
+    with trainer.phase("optimizer"):
+        gradients = reduce_gradients(trainer, losses)
+        trainer.loss_scale.unscale(gradients)
+        norm, means, scale = total_norm(gradients), losses.means(), trainer.loss_scale.value
+        skipped = why_to_skip(trainer.loss_scale, means, norm)
+        if skipped is None:
+            update_weights(trainer, step, gradients, norm)
+        clear_gradients(trainer)
+        trainer.loss_scale.update(skipped)
+    if skipped == "non_finite":
+        answer_non_finite(trainer, step, microbatches)
     ends_epoch = trainer.position.advance(trainer.step_size(), trainer.planner.num_microbatches, counts)
     return StepReport(
         step=step,
         epoch=epoch,
-        losses=losses.totals,
+        losses=means,
         units=losses.units,
         counts=counts,
         learning_rate=trainer.optimizers[0].param_groups[0]["lr"],
         gradient_norm=norm,
         loss_scale=scale if trainer.loss_scale.enabled else None,
-        skipped=not updated,
+        skipped=skipped,
         seconds=trainer.clock.lap(),
         ends_epoch=ends_epoch,
     )
@@ -64,39 +76,8 @@ def count_units(microbatches: list[Microbatch]) -> dict[str, float]:
     return counts
 
 
-class Losses:
-    """The terms of a step: their weighted, normalised sum to descend on; each over its unit's count to report."""
-
-    def __init__(self, weights: dict[str, float], counts: dict[str, float]) -> None:
-        self.weights = weights
-        self.counts = counts
-        self.totals: dict[str, torch.Tensor] = {}
-        self.units: dict[str, str] = {}
-
-    def objective(self, terms: dict[str, Term]) -> torch.Tensor:
-        """What one microbatch adds to the loss of the step."""
-        parts = []
-        for name, term in terms.items():
-            normalised = term.total.float() if term.total.dtype != torch.float64 else term.total
-            normalised = normalised / (self.counts.get(term.per) or 1.0)
-            self.totals[name] = self.totals.get(name, 0.0) + normalised.detach()
-            self.units[name] = term.per
-            parts.append(self.weights.get(name, 1.0) * normalised)
-        return torch.stack(parts).sum() if len(parts) > 1 else parts[0]
-
-
-def backward(trainer: Trainer, step: int, microbatch: Microbatch, losses: Losses) -> None:
-    """Add one microbatch's part of the gradient; its draws depend on the step and its number in the step alone."""
-    assert microbatch.batch is not None
-    number, piece = microbatch.address.number, 0
-    seed_everything(draw_key("model", trainer.config.random_seed, step, number, piece), trainer.ranks.device)
-    with trainer.precision.autocast():
-        terms = trainer.task.losses(trainer.forward, microbatch.batch.to(trainer.ranks.device))
-    (losses.objective(terms) * trainer.loss_scale.value).backward()
-
-
 def reduce_gradients(trainer: Trainer, losses: Losses) -> list[torch.Tensor]:
-    """The gradients of the step, added over ranks; the terms' totals are added along.
+    """The gradients of the step, added over ranks; the terms' sums are added along.
 
     A parameter that no rank's microbatches reach has none, as in a single process: its optimizer leaves it alone.
     """
@@ -112,26 +93,61 @@ def reduce_gradients(trainer: Trainer, losses: Losses) -> list[torch.Tensor]:
     gradients = [gradient for number in reached if (gradient := parameters[number].grad) is not None]
     if trainer.ranks.world_size > 1 and losses.units:
         missing = torch.zeros((), device=trainer.ranks.device)
-        totals = torch.stack([losses.totals.get(name, missing) for name in losses.units])
-        totals = totals.to(torch.promote_types(gradients[0].dtype, torch.float32))  # the same on every rank
-        trainer.ranks.sum_tensors([*gradients, totals])
-        losses.totals = dict(zip(losses.units, totals.unbind(), strict=True))
+        sums = torch.stack([losses.sums.get(name, missing) for name in losses.units])
+        sums = sums.to(torch.promote_types(gradients[0].dtype, torch.float32))  # the same on every rank
+        trainer.ranks.sum_tensors([*gradients, sums])
+        losses.sums = dict(zip(losses.units, sums.unbind(), strict=True))
     return gradients
 
 
-def update_weights(trainer: Trainer, step: int, gradients: list[torch.Tensor], norm: torch.Tensor) -> bool:
-    """Clip, set the rates of this step, update; return False, with nothing changed, where fp16 gradients overflowed."""
-    finite = not trainer.loss_scale.enabled or bool(torch.isfinite(norm))
-    if finite:
-        clip_gradients(gradients, norm, trainer.clip_norm, trainer.clip_value)
-        set_learning_rates(trainer.optimizers, trainer.learning_rate_factor(step))
-        for optimizer in trainer.optimizers:
-            optimizer.step()
-        redraw_features(trainer, step)
+def total_norm(gradients: list[torch.Tensor]) -> torch.Tensor:
+    """The 2-norm of all gradients together."""
+    if len({gradient.dtype for gradient in gradients}) != 1:
+        return torch.nn.utils.get_total_norm(gradients) if gradients else torch.zeros(())
+    return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+
+
+def why_to_skip(loss_scale: LossScale, losses: dict[str, torch.Tensor], norm: torch.Tensor) -> str | None:
+    """Why this step must not reach the weights: ``non_finite``, or ``overflow`` of fp16; None where it may.
+
+    Gradients alone overflow where fp16's loss scale is too high, which the scale learns from. A loss that isn't finite,
+    or a gradient that isn't at the lowest scale, comes of something else. Every rank decides alike: norm and losses
+    are those of all. On a GPU this waits for the gradients: the weights are not to be had back.
+    """
+    if norm.device.type == "cpu":
+        numbers = [float(norm), *(float(loss) for loss in losses.values())]
+    else:
+        numbers = torch.stack([norm.float(), *(loss.float() for loss in losses.values())]).tolist()
+    finite = [math.isfinite(number) for number in numbers]
+    if all(finite):
+        return None
+    return "overflow" if all(finite[1:]) and loss_scale.may_overflow else "non_finite"
+
+
+def update_weights(trainer: Trainer, step: int, gradients: list[torch.Tensor], norm: torch.Tensor) -> None:
+    """Clip, set the rates of this step, update; then what follows the weights: features, their average."""
+    clip_gradients(gradients, norm, trainer.clip_norm, trainer.clip_value)
+    set_learning_rates(trainer.optimizers, trainer.learning_rate_factor(step))
     for optimizer in trainer.optimizers:
-        optimizer.zero_grad(set_to_none=True)
-    trainer.loss_scale.update(finite)
-    return finite
+        optimizer.step()
+    redraw_features(trainer, step)
+    if trainer.average is not None:
+        trainer.average.update(step)
+
+
+def answer_non_finite(trainer: Trainer, step: int, microbatches: list[Microbatch]) -> None:
+    """Find where the step went wrong and write it down; then skip it, as often as the configuration allows.
+
+    Raises NonFiniteError, on every rank, where that is often enough.
+    """
+    found = diagnose(trainer, step, microbatches)
+    every = trainer.ranks.gather((found.finding is None, found.sentence(trainer.directory)))
+    said = min(every, key=lambda entry: entry[0])[1]  # of the first rank that found anything
+    allowed = trainer.config.non_finite.max_skipped
+    if trainer.position.non_finite_steps >= allowed:
+        raise NonFiniteError(said)
+    trainer.position.non_finite_steps += 1
+    log.warning("%s; the step is skipped (%d of %d)", said, trainer.position.non_finite_steps, allowed)
 
 
 def clip_gradients(

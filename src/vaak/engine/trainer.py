@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import logging
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,26 +18,33 @@ from vaak.core.errors import UserError
 from vaak.core.keys import draw_key
 from vaak.core.task import Task
 from vaak.data.loader import load, training_addresses
-from vaak.data.plans import make_planner
+from vaak.data.plan import LastPlan
+from vaak.data.plans import training_planner
 from vaak.data.reader import Microbatch, Reader
 from vaak.engine import loop, resume
 from vaak.engine.allocator import keep_freed_memory
 from vaak.engine.best import Best
 from vaak.engine.cadence import due
-from vaak.engine.checkpoint import Snapshot, copy_to_cpu, model_tensors, step_folder
+from vaak.engine.checkpoint import Snapshot, step_folder
 from vaak.engine.clock import Clock
+from vaak.engine.ema import WeightAverage
 from vaak.engine.evaluation import Evaluator
-from vaak.engine.journal import Journal
+from vaak.engine.freezing import Freezing
+from vaak.engine.journal import SkippedExamples
 from vaak.engine.losses import auxiliary_losses
-from vaak.engine.optimizer_state import optimizer_tensors
 from vaak.engine.optimizers import build_optimizers
+from vaak.engine.phases import Phases
 from vaak.engine.plateau import Plateau
 from vaak.engine.position import Position
 from vaak.engine.precision import LossScale, Precision
 from vaak.engine.randomness import make_deterministic, seed_everything
 from vaak.engine.ranks import Ranks, start_ranks
 from vaak.engine.records import Records
+from vaak.engine.rehearsal import rehearse
 from vaak.engine.schedules import make_schedule
+from vaak.engine.splits import Cut, Splits
+from vaak.engine.state import take_snapshot
+from vaak.engine.wishes import Wishes
 from vaak.engine.writer import CheckpointWriter, Order
 
 log = logging.getLogger("vaak")
@@ -47,8 +54,8 @@ class Trainer:
     """Trains a task into a run directory.
 
     What a callback may use: ``position``, ``metrics`` (the last evaluation's), ``config``, ``directory``, ``model``,
-    ``ranks``, ``total_steps``, ``clip_norm``, ``clip_value``, and the three requests. Gradients are clipped, rates set
-    and weights changed in step.py only.
+    ``ranks``, ``total_steps``, ``clip_norm``, ``clip_value``, ``phases``, and the four requests. Gradients are clipped,
+    rates set and weights changed in step.py only.
     """
 
     def __init__(
@@ -69,13 +76,15 @@ class Trainer:
         seed_everything(draw_key("initialise", config.random_seed), self.ranks.device)
         self.model = task.model().to(self.ranks.device)
         self.forward = _compiled(self.model, config)
+        self.freezing = Freezing(self.model, config.freeze) if config.freeze else None
         self.trained_parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         self._set_up_data(skip_bad_examples)
         self.evaluator = Evaluator(task, config, self.ranks, skip_bad_examples)
         self._set_up_optimization()
         self.position, self.best, self.metrics = Position(), Best(config.checkpoint), dict[str, float]()
-        self.wishes: dict[str, Any] = {"stop": None, "evaluate": False, "save": False}
-        self.stop_reason: str | None = None
+        self.wishes, self.stop_reason = Wishes(), None
+        self.splits = Splits(directory, self.ranks.rank)
+        self.phases: Phases | None = None
         self.scheduled_evaluation = False
         self.records = Records(directory / "metrics.jsonl" if self.ranks.is_main else None)
         self.clock, self.last_save = Clock(), time.monotonic()
@@ -85,19 +94,12 @@ class Trainer:
 
     def _set_up_data(self, skip_bad_examples: bool) -> None:
         dataset, seed = self.task.dataset("train"), self.config.random_seed
-        self.planner = make_planner(
-            self.config.batching,
-            lengths=dataset.lengths,
-            strata=dataset.strata,
-            batch_size=self.config.batch_size,
-            row_capacity=dataset.row_capacity,
-            seed=seed,
-        )
+        self.planner = LastPlan(training_planner(self.config, dataset))
         first_plan = self.planner.plan(0)
         self.data_fingerprint = f"{dataset.fingerprint} {first_plan.fingerprint}"
         self.padding_waste = first_plan.padding_waste(dataset.lengths)
-        self.journal = Journal(self.directory, self.ranks.rank)
-        self.reader = Reader(dataset, ("data",), seed, skip_bad=skip_bad_examples, known_bad=self.journal.known)
+        self.skipped = SkippedExamples(self.directory, self.ranks.rank)
+        self.reader = Reader(dataset, ("data",), seed, skip_bad=skip_bad_examples, known_bad=self.skipped.known)
         pinned = self.config.performance.pin_memory
         self.pin_memory = self.ranks.device.type == "cuda" and pinned is not False
         self.steps_per_epoch = -(-self.planner.num_microbatches // self.config.gradient_accumulation_steps)
@@ -106,6 +108,7 @@ class Trainer:
     def _set_up_optimization(self) -> None:
         config = self.config
         self.optimizers = build_optimizers(self.model, config.optimizer)
+        self.average = WeightAverage(self.model, config.ema, self.trained_parameters) if config.ema else None
         self.schedule = make_schedule(config.scheduler, self.total_steps, config.optimizer.lr)
         self.plateau = Plateau(config.scheduler, config.optimizer.lr) if config.scheduler.type == "plateau" else None
         self.precision = Precision(config.mixed_precision, self.ranks.device)
@@ -147,6 +150,16 @@ class Trainer:
         """Microbatches of the next step that are this rank's."""
         return len(range(self.ranks.rank, self.step_size(), self.ranks.world_size))
 
+    def rehearse(self) -> None:
+        """Try the smallest and the largest microbatch, where a first step is still to come."""
+        if self.config.memory.rehearsal and self.position.step < self.total_steps:
+            rehearse(self)
+            self.clock.lap()
+
+    def phase(self, name: str) -> contextlib.AbstractContextManager[Any]:
+        """While this holds, time belongs to a phase of the step, if anyone measures."""
+        return self.phases.measure(name) if self.phases else _NOT_MEASURED
+
     def learning_rate_factor(self, step: int) -> float:
         """The factor on every group's rate at a step."""
         return self.schedule(step) * (self.plateau.factor if self.plateau else 1.0)
@@ -159,28 +172,38 @@ class Trainer:
         """Whether a checkpoint is scheduled here, asked for, or the best so far."""
         options = self.config.checkpoint
         scheduled = due(self.position, self.total_steps, options.interval, options.interval_epochs)
-        return scheduled or bool(self.wishes["save"]) or self.best.step == self.position.step
+        return scheduled or self.wishes.save or self.best.step == self.position.step
 
     def evaluate(self, scheduled: bool) -> None:
         """Evaluate every split the task has. Only a scheduled evaluation changes state."""
 
         def interrupted() -> bool:
-            return self.ranks.world_size == 1 and bool(self.wishes["stop"])
+            return self.ranks.world_size == 1 and self.wishes.stop is not None
 
-        metrics: dict[str, float] = {}
-        for split in self.task.evaluation_splits:
-            metrics |= self.evaluator.evaluate(self.model, split, interrupted)
+        step, metrics = self.position.step, dict[str, float]()
+        with self.evaluated_weights():
+            for split in self.task.evaluation_splits:
+                pieces, cut = (
+                    self.splits.evaluation_pieces(step, split),
+                    partial(self.splits.cut_evaluation, step, split),
+                )
+                metrics |= self.evaluator.evaluate(self.model, split, interrupted, pieces, cut)
         self.metrics, self.scheduled_evaluation = metrics, scheduled
-        self.wishes["evaluate"] = False
+        self.wishes.evaluate = False
         if scheduled:
             self.best.observe(metrics, self.position.step)
             if self.plateau:
                 self.plateau.observe(metrics)
         self.tell("on_evaluate_end", metrics)
 
+    def evaluated_weights(self) -> contextlib.AbstractContextManager[None]:
+        """While this holds, the model has the weights that are evaluated: their averages where training.ema says so."""
+        averaged = self.average is not None and self.average.config.evaluate
+        return self.average.applied() if self.average and averaged else contextlib.nullcontext()
+
     def save(self) -> None:
         """Copy the state and write it behind training."""
-        self.wishes["save"], self.last_save = False, time.monotonic()
+        self.wishes.save, self.last_save = False, time.monotonic()
         if self.ranks.is_main:
             self.writer.write(Order(self.snapshot(), is_best=self.best.step == self.position.step))
         self.tell("on_checkpoint", self.writer.folder / step_folder(self.position.step))
@@ -189,21 +212,7 @@ class Trainer:
 
     def snapshot(self) -> Snapshot:
         """The whole state at this boundary, copied."""
-        tensors, values = optimizer_tensors(self.model, self.optimizers)
-        state = {
-            "position": self.position.state_dict(),
-            "loss_scale": self.loss_scale.state_dict(),
-            "plateau": self.plateau.state_dict() if self.plateau else None,
-            "best": self.best.state_dict(),
-            "metrics": self.metrics,
-            "optimizer": values,
-            "callbacks": [[type(callback).__name__, callback.state_dict()] for callback in self.callbacks],
-            "data": self.data_fingerprint,
-            "conditions": resume.conditions(self),
-            "metrics_bytes": resume.size_of(self.directory / "metrics.jsonl"),
-        }
-        model = copy_to_cpu(model_tensors(self.model))
-        return Snapshot(self.position.step, model, copy_to_cpu(tensors), copy.deepcopy(state))
+        return take_snapshot(self)
 
     def resume(self, source: str) -> bool:
         """Go on from ``auto`` (the run's newest checkpoint) or from a checkpoint; return whether there was one."""
@@ -213,26 +222,32 @@ class Trainer:
 
     def request_stop(self, reason: str) -> None:
         """Ask that the run saves and ends after this step."""
-        self.wishes["stop"] = self.wishes["stop"] or reason
+        self.wishes.stop = self.wishes.stop or reason
 
     def request_evaluate(self) -> None:
         """Ask for an evaluation after this step; it is logged and changes nothing."""
-        self.wishes["evaluate"] = True
+        self.wishes.evaluate = True
 
     def request_save(self) -> None:
         """Ask for a checkpoint after this step."""
-        self.wishes["save"] = True
+        self.wishes.save = True
+
+    def cut_finer(self, reason: str) -> None:
+        """Ask that microbatches are computed in pieces half as large from the next step on."""
+        self.wishes.pieces, self.wishes.shortage = 2 * self.splits.pieces(self.position.step + 1), reason
 
     def agree(self) -> None:
         """Make the wishes of any rank the wishes of all."""
         minutes = self.config.checkpoint.interval_minutes
         if minutes is not None and time.monotonic() - self.last_save > 60 * minutes:
             self.request_save()
-        for wishes in self.ranks.gather(self.wishes):
-            for name, wish in wishes.items():
-                self.wishes[name] = self.wishes[name] or wish
+        for wishes in (Wishes(**one) for one in self.ranks.gather(vars(self.wishes))):
+            self.wishes.add(wishes)
             # As it was gathered: a signal that came in since is known to this rank alone, and waits for the next time.
-            self.stop_reason = self.stop_reason or wishes["stop"]
+            self.stop_reason = self.stop_reason or wishes.stop
+        next_step = self.position.step + 1
+        if self.wishes.pieces > self.splits.pieces(next_step):
+            self.splits.add(Cut(next_step, self.wishes.pieces), self.wishes.shortage)
 
     def record(self, kind: str, values: dict[str, Any]) -> None:
         """Write figures down under the present step: to ``metrics.jsonl`` and to every tracker."""
@@ -266,6 +281,9 @@ class Trainer:
                 except Exception as another:  # it must not hide the first
                     error.add_note(f"then {another!r} {' '.join(getattr(another, '__notes__', ()))}")
             raise
+
+
+_NOT_MEASURED = contextlib.nullcontext()
 
 
 def _compiled(model: torch.nn.Module, config: TrainingConfig) -> torch.nn.Module:

@@ -43,6 +43,11 @@ class CheckpointWriter:
         self.thread = threading.Thread(target=self._write, args=(order,), name="checkpoint")
         self.thread.start()
 
+    @property
+    def is_writing(self) -> bool:
+        """Whether a checkpoint is in flight."""
+        return self.thread is not None and self.thread.is_alive()
+
     def wait(self) -> None:
         """Wait for the checkpoint in flight."""
         if self.thread is not None:

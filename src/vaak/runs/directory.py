@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,8 @@ from vaak.core.errors import UserError
 from vaak.core.lock import is_locked, locked
 
 LOCK = ".lock"
+CODE = "code"
+"""Where users' own classes are copied to."""
 ASKING_SECONDS = 0.5  # who lists runs holds the lock for a moment, too
 
 
@@ -66,8 +70,24 @@ def the_only_writer(path: Path) -> Iterator[None]:
 
 
 def is_being_written(path: Path) -> bool:
-    """Whether another process holds the run directory's lock."""
+    """Whether a process holds the run directory's lock, this one included."""
     return is_locked(path / LOCK)
+
+
+def command_to_go_on(path: Path) -> str:
+    """The command with which a run goes on from its newest checkpoint, be it moved since it was begun."""
+    moved = "" if _said_to_be_at(path) == path.resolve() else f" {shlex.quote(f'run_dir={path}')}"
+    trust = " --trust-code" if (path / CODE).is_dir() else ""
+    return f"vaak train {shlex.quote(str(path))}/config.yml{moved} --resume auto{trust}"
+
+
+def _said_to_be_at(path: Path) -> Path | None:
+    """The run directory that the run's configuration names, seen from here."""
+    try:
+        named = re.search(r"^run_dir: (.+)$", (path / "config.yml").read_text(encoding="utf-8"), re.MULTILINE)
+    except (OSError, ValueError):
+        return None
+    return Path(named[1].strip("\"'")).resolve() if named else None
 
 
 def write_status(path: Path, status: dict[str, Any]) -> None:

@@ -16,7 +16,12 @@ from vaak.runs.opened import open_run
 
 
 def evaluate_run(
-    path: Path, files: Sequence[Path], overrides: Sequence[str], splits: Sequence[str], device: str = "auto"
+    path: Path,
+    files: Sequence[Path],
+    overrides: Sequence[str],
+    splits: Sequence[str],
+    device: str = "auto",
+    weights: str = "auto",
 ) -> dict[str, Any]:
     """``metrics`` of the splits, in fp32 unless overridden, their ``protocol``, and the ``checkpoint`` evaluated.
 
@@ -25,7 +30,7 @@ def evaluate_run(
     """
     with tempfile.TemporaryDirectory(prefix="vaak-eval-") as scratch:
         overrides = ["training.mixed_precision=no", *overrides]
-        opened = open_run(path, files, overrides, device, scratch=Path(scratch), splits=tuple(splits))
+        opened = open_run(path, files, overrides, device, weights=weights, scratch=Path(scratch), splits=tuple(splits))
         training = opened.experiment.training
         ranks = Ranks(pick_device(device))
         make_deterministic(training, ranks.device)
@@ -36,5 +41,6 @@ def evaluate_run(
         if not metrics:
             raise UserError("there is nothing to evaluate: give --split")
         precision = {"no": "fp32"}.get(training.mixed_precision, training.mixed_precision)
-        protocol = {split: {**opened.task.meters(split).protocol, "precision": precision} for split in splits}
+        how = {"precision": precision, "weights": opened.weights}
+        protocol = {split: {**opened.task.meters(split).protocol, **how} for split in splits}
     return {"checkpoint": str(opened.checkpoint), "metrics": metrics, "protocol": protocol}

@@ -1,30 +1,45 @@
-"""The runs of a folder, read from their files alone."""
+"""The runs of a folder, read from their files alone; nothing is written, so the disk may be read-only."""
 
 from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from vaak.core import files
 from vaak.engine.records import read_records
-from vaak.runs.directory import is_being_written, read_status
+from vaak.runs.directory import command_to_go_on, holds_a_run, is_being_written, read_status
 
 STATES = ("finished", "stopped", "failed")
+RESUMABLE = ("stopped", "failed", "crashed")
 
 
 @dataclass(frozen=True)
 class RunSummary:
-    """One line of the list."""
+    """How a run stands. ``state`` is one of
+
+    - ``running``: a process holds its lock
+    - ``finished``, ``stopped`` (asked to) or ``failed`` (an error): it came to an end, for this ``reason``
+    - ``crashed``: it was begun, and is gone without a word (killed, or the machine was)
+    - ``not begun``: it never came to its first step
+
+    ``checkpoint`` is the step of its newest whole checkpoint; ``go_on`` the command that resumes there, None where
+    nothing can be resumed; ``damaged`` says what is wrong with checkpoints that aren't whole.
+    """
 
     name: str
     state: str
+    reason: str
     step: int
     total_steps: int | None
+    checkpoint: int | None
     best: str
     seconds: float
+    go_on: str | None
+    damaged: tuple[str, ...]
     changed: float
 
     def as_json(self) -> dict[str, Any]:
@@ -46,14 +61,20 @@ def _summary(run: Path, folder: Path) -> RunSummary:
             if record["kind"] == "step":
                 seconds.append(float(record["clock"]["seconds"]))
     status = read_status(run)
-    total_steps = status.get("total_steps")
+    state = _state(run, status)
+    total_steps, reason = status.get("total_steps"), status.get("reason")
+    whole, damaged = _checkpoints(run)
     return RunSummary(
         name=str(run.relative_to(folder)) if run != folder else run.resolve().name,
-        state=_state(run, status),
-        step=max(steps),
+        state=state,
+        reason=reason.partition("\n")[0] if state in STATES and isinstance(reason, str) else "",
+        step=max([*steps, *whole]),
         total_steps=total_steps if isinstance(total_steps, int) else None,
-        best=_best(run),
+        checkpoint=max(whole, default=None),
+        best=_best(whole),
         seconds=math.fsum(seconds),
+        go_on=command_to_go_on(run) if whole and state in RESUMABLE else None,
+        damaged=tuple(damaged),
         changed=_last_change(run),
     )
 
@@ -66,21 +87,56 @@ def _records(run: Path) -> list[dict[str, Any]]:
 
 
 def _state(run: Path, status: dict[str, Any]) -> str:
-    """running, finished, stopped (asked to), failed (an error), crashed (killed), or not begun."""
     if is_being_written(run):
         return "running"
     if status.get("state") in STATES:
         return str(status["state"])
-    return "crashed" if (run / "metrics.jsonl").exists() else "not begun"
-
-
-def _best(run: Path) -> str:
-    """The best metric that the newest checkpoint knows."""
-    checkpoints = sorted((run / "checkpoints").glob("step-*/state.json"))
     try:
-        best = files.read_json(checkpoints[-1])["best"]
+        return "crashed" if holds_a_run(run) else "not begun"
+    except OSError:  # its checkpoints may not be looked into
+        return "crashed"
+
+
+def _checkpoints(run: Path) -> tuple[dict[int, Path], list[str]]:
+    """The whole checkpoints by their steps, and what is wrong with the others."""
+    whole: dict[int, Path] = {}
+    damaged = []
+    for path in sorted((run / "checkpoints").glob("step-*")):
+        problem = next(_damage(path), None)
+        if problem is not None:
+            damaged.append(f"{path.name} is damaged: {problem}")
+        elif path.name[len("step-") :].isdecimal():
+            whole[int(path.name[len("step-") :])] = path
+    return whole, damaged
+
+
+def _damage(path: Path) -> Iterator[str]:
+    """What is wrong with a checkpoint as far as the sizes of its files tell; a resume compares their hashes, too."""
+    try:
+        listed = {Path(name).name: int(file["bytes"]) for name, file in _manifest(path)["files"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        yield "its MANIFEST.json can't be read"
+        return
+    for name, size in listed.items():
+        try:
+            found = (path / name).stat().st_size
+        except OSError:
+            yield f"{name} is missing"
+        else:
+            if found != size:
+                yield f"{name} has {found} bytes of {size}"
+
+
+def _manifest(path: Path) -> Any:
+    return files.read_json(path / "MANIFEST.json")
+
+
+def _best(whole: dict[int, Path]) -> str:
+    """The best metric that the newest whole checkpoint knows."""
+    try:
+        best = files.read_json(whole[max(whole)] / "state.json")["best"]
         return "-" if best["value"] is None else f"{best['metric']} {best['value']:.4f}"
-    except (IndexError, OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError):
         return "-"
 
 

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from vaak.callbacks.console import log as console_log
+from vaak.callbacks.json_lines import print_line
 from vaak.callbacks.terminal import console
 
 log = logging.getLogger("vaak")
@@ -27,10 +29,25 @@ class ConsoleHandler(logging.Handler):
             self.handleError(record)
 
 
+class JsonHandler(logging.Handler):
+    """Prints messages as lines of JSON on standard output, where the records are, too."""
+
+    def __init__(self, level: int, rank: int) -> None:
+        super().__init__(level)
+        self.rank = {"rank": rank} if rank else {}
+        self.addFilter(lambda record: record.name != console_log.name)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with contextlib.suppress(OSError):  # a reader that went away: train.log has everything
+            message = {"level": record.levelname.lower(), "text": record.getMessage()}
+            print_line({"kind": "message", **message, **self.rank})
+
+
 @contextlib.contextmanager
-def logging_to(directory: Path, rank: int) -> Iterator[None]:
+def logging_to(directory: Path, rank: int, json_lines: bool = False) -> Iterator[None]:
     """While this holds, messages go to the console (of other ranks than the first, warnings alone) and to train.log."""
-    handlers: list[logging.Handler] = [ConsoleHandler(logging.INFO if rank == 0 else logging.WARNING)]
+    least = logging.INFO if rank == 0 else logging.WARNING
+    handlers: list[logging.Handler] = [JsonHandler(least, rank) if json_lines else ConsoleHandler(least)]
     handlers.append(logging.FileHandler(directory / "train.log", encoding="utf-8"))
     handlers[1].setFormatter(logging.Formatter(f"%(asctime)s rank {rank} %(levelname)s %(message)s"))
     level, propagate = log.level, log.propagate

@@ -12,20 +12,21 @@ import torch
 from vaak.config.catalog import task_class
 from vaak.config.experiment import Experiment
 from vaak.config.load import load
-from vaak.core.errors import CheckpointError
+from vaak.core.errors import CheckpointError, UserError
 from vaak.engine.checkpoint import load_checkpoint, load_weights, resolve_checkpoint
 from vaak.engine.launcher import pick_device
 
 
 @dataclass(frozen=True)
 class OpenedRun:
-    """A run's task and its model in evaluation mode, on its device."""
+    """A run's task and its model in evaluation mode, on its device; ``weights`` says which it has (own, average)."""
 
     experiment: Experiment[Any, Any]
     directory: Path
     checkpoint: Path
     task: Any
     model: torch.nn.Module
+    weights: str
 
 
 def run_of(path: Path) -> Path:
@@ -44,6 +45,7 @@ def open_run(
     overrides: Sequence[str] = (),
     device: str = "auto",
     *,
+    weights: str = "auto",
     scratch: Path | None = None,
     splits: tuple[str, ...] = (),
 ) -> OpenedRun:
@@ -51,6 +53,9 @@ def open_run(
 
     ``files`` and ``overrides`` go over its configuration, as for training. Where they name other data, its ``splits``
     are prepared in ``scratch`` with what the run learned from its own (its tokenizer). No user code is executed.
+    ``weights`` are ``own``, or their ``average`` (training.ema); ``auto`` takes those that the run itself evaluated.
+
+    Raises UserError where the average is asked for and the checkpoint has none.
     """
     directory = run_of(path)
     own = load([directory / "config.yml"]).experiment
@@ -60,5 +65,11 @@ def open_run(
     if scratch is not None and experiment.data != own.data:
         task.prepare_others(experiment.data, scratch, splits)
     model = task.model().to(pick_device(device))
-    load_weights(model, load_checkpoint(checkpoint, weights_only=True).model, checkpoint)
-    return OpenedRun(experiment, directory, checkpoint, task, model.eval())
+    snapshot = load_checkpoint(checkpoint, weights_only=True)
+    if weights == "auto":
+        ema = own.training.ema
+        weights = "average" if ema is not None and ema.evaluate and snapshot.average else "own"
+    if weights == "average" and not snapshot.average:
+        raise UserError(f"{checkpoint} has no averaged weights: the run was trained without training.ema")
+    load_weights(model, snapshot.model | (snapshot.average if weights == "average" else {}), checkpoint)
+    return OpenedRun(experiment, directory, checkpoint, task, model.eval(), weights)

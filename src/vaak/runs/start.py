@@ -51,7 +51,8 @@ def train(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Task | Non
     with begun(loaded, callbacks, task) as trainer:
         reason = _fit(trainer)
         shown = trainer.ranks.is_main and reason == "finished"
-        showcase = trainer.task.showcase(trainer.model.eval()) if shown else []
+        with trainer.evaluated_weights():
+            showcase = trainer.task.showcase(trainer.model.eval()) if shown else []
         position, metrics = trainer.position, trainer.metrics or _last_evaluation(trainer.directory)
         is_main = trainer.ranks.is_main
         return Outcome(reason, trainer.directory, position.step, trainer.total_steps, metrics, showcase, is_main)
@@ -63,7 +64,8 @@ def begun(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Task | Non
     loaded = _with_launchers_precision(loaded)
     training, directory = loaded.experiment.training, loaded.experiment.run_dir
     ranks = start_ranks(training)
-    with contextlib.closing(ranks), _opened(loaded, ranks), logging_to(directory, ranks.rank):
+    logs = logging_to(directory, ranks.rank, training.logging.json_lines)
+    with contextlib.closing(ranks), _opened(loaded, ranks), logs:
         if ranks.is_main:
             for warning in loaded.warnings:
                 log.warning(warning)

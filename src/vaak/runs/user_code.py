@@ -17,11 +17,10 @@ from vaak.config.show import resolved_values
 from vaak.config.yaml_writer import yaml_text
 from vaak.core import files
 from vaak.core.errors import UserError
-from vaak.runs.directory import holds_a_run
+from vaak.runs.directory import CODE, holds_a_run
 
 log = logging.getLogger("vaak")
 
-CODE = "code"
 HASHES = "SHA256.json"
 
 

@@ -8,7 +8,11 @@ from typing import Any
 
 from vaak.callbacks.console import ConsoleCallback
 from vaak.callbacks.early_stopping import EarlyStoppingCallback
+from vaak.callbacks.interbatch_profiler import InterbatchProfiler
+from vaak.callbacks.memory_manager import AdaptiveMemoryManager
 from vaak.callbacks.step_log import StepLogCallback
+from vaak.callbacks.system_metrics import SystemMetricsCallback
+from vaak.callbacks.trace import TRACED_BY, TraceCallback
 from vaak.config.catalog import CALLBACKS
 from vaak.config.components import resolve_class
 from vaak.config.experiment import Experiment
@@ -22,11 +26,15 @@ def callbacks_of(experiment: Experiment[Any, Any], folder: Path) -> list[Callbac
     """The callbacks of ``training:``, those of its ``callbacks:`` last."""
     training = experiment.training
     logging, stopping = training.logging, training.early_stopping
-    callbacks: list[Callback] = [StepLogCallback(logging.interval), ConsoleCallback(logging.progress_bar)]
-    callbacks += _trackers(experiment)
+    callbacks: list[Callback] = [StepLogCallback(logging.interval, logging.smoothing)]
+    callbacks.append(ConsoleCallback(logging.progress_bar and not logging.json_lines))
+    callbacks += _trackers(experiment) + _profilers(training.profiling, logging.interval)
     if stopping is not None:
         callbacks.append(EarlyStoppingCallback(stopping.patience, stopping.metric, stopping.min_delta, stopping.mode))
-    return callbacks + [built(component, folder) for component in training.callbacks]
+    further = [built(component, folder) for component in training.callbacks]
+    if training.memory.manager and not any(isinstance(callback, AdaptiveMemoryManager) for callback in further):
+        callbacks.insert(0, AdaptiveMemoryManager(training.memory.thresholds))
+    return callbacks + further
 
 
 def built(component: Component, folder: Path) -> Callback:
@@ -41,9 +49,22 @@ def built(component: Component, folder: Path) -> Callback:
     return kind(**component.options)
 
 
+def _profilers(asked: bool | str, interval: int) -> list[Callback]:
+    """What ``training.profiling`` asks for; steps that are traced take longer, so the shares leave them out."""
+    if asked == "trace":
+        return [TraceCallback(), InterbatchProfiler(interval, warm_up=TRACED_BY + 1)]
+    return [InterbatchProfiler(interval)] if asked else []
+
+
 def _trackers(experiment: Experiment[Any, Any]) -> list[Callback]:
     logging = experiment.training.logging
     callbacks: list[Callback] = []
+    if logging.system_metrics:
+        callbacks.append(SystemMetricsCallback(logging.interval))
+    if logging.json_lines:
+        from vaak.callbacks.json_lines import JsonLinesCallback
+
+        callbacks.append(JsonLinesCallback())
     if logging.tensorboard:
         from vaak.callbacks.tensorboard import TensorBoardCallback
 
@@ -54,8 +75,8 @@ def _trackers(experiment: Experiment[Any, Any]) -> list[Callback]:
         settings = {name: value for name, value in experiment.wandb.model_dump().items() if value is not None}
         settings = {"name": experiment.name, **settings, "tags": list(experiment.wandb.tags)}
         callbacks.append(WandbCallback(settings, resolved_values(experiment), logging.log_metrics))
-    if logging.trackers:
-        from vaak.callbacks.trackers import TrackersCallback
+    for name in logging.trackers:
+        from vaak.callbacks.trackers import AccelerateTrackerCallback
 
-        callbacks.append(TrackersCallback(logging.trackers, resolved_values(experiment), logging.log_metrics))
+        callbacks.append(AccelerateTrackerCallback(name, resolved_values(experiment), logging.log_metrics))
     return callbacks

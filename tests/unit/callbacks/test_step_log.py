@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ from toy import ToyTask, one_step, toy_trainer
 from vaak.callbacks.step_log import StepLogCallback
 from vaak.core.callback import Callback
 from vaak.core.report import StepReport
-from vaak.engine.precision import LossScale
 from vaak.engine.records import read_records
 
 TWO_LOSSES: dict[str, Any] = {"loss": {"auxiliary": {"z_loss": 0.1}}}
@@ -115,15 +115,90 @@ def test_evaluations_say_whether_they_were_scheduled(tmp_path: Path):
     assert [(record["scheduled"], record["val_loss"]) for record in records] == [(True, 2.0), (False, 1.0)]
 
 
-def test_overflows_are_counted_and_no_number_is_hidden(tmp_path: Path):
-    """A loss that is no number is written as such and not left out."""
-    trainer = toy_trainer(tmp_path, StepLogCallback(1))
-    trainer.loss_scale = LossScale(True)
-    with torch.no_grad():
-        trainer.model.head.weight.fill_(float("nan"))
-    trainer.total_steps = 2
-    trainer.fit()
+def test_few_reports_are_kept_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """They hold tensors: however seldom is logged, memory stays flat, and the log is the same."""
+    monkeypatch.setattr("vaak.callbacks.step_log.MOST_UNREAD", 3)
+    callback = StepLogCallback(100)
+    held: list[int] = []
+
+    class Watch(Callback):
+        def on_step_end(self, trainer: Any, report: StepReport) -> None:
+            held.append(len(callback.unread))
+
+    toy_trainer(tmp_path / "few", callback, Watch()).fit()
+    monkeypatch.undo()
+    assert held == [0, 1, 2, 0, 1, 2, 0, 0]
+    toy_trainer(tmp_path / "many", StepLogCallback(100)).fit()
+    few, many = records_of(tmp_path / "few", "step")[8], records_of(tmp_path / "many", "step")[8]
+    del few["clock"], many["clock"]
+    assert few == many
+
+
+def test_smoothed_losses_weigh_all_steps(tmp_path: Path):
+    keeping = Keeping()
+    toy_trainer(tmp_path, keeping, StepLogCallback(3, smoothing=0.5), **TWO_LOSSES).fit()
+    for step, record in records_of(tmp_path, "step").items():
+        weights = [0.5 ** (step - number) for number in range(1, step + 1)]
+        for name in ("main", "z_loss"):
+            values = [float(report.losses[name]) for report in keeping.reports[:step]]
+            expected = sum(w * v for w, v in zip(weights, values, strict=True)) / sum(weights)
+            assert record[f"smoothed_{name}"] == pytest.approx(expected, rel=1e-6)
+        total = record["smoothed_main"] + 0.1 * record["smoothed_z_loss"]
+        assert record["smoothed_loss"] == pytest.approx(total, rel=1e-12)
+
+
+def test_without_smoothing_there_are_no_smoothed_losses(run: tuple[Path, list[StepReport]]):
+    assert not [name for record in records_of(run[0], "step").values() for name in record if "smoothed" in name]
+
+
+def test_a_resumed_run_smooths_on_to_the_bit(tmp_path: Path):
+    class Stop(Callback):
+        def on_step_end(self, trainer: Any, report: StepReport) -> None:
+            if report.step == 3:
+                trainer.request_stop("enough")
+
+    toy_trainer(tmp_path / "whole", StepLogCallback(2, smoothing=0.9), **TWO_LOSSES).fit()
+    toy_trainer(tmp_path / "cut", StepLogCallback(2, smoothing=0.9), Stop(), **TWO_LOSSES).fit()
+    second = toy_trainer(tmp_path / "cut", StepLogCallback(2, smoothing=0.9), **TWO_LOSSES)
+    assert second.resume("auto")
+    second.fit()
+    whole, cut = records_of(tmp_path / "whole", "step"), records_of(tmp_path / "cut", "step")
+    for record in (*whole.values(), *cut.values()):
+        del record["clock"]
+    assert cut == whole
+
+
+def report_of(step: int, loss: float, skipped: str | None) -> StepReport:
+    return StepReport(
+        step=step,
+        epoch=0,
+        losses={"main": torch.tensor(loss)},
+        units={"main": "token"},
+        counts={"token": 10.0},
+        learning_rate=0.1,
+        gradient_norm=torch.tensor(1.0),
+        loss_scale=2.0,
+        skipped=skipped,
+        seconds=0.5,
+        ends_epoch=False,
+    )
+
+
+def test_overflows_and_non_finite_steps_are_counted_apart_and_no_number_is_hidden(tmp_path: Path):
+    """A loss that is no number is written as such and not left out; it isn't smoothed into those that follow."""
+    trainer = toy_trainer(tmp_path)
+    callback = StepLogCallback(1, smoothing=0.5)
+    told = [(1, 3.0, None), (2, 3.0, "overflow"), (3, float("nan"), "non_finite"), (4, 3.0, "overflow")]
+    for step, loss, skipped in told:
+        trainer.position.step = step
+        callback.on_step_end(trainer, report_of(step, loss, skipped))
+        restored = StepLogCallback(1, smoothing=0.5)
+        restored.load_state_dict(json.loads(json.dumps(callback.state_dict())))
+        callback = restored
     logged = records_of(tmp_path, "step")
-    assert [record["overflows"] for record in logged.values()] == [1, 2]
-    assert [record["loss_scale"] for record in logged.values()] == [65536, 32768]
-    assert {record["loss"] for record in logged.values()} == {"nan"}
+    assert [record["overflows"] for record in logged.values()] == [0, 1, 1, 2]
+    assert [record.get("non_finite_steps", 0) for record in logged.values()] == [0, 0, 1, 1]
+    assert [record["loss"] for record in logged.values()] == [3.0, 3.0, "nan", 3.0]
+    assert {record["smoothed_loss"] for record in logged.values()} == {3.0}
+    assert {record["loss_scale"] for record in logged.values()} == {2.0}
+    assert {record["clock"]["tokens_per_second"] for record in logged.values()} == {20.0}

@@ -13,7 +13,7 @@ from vaak.cli.main import guarded
 def vaak_config(tmp_path, monkeypatch, capfd):
     """A function from arguments to (exit code, stdout, stderr)."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "run.yml").write_text("task: lm\nmodel: tiny\ntraining: {profiling: true}\n")
+    (tmp_path / "run.yml").write_text("task: lm\nmodel: tiny\ntraining: {fixed_projection: true}\n")
     (tmp_path / "bad.yml").write_text("task: lm\ntraining: {epoch: 3}\nmodel: {d_modell: 3}\n")
 
     def call(*arguments):
@@ -32,7 +32,7 @@ def test_check_of_a_right_file(vaak_config):
     code, out, err = vaak_config("check", "run.yml", "name=x")
     assert code == 0
     assert out == "right: task lm, run x in runs/x\n"
-    assert err.startswith("warning: run.yml:3: training.profiling: ")
+    assert err.startswith("warning: run.yml:3: training.fixed_projection: ")
 
 
 def test_check_as_json(vaak_config):

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,7 @@ def test_it_prints_figures_samples_and_where_the_run_is(vaak, tiny_text: Path, t
 def test_json_resume_and_a_run_that_is_finished(vaak, tiny_text: Path, tmp_path: Path):
     run = tmp_path / "run"
     asked = ("train", tiny_text / "tiny.yml", f"run_dir={run}", "--json")
-    report = json.loads(vaak(*asked)[1])
+    report = result_in(vaak(*asked)[1])
     assert report["reason"] == "finished"
     assert (report["run"], report["step"]) == (str(run), 8)
     code, out, err = vaak(*asked)
@@ -36,10 +37,52 @@ def test_json_resume_and_a_run_that_is_finished(vaak, tiny_text: Path, tmp_path:
         f"{run} holds a run already: add training.checkpoint.resume=auto to go on with it, "
         "or give another name= or run_dir=\n"
     )
-    again = json.loads(vaak(*asked, "--resume", "auto")[1])
+    again = result_in(vaak(*asked, "--resume", "auto")[1])
     assert again == report
-    more = json.loads(vaak(*asked, "--resume", run / "checkpoints" / "step-00000004", "training.max_steps=9")[1])
+    more = result_in(vaak(*asked, "--resume", run / "checkpoints" / "step-00000004", "training.max_steps=9")[1])
     assert more["step"] == 9
+
+
+def result_in(out: str) -> dict[str, Any]:
+    """The result, which is the last of the lines."""
+    result = json.loads(out.splitlines()[-1])
+    assert result["kind"] == "result"
+    return result
+
+
+def test_json_lines_are_the_records_and_what_is_said_and_nothing_else(vaak, tiny_text: Path, tmp_path: Path):
+    run = tmp_path / "run"
+    code, out, err = vaak("train", tiny_text / "tiny.yml", f"run_dir={run}", "--json", "training.scheduler.power=2")
+    assert code == 2  # a mistake is a line on standard error, as ever
+    assert (out, len(err.splitlines())) == ("", 1)
+    code, out, err = vaak("train", tiny_text / "tiny.yml", f"run_dir={run}", "--json", "training.epochs=3")
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    said = [json.loads(line) for line in lines]
+    records = (run / "metrics.jsonl").read_text().splitlines()
+    assert [line for line in lines if json.loads(line)["kind"] not in ("message", "result")] == records
+    messages = [entry for entry in said if entry["kind"] == "message"]
+    assert {k: v for k, v in messages[0].items() if k != "text"} == {"kind": "message", "level": "warning"}
+    assert "training.epochs" in messages[0]["text"]
+    assert any("parameters on cpu" in entry["text"] for entry in messages if entry["level"] == "info")
+    assert said[-1]["kind"] == "result"
+    assert not [entry for entry in messages if "step 8/8" in entry["text"]]
+    assert "step 8/8  loss" in (run / "train.log").read_text()
+
+
+def test_a_reader_of_json_lines_that_goes_away_does_not_end_training(tiny_text: Path, tmp_path: Path):
+    run = tmp_path / "run"
+    command = (
+        f"{Path(sys.executable).with_name('vaak')} train {tiny_text / 'tiny.yml'} run_dir={run} --json | head -n 1"
+    )
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, env=environment)
+    assert len(done.stdout.splitlines()) == 1
+    assert json.loads((run / "status.json").read_text())["state"] == "finished"
+    assert "Traceback" not in done.stderr
+    warnings = [line for line in (run / "train.log").read_text().splitlines() if " WARNING " in line]
+    assert len(warnings) == 1
+    assert "standard output can't " in warnings[0]
 
 
 @pytest.mark.parametrize(

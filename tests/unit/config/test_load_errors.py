@@ -100,6 +100,8 @@ def test_one_wrong_option(mistakes, text, expected):
         ("task: lm\ndistillation: {teacher: x}\n", "f.yml:2: distillation: distillation isn't built yet"),
         ("task: lm\ntasks: {a: {}}\n", "f.yml:2: tasks: training on several tasks isn't built yet"),
         ("task: lm\ndatasets:\n  - name: ami\n", "f.yml:2: datasets: audio datasets aren't built yet"),
+        ("task: lm\ntraining: {curriculum: length}\ndata: {layout: stream}\n",
+         "f.yml:2: training.curriculum.difficulty: windows of a stream are all equally long"),
         ("task: lm\nglobal_config: {num_mel_bins: 80}\n", "f.yml:2: global_config: audio features aren't built yet"),
     ],
 )  # fmt: skip
@@ -123,6 +125,8 @@ def test_one_wrong_section(mistakes, text, expected):
         ("scheduler: {warmup_steps: 3, warmup_ratio: 0.1}", "f.yml:3: training.scheduler.warmup_ratio: given beside"),
         ("validation: {interval_epochs: null}\nearly_stopping: 3", "f.yml:4: training.early_stopping: needs"),
         ("validation: {interval_epochs: null}\nscheduler: plateau", "f.yml:4: training.scheduler.type: plateau needs"),
+        ("curriculum: {initial_difficulty: 0.5, final_difficulty: 0.4}",
+         "f.yml:3: training.curriculum.final_difficulty: is below initial_difficulty (0.5)"),
     ],
 )  # fmt: skip
 def test_options_that_cannot_apply_are_errors(mistakes, text, expected):

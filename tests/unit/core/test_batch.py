@@ -11,7 +11,10 @@ from vaak.core.batch import Batch
 def batch_of(num_rows: int) -> Batch:
     rows = torch.arange(num_rows)
     return Batch(
-        {"x": rows[:, None] * torch.ones(2)}, {"token": rows + 1, "example": torch.ones(num_rows)}, extra={"k": 1}
+        {"x": rows[:, None] * torch.ones(2)},
+        {"token": rows + 1, "example": torch.ones(num_rows)},
+        indices=[[10 * row, 10 * row + 1] for row in range(num_rows)],
+        extra={"k": 1, "names": [f"row {row}" for row in range(num_rows)]},
     )
 
 
@@ -24,7 +27,9 @@ def test_pieces_have_all_rows_in_order_and_all_counts(num_rows: int, pieces: int
     assert torch.cat([part["x"] for part in parts]).equal(whole["x"])
     for unit, total in whole.totals().items():
         assert sum(part.totals()[unit] for part in parts) == total
-    assert all(part.extra == {"k": 1} for part in parts)
+    assert [row for part in parts for row in part.indices] == whole.indices
+    assert [name for part in parts for name in part.extra["names"]] == whole.extra["names"]
+    assert all(part.extra["k"] == 1 for part in parts)
 
 
 def test_totals_are_sums_over_rows():

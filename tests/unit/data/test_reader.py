@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -59,6 +60,13 @@ def test_another_epoch_seed_or_purpose_draws_otherwise():
     assert all(first != second for first, second in pairwise(draws))
 
 
+def test_a_repeat_in_the_same_epoch_draws_otherwise():
+    reader = Reader(DrawingDataset(8), ("data",), seed=3)
+    draws = [drawn(reader, replace(address(2), occurrence=occurrence))[2] for occurrence in range(3)]
+    assert len({tuple(values) for values in draws}) == 3
+    assert draws[0] == drawn(reader, address(2))[2]
+
+
 def test_rows_keep_the_order_of_the_address():
     batch = Reader(ToyDataset(8), ("data",), 0)[address(4, 1, 6)].batch
     assert batch is not None
@@ -99,7 +107,8 @@ def test_nothing_left_is_a_microbatch_without_a_batch():
 
 def test_a_known_bad_example_is_not_tried_again():
     dataset = ToyDataset(8)
-    reader = Reader(dataset, ("data",), 0, known_bad=[(0, 5)])
+    reader = Reader(dataset, ("data",), 0, known_bad=[(0, 5, 0)])
     assert [skip.reason for skip in reader[address(4, 5)].skipped] == ["skipped before"]
     assert dataset.reads == [4]
     assert not reader[address(5, epoch=1)].skipped  # another epoch draws otherwise, and may read it
+    assert not reader[replace(address(5), occurrence=1)].skipped  # so does a repeat in the same epoch

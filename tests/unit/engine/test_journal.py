@@ -12,7 +12,7 @@ from toy import ToyTask, same_bits, toy_trainer, weights
 from vaak.core.callback import Callback
 from vaak.core.errors import DataError
 from vaak.data.reader import Address, Microbatch, Skip
-from vaak.engine.journal import Journal
+from vaak.engine.journal import SkippedExamples
 
 ADDRESS = Address(1, 0, 0, [])
 
@@ -22,7 +22,7 @@ def skipped(*indices: int, epoch: int = 0) -> list[Microbatch]:
 
 
 def test_each_is_written_once_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    journal = Journal(tmp_path, 0)
+    journal = SkippedExamples(tmp_path, 0)
     with caplog.at_level(logging.WARNING, "vaak"):
         for microbatches in (skipped(3, 5), skipped(5), [], skipped(3, epoch=1)):
             journal.add(microbatches)
@@ -34,20 +34,20 @@ def test_each_is_written_once_and_said(tmp_path: Path, caplog: pytest.LogCapture
 
 def test_a_resume_knows_all_ranks_entries_and_no_half_line(tmp_path: Path):
     for rank, index in ((0, 3), (1, 7)):
-        Journal(tmp_path, rank).add(skipped(index))
+        SkippedExamples(tmp_path, rank).add(skipped(index))
     with open(tmp_path / "skipped.rank1.jsonl", "a") as file:
         file.write('{"epoch": 0, "ind')
-    assert Journal(tmp_path, 0).known == {(0, 3), (0, 7)}
+    assert SkippedExamples(tmp_path, 0).known == {(0, 3, 0), (0, 7, 0)}
 
 
 def test_a_new_entry_after_a_half_line_is_read(tmp_path: Path):
     (tmp_path / "skipped.jsonl").write_text('{"epoch": 0, "index": 3}\n{"epoch": 0, "ind')
-    Journal(tmp_path, 0).add(skipped(9))
-    assert Journal(tmp_path, 0).known == {(0, 3), (0, 9)}
+    SkippedExamples(tmp_path, 0).add(skipped(9))
+    assert SkippedExamples(tmp_path, 0).known == {(0, 3, 0), (0, 9, 0)}
 
 
 def test_a_run_without_skips_writes_nothing(tmp_path: Path):
-    Journal(tmp_path, 0).add([Microbatch(ADDRESS, None)])
+    SkippedExamples(tmp_path, 0).add([Microbatch(ADDRESS, None)])
     assert list(tmp_path.iterdir()) == []
 
 

@@ -40,39 +40,39 @@ class Overflows(torch.nn.Module):
 
 def test_the_scale_halves_at_an_overflow_and_doubles_after_2000_steps_without():
     scale = LossScale(True)
-    scale.update(True)
-    scale.update(False)
+    scale.update(None)
+    scale.update("overflow")
     assert scale.value == 32768
     for _ in range(1999):
-        scale.update(True)
+        scale.update(None)
     assert scale.value == 32768
-    scale.update(True)
+    scale.update(None)
     assert scale.value == 65536
 
 
 def test_the_scale_never_falls_below_one():
     scale = LossScale(True)
     for _ in range(40):
-        scale.update(False)
+        scale.update("overflow")
     assert scale.value == 1
 
 
 def test_a_fixed_scale_stays_and_none_is_one():
     for scale, value in ((LossScale(True, 128.0), 128.0), (LossScale(False), 1.0)):
         for finite in [False] * 3 + [True] * 3000:
-            scale.update(finite)
+            scale.update(None if finite else "overflow")
         assert scale.value == value
 
 
 def test_the_scale_goes_on_after_a_round_trip():
     first = LossScale(True)
     for finite in [True, False, *[True] * 1500]:
-        first.update(finite)
+        first.update(None if finite else "overflow")
     second = LossScale(True)
     second.load_state_dict(first.state_dict())
     for scale in (first, second):
         for _ in range(500):
-            scale.update(True)
+            scale.update(None)
     assert first.state_dict() == second.state_dict() == {"value": 65536, "steps_since_change": 0}
 
 
@@ -99,7 +99,7 @@ def test_an_overflow_skips_the_update_but_is_a_step(tmp_path: Path):
     trainer.model.head = overflows = Overflows(trainer.model.head)
     before, state = weights(trainer), len(trainer.optimizers[0].state)
     report, gradients = one_step(trainer)
-    assert report.skipped
+    assert report.skipped == "overflow"
     assert report.loss_scale == 65536
     assert not gradients  # the optimizer was never asked
     assert same_bits(before, weights(trainer))
@@ -108,7 +108,7 @@ def test_an_overflow_skips_the_update_but_is_a_step(tmp_path: Path):
     assert all(parameter.grad is None for parameter in trainer.model.parameters())
     overflows.on = False
     report, _ = one_step(trainer)
-    assert (report.step, report.skipped, report.loss_scale) == (2, False, 32768)
+    assert (report.step, report.skipped, report.loss_scale) == (2, None, 32768)
     assert not same_bits(before, weights(trainer))
 
 

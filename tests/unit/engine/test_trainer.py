@@ -15,6 +15,7 @@ from vaak.config.yaml_writer import yaml_text
 from vaak.core.errors import UserError
 from vaak.engine.checkpoint import list_checkpoints
 from vaak.engine.trainer import Trainer
+from vaak.engine.wishes import Wishes
 from vaak.tasks.lm.task import LanguageModelTask
 
 
@@ -115,12 +116,13 @@ def test_minutes_since_the_last_save_ask_for_one(tmp_path: Path):
 
 def test_a_wish_of_any_rank_is_a_wish_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     trainer = toy_trainer(tmp_path)
-    others = {"stop": "SIGTERM", "evaluate": False, "save": True}
+    others = Wishes(stop="SIGTERM", save=True, pieces=2, shortage="memory is short there")
     monkeypatch.setattr(trainer.ranks, "world_size", 2)
-    monkeypatch.setattr(trainer.ranks, "gather", lambda mine: [mine, others])
+    monkeypatch.setattr(trainer.ranks, "gather", lambda mine: [mine, vars(others)])
     trainer.agree()
     assert trainer.stop_reason == "SIGTERM"
-    assert trainer.wishes == {"stop": "SIGTERM", "evaluate": False, "save": True}
+    assert trainer.wishes == others
+    assert trainer.splits.pieces(1) == 2
 
 
 def test_the_first_reason_to_stop_stays(tmp_path: Path):

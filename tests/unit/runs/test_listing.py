@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -15,7 +16,7 @@ import pytest
 import tiny_runs
 from commands import Commands, wait_until
 from vaak.core.errors import UserError
-from vaak.runs.directory import holds_a_run, make_directory, the_only_writer
+from vaak.runs.directory import holds_a_run, make_directory, the_only_writer, write_status
 from vaak.runs.listing import list_runs
 
 
@@ -64,6 +65,9 @@ def test_states_of_processes_that_end_in_every_way(commands: Commands, tiny_text
         "deep/one": "finished",
     }
     by_name = {run.name: run for run in list_runs(tmp_path / "runs")}
+    assert {run.name for run in by_name.values() if run.go_on} == {"stopped"} | {
+        name for name in ("killed", "failed") if by_name[name].checkpoint
+    }
     one = by_name["deep/one"]
     assert (one.step, one.total_steps) == (8, 8)
     assert one.best.startswith("val_loss ")
@@ -87,8 +91,104 @@ def test_broken_files_break_no_list(tiny_run: Path, tmp_path: Path, content: byt
     assert found["bare"].state == "not begun"
     assert found["config.yml"].state == "finished"
     assert found["status.json"].state == "crashed"
-    assert found["checkpoints_step-00000008_state.json"].best == "-"
-    assert found["metrics.jsonl"].step in (0, 3)
+    assert found["checkpoints_step-00000008_state.json"].checkpoint == 4
+    assert found["metrics.jsonl"].step == 8
+
+
+def test_a_run_that_crashed_goes_on_with_the_command_shown(tiny_run: Path, tmp_path: Path):
+    run = shutil.copytree(tiny_run, tmp_path / "a run")
+    (run / "status.json").unlink()
+    (found,) = list_runs(tmp_path)
+    assert (found.state, found.step, found.checkpoint, found.reason) == ("crashed", 8, 8, "")
+    assert found.best.startswith("val_loss ")
+    moved = f"vaak train '{run}'/config.yml 'run_dir={run}' --resume auto"
+    assert found.go_on == moved
+    (run / "code").mkdir()
+    assert list_runs(tmp_path)[0].go_on == f"{moved} --trust-code"
+    config = (run / "config.yml").read_text().replace(f"run_dir: {tiny_run}\n", f"run_dir: {run}\n")
+    (run / "config.yml").write_text(config)
+    assert list_runs(tmp_path)[0].go_on == f"vaak train '{run}'/config.yml --resume auto --trust-code"
+
+
+def test_why_it_ended_and_what_goes_on(tiny_run: Path, tmp_path: Path):
+    run = shutil.copytree(tiny_run, tmp_path / "run")
+    for state, goes_on in (("finished", False), ("stopped", True), ("failed", True)):
+        write_status(run, {"state": state, "reason": "because\nof much", "step": 8, "total_steps": 8})
+        (found,) = list_runs(tmp_path)
+        assert (found.state, found.reason, found.go_on is not None) == (state, "because", goes_on)
+    with the_only_writer(run):
+        assert (list_runs(tmp_path)[0].state, list_runs(tmp_path)[0].go_on) == ("running", None)
+    shutil.rmtree(run / "checkpoints")
+    (found,) = list_runs(tmp_path)
+    assert (found.state, found.checkpoint, found.go_on) == ("failed", None, None)
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors is missing"),
+        (lambda folder: os.truncate(folder / "optimizer.safetensors", 5), "optimizer.safetensors has 5 bytes of "),
+        (lambda folder: (folder / "MANIFEST.json").unlink(), "its MANIFEST.json can't be read"),
+        (lambda folder: (folder / "MANIFEST.json").write_text("[]"), "its MANIFEST.json can't be read"),
+        (shutil.rmtree, None),
+    ],
+)
+def test_damaged_checkpoints_are_noticed_by_their_sizes(tiny_run: Path, tmp_path: Path, harm, said: str | None):
+    run = shutil.copytree(tiny_run, tmp_path / "run")
+    (run / "status.json").unlink()
+    harm(run / "checkpoints" / "step-00000008")
+    (found,) = list_runs(tmp_path)
+    assert found.checkpoint == 4
+    assert found.go_on is not None
+    assert found.best.startswith("val_loss ")
+    if said is None:
+        assert found.damaged == ()
+    else:
+        (damage,) = found.damaged
+        assert damage.startswith(f"step-00000008 is damaged: {said}")
+    shutil.rmtree(run / "checkpoints" / "step-00000004")
+    assert (list_runs(tmp_path)[0].checkpoint, list_runs(tmp_path)[0].go_on) == (None, None)
+
+
+def test_the_process_that_writes_a_run_may_list_it(tmp_path: Path):
+    run = tmp_path / "runs" / "mine"
+    make_directory(run, None)
+    (run / "config.yml").touch()
+    with the_only_writer(run):
+        assert states(tmp_path / "runs") == {"mine": "running"}
+        code = (
+            "import sys; from vaak.cli.main import main; sys.argv = ['vaak', 'runs', '--json', *sys.argv[1:]]; main()"
+        )
+        (seen,) = json.loads(subprocess.check_output([sys.executable, "-c", code, str(tmp_path / "runs")], text=True))
+        assert seen["state"] == "running"
+    assert states(tmp_path / "runs") == {"mine": "not begun"}
+
+
+READ_ONLY = """
+import errno, os, sys
+def refuse(event, arguments):
+    writes = event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+    if writes or event in ("os.mkdir", "os.rename", "os.remove"):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), arguments[0])
+from vaak.cli.main import main
+import vaak.cli.runs, vaak.runs.listing
+sys.addaudithook(refuse)
+sys.argv = ["vaak", "runs", sys.argv[1], "--json"]
+main()
+"""
+
+
+def test_runs_on_a_read_only_disk(tiny_run: Path, tmp_path: Path):
+    """Every opening for writing is refused, as such a disk does."""
+    shutil.copytree(tiny_run, tmp_path / "ended")
+    (shutil.copytree(tiny_run, tmp_path / "crashed") / "status.json").unlink()
+    shutil.copytree(tiny_run, tmp_path / "running")
+    with the_only_writer(tmp_path / "running"):
+        command = [sys.executable, "-c", READ_ONLY, str(tmp_path)]
+        done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = {run["name"]: run["state"] for run in json.loads(done.stdout)}
+    assert found == {"ended": "finished", "crashed": "crashed", "running": "running"}
 
 
 def test_a_folder_without_runs_and_a_run_itself(tiny_run: Path, tmp_path: Path):

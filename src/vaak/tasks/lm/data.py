@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from vaak.core.batch import Batch
+from vaak.tasks.lm.difficulty import window_difficulties
 from vaak.tasks.lm.windows import cut_windows
 from vaak.text.token_store import TokenStore
 
@@ -71,11 +72,19 @@ class TextDataset:
 
     def example(self, index: int, rng: np.random.Generator) -> Sequence:
         document, start = int(self.windows.documents[index]), int(self.windows.starts[index])
-        ids = self._read(document, start, int(self.windows.sizes[index]) + 1)
+        ids = self.ids(index)
         targets = ids[1:].copy()
         targets[: self.windows.scored_from[index]] = IGNORED
         num_bytes = int(self.store.num_bytes[document]) + (self.special.eos is not None) if start == 0 else 0
         return corrupted(ids, targets, num_bytes, self.corruption, self.special, rng)
+
+    def ids(self, index: int) -> np.ndarray:
+        """The ids of an example: one more than it has targets."""
+        document, start = int(self.windows.documents[index]), int(self.windows.starts[index])
+        return self._read(document, start, int(self.windows.sizes[index]) + 1)
+
+    def difficulty(self, measure: str) -> np.ndarray:
+        return window_difficulties(self, measure)
 
     def _read(self, document: int, start: int, size: int) -> np.ndarray:
         """``size`` ids of [bos] document [eos], from ``start`` on."""
@@ -129,6 +138,14 @@ class StreamDataset:
         start = min(start, self.num_targets - length)
         ids = self._read(start, length + 1)
         return corrupted(ids, ids[1:].copy(), 0, self.corruption, self.special, rng)
+
+    def ids(self, index: int) -> np.ndarray:
+        """The ids of an example that is not shifted: one more than it has targets."""
+        length = int(self.lengths[index])
+        return self._read(min(index * self.max_length, self.num_targets - length), length + 1)
+
+    def difficulty(self, measure: str) -> np.ndarray:
+        return window_difficulties(self, measure)
 
     def _read(self, start: int, size: int) -> np.ndarray:
         """``size`` ids of the stream from ``start`` on."""

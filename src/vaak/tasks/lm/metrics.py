@@ -30,8 +30,10 @@ class TextMeters:
         scored = batch["targets"] != IGNORED
         logits = model(batch["inputs"], documents=documents_of(self.options, batch), select=scored)
         targets = batch["targets"][scored]
-        self.totals["nats"] += float(_exact_sum(F.cross_entropy(logits.float(), targets, reduction="none")))
-        self.totals["right"] += float((logits.argmax(-1) == targets).sum())
+        nats = float(_exact_sum(F.cross_entropy(logits.float(), targets, reduction="none")))
+        right = float((logits.argmax(-1) == targets).sum())
+        self.totals["nats"] += nats
+        self.totals["right"] += right
         for unit in ("token", "byte"):
             self.totals[unit] += float(batch.counts[unit].sum())
 
@@ -54,10 +56,10 @@ class PairMeters:
         self.totals: dict[str, float] = {}
 
     def update(self, model: nn.Module, batch: Batch) -> None:
-        logits = model(batch["inputs"], documents=documents_of(self.options, batch))
-        losses = F.cross_entropy(
-            logits.float().transpose(1, 2), batch["targets"], reduction="none", ignore_index=IGNORED
-        )
+        inputs, targets = batch["inputs"].flatten(0, 1), batch["targets"].flatten(0, 1)
+        documents = documents_of(self.options, batch)
+        logits = model(inputs, documents=None if documents is None else documents.flatten(0, 1))
+        losses = F.cross_entropy(logits.float().transpose(1, 2), targets, reduction="none", ignore_index=IGNORED)
         nats = losses.sum(dim=1)
         right = (nats[0::2] < nats[1::2]).tolist()
         for phenomenon, is_right in zip(batch.extra["phenomena"], right, strict=True):

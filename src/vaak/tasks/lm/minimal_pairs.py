@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from vaak.core.batch import Batch
-from vaak.core.errors import DataError
+from vaak.core.errors import DataError, UserError
 from vaak.tasks.lm.data import Sequence, SpecialTokens, collate
 from vaak.text import hindi
 from vaak.text.normalise import normalise
@@ -74,7 +74,7 @@ def _read_file(path: Path) -> Iterator[Pair]:
 
 
 class PairDataset:
-    """Pairs as examples of two sequences each; a batch has the good sentences in even rows, the bad ones in odd."""
+    """Pairs as examples of two sequences each: a row ``(2, time)`` has the good sentence and then the bad one."""
 
     strata: np.ndarray | None = None
     row_capacity: int | None = None
@@ -100,10 +100,13 @@ class PairDataset:
         return Sequence(np.array(ids[:-1]), np.array(ids[1:]), 0)
 
     def collate(self, rows: list[list[tuple[Sequence, Sequence, str]]]) -> Batch:
-        batch = collate([[sequence] for row in rows for sequence in row[0][:2]], self.special.pad)
-        batch.counts["pair"] = torch.full((batch.num_rows,), 0.5)
-        batch.extra["phenomena"] = [row[0][2] for row in rows]
-        return batch
+        sentences = collate([[sequence] for row in rows for sequence in row[0][:2]], self.special.pad)
+        tensors = {name: tensor.unflatten(0, (len(rows), 2)) for name, tensor in sentences.tensors.items()}
+        extra = {**sentences.extra, "phenomena": [row[0][2] for row in rows]}
+        return Batch(tensors, {"pair": torch.ones(len(rows))}, extra=extra)
+
+    def difficulty(self, measure: str) -> np.ndarray:
+        raise UserError(f"minimal pairs are not trained on: they have no difficulty {measure}")
 
     def describe(self, index: int) -> str:
         return self.pairs[index].origin

@@ -25,6 +25,7 @@ from vaak.tasks.lm.export import export_hf
 from vaak.tasks.lm.metrics import PairMeters, TextMeters, documents_of
 from vaak.tasks.lm.minimal_pairs import PairDataset, read_pairs
 from vaak.tasks.lm.model import LanguageModel
+from vaak.tasks.lm.outlook import sketch, source_files
 from vaak.tasks.lm.predict import SamplingSettings, generate
 from vaak.tasks.lm.prepare import Prepared, prepare, prepare_run, prepared_folder
 from vaak.text.corpus import SPLITS
@@ -51,6 +52,8 @@ class LanguageModelTask:
 
     def prepare(self) -> None:
         prepare_run(self.data, self.directory)
+        if self.experiment.training.curriculum is not None:
+            self.dataset("train").difficulty(self.experiment.training.curriculum.difficulty)  # once, for all processes
         if self.data.minimal_pairs:
             self.dataset("pairs")  # what is wrong with them shows now, and not at the first evaluation
 
@@ -103,7 +106,15 @@ class LanguageModelTask:
         eos = None if self.data.layout == "stream" else tokenizer.eos_id
         return SpecialTokens(tokenizer.pad_id, tokenizer.bos_id, tokenizer.mask_id, eos, tokenizer.vocab_size)
 
+    def sources(self) -> list[Path]:
+        """The files that ``prepare`` would read. Raises DataError for one that isn't there."""
+        return source_files(self.data)
+
     # Training.
+
+    def sketch(self) -> LanguageModel:
+        """A model as large as the trained one may become, before there is a tokenizer."""
+        return sketch(self.options, self.data)
 
     def model(self) -> LanguageModel:
         model = LanguageModel(self.options, self.tokenizer.vocab_size)
@@ -143,6 +154,11 @@ class LanguageModelTask:
             return "one at the end of each document"
         whole = self.data.corpus.type == "text" and self.data.corpus.document == "file"
         return "every one counted" if whole else "none between documents"
+
+    def show(self, batch: Batch) -> list[str]:
+        """The text of each row, special tokens written out, as the model reads it."""
+        rows = (row[row != self.tokenizer.pad_id].tolist() for row in batch["inputs"].cpu())
+        return [self.tokenizer.decode(row, skip_special_tokens=False) for row in rows]
 
     # Use.
 

@@ -139,7 +139,7 @@ class FixedScores(torch.nn.Module):
 
 def test_ties_are_wrong_and_phenomena_are_kept_apart():
     def batch(phenomena: list[str], *targets: list[int]) -> Batch:
-        padded = torch.tensor([row + [IGNORED] * (3 - len(row)) for row in targets])
+        padded = torch.tensor([row + [IGNORED] * (3 - len(row)) for row in targets]).unflatten(0, (-1, 2))
         return Batch(
             {"inputs": torch.zeros_like(padded), "targets": padded, "documents": padded},
             {},

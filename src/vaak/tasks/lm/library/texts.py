@@ -18,7 +18,7 @@ from vaak.core.batch import Batch
 from vaak.core.errors import UserError
 from vaak.data.loader import evaluation_addresses, load, training_addresses
 from vaak.data.plan import BatchPlan, Planner
-from vaak.data.plans import evaluation_plan, make_planner
+from vaak.data.plans import evaluation_plan, training_planner
 from vaak.data.reader import Reader
 from vaak.tasks.lm.library.config import ExperimentConfig
 from vaak.tasks.lm.prepare import DONE, Prepared
@@ -105,14 +105,7 @@ class TextLoader:
                 yield batch
 
     def _planner(self) -> Planner:
-        return make_planner(
-            self.training.batching,
-            lengths=self.dataset.lengths,
-            strata=self.dataset.strata,
-            batch_size=self.training.batch_size,
-            row_capacity=self.dataset.row_capacity,
-            seed=self.training.random_seed,
-        )
+        return training_planner(self.training, self.dataset)
 
     def _plan(self) -> BatchPlan:
         return evaluation_plan(self.dataset.lengths, self.training.validation.batch_size or self.training.batch_size)

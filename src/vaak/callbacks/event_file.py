@@ -1,0 +1,84 @@
+"""TensorBoard's event files, written without TensorBoard's writers.
+
+Those keep events back for up to two minutes, so that a killed process loses them, and fail on a thread of their own,
+where nobody learns of it. Here each event is handed to the system at once, like the lines of ``metrics.jsonl``.
+
+Source: TensorFlow, tensorflow/core/lib/io/record_writer.h and tensorflow/core/util/event.proto.
+"""
+
+from __future__ import annotations
+
+import functools
+import struct
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+CASTAGNOLI = 0x82F63B78  # the polynomial of CRC-32C, reflected
+
+
+class EventFile:
+    """A new file of events in ``folder``. A reader drops what older files have at ``first_step`` and beyond.
+
+    Files are read in the order of their names, which hold the second of their making; a clock that jumped back must not
+    put a new one before an old one. Raises OSError where it can't be written.
+    """
+
+    def __init__(self, folder: Path, first_step: int) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+
+        self.event_type: Any = Event
+        folder.mkdir(parents=True, exist_ok=True)
+        self.file = open(folder / _next_name(folder), "xb", buffering=0)  # noqa: SIM115
+        self._write(Event(wall_time=time.time(), file_version="brain.Event:2"))
+        start = SessionLog(status=SessionLog.START)
+        self._write(Event(wall_time=time.time(), step=first_step, session_log=start))
+
+    def add_scalars(self, step: int, values: Mapping[str, float]) -> None:
+        """Write the values of a step by their tags."""
+        event = self.event_type(wall_time=time.time(), step=step)
+        for tag, value in values.items():
+            event.summary.value.add(tag=tag, simple_value=value)
+        self._write(event)
+
+    def close(self) -> None:
+        self.file.close()
+
+    def _write(self, event: Any) -> None:
+        content = event.SerializeToString()
+        length = struct.pack("<Q", len(content))
+        record = length + struct.pack("<I", masked_crc(length)) + content + struct.pack("<I", masked_crc(content))
+        if self.file.write(record) != len(record):
+            raise OSError(f"{self.file.name} took only a part of an event")
+
+
+def _next_name(folder: Path) -> str:
+    """A name behind those of all event files that are there."""
+    taken = [path.name.split(".")[3] for path in folder.glob("events.out.tfevents.*")]
+    newest = max((int(second) for second in taken if second.isdigit()), default=0)
+    return f"events.out.tfevents.{max(int(time.time()), newest + 1):010d}.vaak"
+
+
+def masked_crc(content: bytes) -> int:
+    """CRC-32C, rotated and offset as record files want it.
+
+    >>> hex(masked_crc(b"123456789"))
+    '0xc78ab0e5'
+    """
+    table, crc = _table(), 0xFFFFFFFF
+    for byte in content:
+        crc = table[(crc ^ byte) & 0xFF] ^ (crc >> 8)
+    crc ^= 0xFFFFFFFF
+    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+@functools.cache
+def _table() -> list[int]:
+    """The remainder of each byte."""
+    table = []
+    for remainder in range(256):
+        for _ in range(8):
+            remainder = (remainder >> 1) ^ (CASTAGNOLI if remainder & 1 else 0)
+        table.append(remainder)
+    return table

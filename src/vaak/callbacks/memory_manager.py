@@ -1,0 +1,160 @@
+"""Watches memory pressure, and does something about it before memory runs out.
+
+band      what is done on entering it
+low       nothing
+moderate  garbage is collected
+high      the caches are emptied too
+critical  the same, and a warning; where that wasn't enough for the next step, its microbatches are cut finer
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from vaak.core.callback import Callback
+from vaak.core.report import StepReport
+from vaak.engine.memory import MemoryReading, free_memory, is_out_of_memory, read_memory, read_peak, reset_peak
+from vaak.engine.pressure import Band, band_of, thresholds_of
+
+log = logging.getLogger("vaak")
+
+GIBIBYTE = 2**30
+LEAST_EFFECT = 0.01  # by so much must a cut lower the pressure to be worth another
+
+
+class AdaptiveMemoryManager(Callback):
+    """Reads the memory after a step, as often as ``overhead`` allows, and acts when pressure rises into a band.
+
+    ``thresholds`` are the parts of the memory from which pressure is moderate, high and critical; None takes the
+    device's own. ``shrink`` lets it ask for smaller microbatches, which it does only where this process holds at least
+    ``own_share`` of what is used, and again only when the last cut has lowered the pressure. All it does counts as
+    its own time, of which it takes no more than the part ``overhead``: after an expensive clean-up it waits for long.
+
+    To be read at any time: ``pressure`` (the part in use at the last look), ``band``, ``highest`` (the greatest
+    pressure), ``peak`` (the most bytes this process used), ``looks`` and ``measured_overhead``. With the last step they
+    are written down as a record ``memory``.
+    """
+
+    clock = staticmethod(time.perf_counter)
+
+    def __init__(
+        self,
+        thresholds: Sequence[float] | None = None,
+        shrink: bool = True,
+        own_share: float = 0.5,
+        overhead: float = 0.005,
+    ) -> None:
+        self.given, self.shrink, self.own_share, self.overhead = thresholds, shrink, own_share, overhead
+        self.device = torch.device("cpu")
+        self.thresholds = thresholds_of(self.device, thresholds)
+        self.pressure, self.highest, self.band = 0.0, 0.0, Band.LOW
+        self.peak, self.limit, self.looks = 0, 0, 0
+        self.begun, self.spent = 0.0, 0.0
+        self.last_cut: tuple[int, float] | None = None  # pieces and pressure when a finer cut was asked for
+
+    @property
+    def measured_overhead(self) -> float:
+        """The part of the time since training began that went into watching."""
+        return self.spent / max(self.clock() - self.begun, 1e-9)
+
+    def on_fit_start(self, trainer: Any) -> None:
+        self.device = trainer.ranks.device
+        self.thresholds = thresholds_of(self.device, self.given)
+        self.begun = self.clock()
+        reset_peak(self.device)
+        self.spent += self.clock() - self.begun
+
+    def on_step_end(self, trainer: Any, report: StepReport) -> None:
+        now = self.clock()
+        if self.spent <= self.overhead * (now - self.begun):
+            self.look(trainer, report.step)
+            self.spent += self.clock() - now
+        if report.step == trainer.total_steps:
+            trainer.record("memory", {"clock": self.figures()})  # as with time: no two runs have the same
+
+    def on_evaluate_end(self, trainer: Any, metrics: dict[str, float]) -> None:
+        """What an evaluation needed at its worst is none of the microbatches' doing."""
+        now = self.clock()
+        self.peak = max(self.peak, read_peak(self.device))
+        reset_peak(self.device)
+        self.spent += self.clock() - now
+
+    def on_exception(self, trainer: Any, error: BaseException) -> None:
+        if is_out_of_memory(error):
+            self.emergency_cleanup()
+
+    def on_fit_end(self, trainer: Any, reason: str) -> None:
+        if self.looks:
+            log.info(
+                "memory: %.2f GiB by this process at most, %.0f %% full at worst; watching it took %.2f %% of the time",
+                self.peak / GIBIBYTE,
+                100 * self.highest,
+                100 * self.measured_overhead,
+            )
+
+    def emergency_cleanup(self) -> None:
+        """Give back all that can be given back, at once."""
+        free_memory(self.device)
+
+    def look(self, trainer: Any, step: int) -> None:
+        """Read the memory once and act on it; ``step`` has just been taken."""
+        reading = read_memory(self.device)
+        self.looks += 1
+        self.pressure, self.limit = reading.pressure, reading.limit
+        self.highest = max(self.highest, reading.pressure)
+        self.peak = max(self.peak, read_peak(self.device))
+        before, self.band = self.band, band_of(reading.pressure, self.thresholds, self.band)
+        if self.band > before:
+            self._enter(reading)
+        elif self.band is Band.CRITICAL:
+            self._cut_finer(trainer, step, reading)
+        else:
+            self.last_cut = None
+        reset_peak(self.device)
+
+    def _enter(self, reading: MemoryReading) -> None:
+        """Do what the band asks for that pressure has just risen into."""
+        if self.band is Band.MODERATE:
+            gc.collect()
+        else:
+            free_memory(self.device)
+        if self.band is Band.CRITICAL:
+            log.warning("%s: caches are emptied%s", _said(reading), self._what_then(reading))
+
+    def _what_then(self, reading: MemoryReading) -> str:
+        if reading.own_share < self.own_share:
+            return "; most of it is of other processes: end some, or train elsewhere"
+        return "; where that isn't enough, batches are computed in smaller pieces" if self.shrink else ""
+
+    def _cut_finer(self, trainer: Any, step: int, reading: MemoryReading) -> None:
+        """Ask for smaller pieces, unless they would be no help, or the last ones haven't been tried yet."""
+        if not self.shrink or reading.own_share < self.own_share:
+            return
+        pieces = trainer.splits.pieces(step)
+        if self.last_cut is not None:
+            pieces_then, pressure_then = self.last_cut
+            if pieces <= pieces_then or reading.pressure > pressure_then - LEAST_EFFECT:
+                return
+        self.last_cut = pieces, reading.pressure
+        trainer.cut_finer(_said(reading))
+
+    def figures(self) -> dict[str, float]:
+        """What there is to report of the whole run; bytes, and parts of 1."""
+        return {
+            "memory_peak_bytes": self.peak,
+            "memory_limit_bytes": self.limit,
+            "memory_pressure": self.pressure,
+            "memory_pressure_highest": self.highest,
+            "memory_overhead": self.measured_overhead,
+        }
+
+
+def _said(reading: MemoryReading) -> str:
+    parts = f"{reading.used / GIBIBYTE:.1f} of {reading.limit / GIBIBYTE:.1f} GiB"
+    return f"memory is {100 * reading.pressure:.0f} % full ({parts}, {reading.own / GIBIBYTE:.1f} GiB by this process)"

@@ -1,0 +1,50 @@
+"""``vaak doctor``: what this machine has, and what would train on it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import typer
+
+from vaak.cli.config import AsJson, OptionalArguments, files_and_overrides
+
+if TYPE_CHECKING:
+    from vaak.runs.doctor import Finding
+
+
+def doctor(arguments: OptionalArguments = None, as_json: AsJson = False) -> None:
+    """Look at the machine, the packages and what would train here; with a YAML, whether it would.
+
+    Exits with 2 where something makes training impossible (a problem), with 0 else, warnings or not.
+
+    Example: vaak doctor configs/quickstart.yml
+    """
+    from vaak.runs.doctor import examine
+
+    findings: list[Finding] = []
+    for finding in examine(*files_and_overrides(arguments or [])):
+        if not as_json:
+            if not findings or findings[-1].about != finding.about:
+                print(("" if not findings else "\n") + finding.about)
+            _print(finding)
+        findings.append(finding)
+    problems = [finding for finding in findings if finding.mark == "problem"]
+    if as_json:
+        report = {"trains": not problems, "findings": [asdict(finding) for finding in findings]}
+        print(json.dumps(report, ensure_ascii=False))
+    elif problems:
+        what = "this configuration can't be trained here" if arguments else "nothing can be trained here"
+        print(f"\n{len(problems)} problem(s): {what}")
+    else:
+        print("\nno problems: it can be trained here" if arguments else "\nno problems: models can be trained here")
+    if problems:
+        raise typer.Exit(2)
+
+
+def _print(finding: Finding) -> None:
+    """A line, and one of advice beneath it."""
+    print(f"  {finding.mark:<8} {finding.name:<14} {finding.said}", flush=True)
+    if finding.advice:
+        print(f"           {'':<14} → {finding.advice}", flush=True)

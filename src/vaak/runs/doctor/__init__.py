@@ -1,0 +1,33 @@
+"""What this machine has and what would train on it; nothing is changed, and no secret shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from vaak.runs.doctor.finding import Finding
+
+__all__ = ["Finding", "examine"]
+
+
+def examine(files: Sequence[Path | str] = (), overrides: Sequence[str] = ()) -> Iterator[Finding]:
+    """What is found, as it is found: the machine, the packages, what would run, and a configuration if one is given.
+
+    Nothing can be trained here where a finding is a ``problem``. Where torch can't be imported, what would run isn't
+    looked at.
+    """
+    from vaak.runs.doctor.machine import examine_machine
+    from vaak.runs.doctor.packages import examine_packages, try_imports
+
+    yield from examine_machine(Path.cwd())
+    imports = try_imports()
+    yield from examine_packages(imports)
+    if imports["torch"].error is not None:
+        return
+    from vaak.runs.doctor.training import examine_training
+
+    yield from examine_training()
+    if files or overrides:
+        from vaak.runs.doctor.configuration import examine_configuration
+
+        yield from examine_configuration(files, overrides)

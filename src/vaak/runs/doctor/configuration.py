@@ -1,0 +1,169 @@
+"""Whether a configuration would run here: its mistakes, its data, its device, its run directory, space and memory.
+
+Nothing is prepared, made or written, and no code of a user's is executed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from vaak.config.catalog import task_class
+from vaak.config.experiment import Experiment
+from vaak.config.load import Loaded, load
+from vaak.config.training import TrainingConfig
+from vaak.core.errors import UserError
+from vaak.engine.launcher import check_launcher, pick_device, precision_from_launcher
+from vaak.engine.memory import read_memory
+from vaak.runs.directory import holds_a_run, is_being_written
+from vaak.runs.doctor.finding import Finding, size
+from vaak.runs.doctor.machine import nearest_existing
+from vaak.runs.doctor.packages import version_of
+from vaak.runs.doctor.training import has_wandb_key, what_compiling_lacks
+
+ABOUT = "configuration"
+MOMENTS = {"adamw": 2, "adam": 2, "muon": 2, "lion": 1, "sgd": 1, "adafactor": 1}
+"""At most so many numbers are kept by an optimizer for each weight."""
+
+
+def examine_configuration(files: Sequence[Path | str], overrides: Sequence[str]) -> Iterator[Finding]:
+    """What would go wrong if these files were trained here."""
+    try:
+        loaded = load(files, overrides)
+    except UserError as error:
+        for line in str(error).splitlines():
+            yield Finding(ABOUT, "mistake", "problem", line)
+        return
+    experiment = loaded.experiment
+    yield Finding(ABOUT, "file", "ok", f"right: task {experiment.task}, run {experiment.name} in {experiment.run_dir}")
+    for warning in loaded.warnings:
+        yield Finding(ABOUT, "remark", "warning", warning)
+    yield from _run_directory(experiment)
+    device = None
+    try:
+        device = _device(loaded)
+    except UserError as error:
+        yield Finding(ABOUT, "device", "problem", str(error))
+    else:
+        yield from _on_device(experiment.training, device)
+    yield from _trackers(experiment)
+    yield from _task(loaded, device)
+
+
+def _device(loaded: Loaded) -> torch.device:
+    """The device that training would take. Raises UserError where it isn't there, or a launcher contradicts it."""
+    training = loaded.experiment.training
+    precision_from_launcher(training.mixed_precision, "training.mixed_precision" in loaded.given)
+    check_launcher(training, int(os.environ.get("WORLD_SIZE", "1")))
+    return pick_device(training.device)
+
+
+def _on_device(training: TrainingConfig, device: torch.device) -> Iterator[Finding]:
+    """What the options ask of a device."""
+    yield Finding(ABOUT, "device", "ok", f"{device.type}, precision {training.mixed_precision}")
+    if training.mixed_precision == "fp16" and device.type == "cpu":
+        advice = "set mixed_precision: bf16, or no"
+        yield Finding(ABOUT, "precision", "warning", "fp16 needs an accelerator; it would train in fp32", advice)
+    lacks = what_compiling_lacks(device) if training.performance.compile else []
+    if lacks:
+        advice = "set training.performance.compile: false"
+        said = f"training.performance.compile asks for what isn't here: {', '.join(lacks)}"
+        yield Finding(ABOUT, "compile", "problem", said, advice)
+
+
+def _run_directory(experiment: Experiment[Any, Any]) -> Iterator[Finding]:
+    """Whether the run could be begun or resumed there."""
+    run, resume = experiment.run_dir, experiment.training.checkpoint.resume
+    place = nearest_existing(run)
+    if is_being_written(run):
+        said, advice = f"{run} is being written by another process", "wait for it, or give another run_dir="
+    elif resume is None and run.is_dir() and holds_a_run(run):
+        said, advice = f"{run} holds a run already", "add training.checkpoint.resume=auto, or another name="
+    elif not place.is_dir() or not os.access(place, os.W_OK):
+        said, advice = f"{run} can't be made: {place} can't be written", "give another run_dir="
+    else:
+        goes_on = resume is not None and run.is_dir() and holds_a_run(run)
+        yield Finding(ABOUT, "run directory", "ok", f"{run} ({'goes on' if goes_on else 'new'})")
+        return
+    yield Finding(ABOUT, "run directory", "problem", said, advice)
+
+
+def _trackers(experiment: Experiment[Any, Any]) -> Iterator[Finding]:
+    """Whether what is to be logged to can be."""
+    if not experiment.training.logging.wandb:
+        return
+    mode = experiment.wandb.mode or os.environ.get("WANDB_MODE", "online")
+    if version_of("wandb") is None:
+        yield Finding(ABOUT, "W&B", "problem", "asked for, but wandb isn't installed", "pip install 'vaak[wandb]'")
+    elif mode == "online" and not has_wandb_key():
+        yield Finding(ABOUT, "W&B", "warning", "asked for, but there is no key", "wandb login, or WANDB_MODE=offline")
+    else:
+        yield Finding(ABOUT, "W&B", "ok", f"mode {mode}")
+
+
+def _task(loaded: Loaded, device: torch.device | None) -> Iterator[Finding]:
+    """The task's data and model, as far as it tells of them: ``sources()`` and ``sketch()``, where it has them."""
+    experiment = loaded.experiment
+    try:
+        task = task_class(experiment.task)(experiment, experiment.run_dir, loaded.folder)
+        sources = task.sources() if hasattr(task, "sources") else []
+    except UserError as error:
+        yield Finding(ABOUT, "data", "problem", str(error))
+        return
+    unreadable = [str(file) for file in sources if not os.access(file, os.R_OK)]
+    if unreadable:
+        yield Finding(ABOUT, "data", "problem", f"can't be read: {', '.join(unreadable[:5])}")
+    else:
+        amount = size(sum(file.stat().st_size for file in sources))
+        yield Finding(ABOUT, "data", "ok", f"{len(sources)} files, {amount}" if sources else "it reads no files")
+    if hasattr(task, "sketch"):
+        try:
+            with torch.device("meta"):
+                model = task.sketch()
+        except UserError as error:
+            yield Finding(ABOUT, "model", "problem", str(error))
+        else:
+            yield from _space_and_memory(experiment, model, device)
+
+
+def _space_and_memory(
+    experiment: Experiment[Any, Any], model: nn.Module, device: torch.device | None
+) -> Iterator[Finding]:
+    """Whether the disk holds the checkpoints, and the device the weights with all that is kept for each."""
+    training = experiment.training
+    number = sum(parameter.numel() for parameter in model.parameters())
+    weights = sum(tensor.numel() * tensor.element_size() for tensor in (*model.parameters(), *model.buffers()))
+    kept = 1 + MOMENTS[training.optimizer.type] + (training.ema is not None)
+    checkpoint = kept * weights
+    save_dir = training.checkpoint.save_dir
+    place = nearest_existing(Path(save_dir) if save_dir else experiment.run_dir)
+    yield _space(checkpoint, training.checkpoint.save_total_limit, place)
+    needed = (kept + 1) * weights  # and a gradient for each
+    said = f"up to {number:,} parameters; weights, gradients and optimizer take {size(needed)}"
+    if device is None:
+        return
+    limit = read_memory(device).limit
+    if needed > limit:
+        advice = "take a smaller model, or another optimizer"
+        yield Finding(ABOUT, "memory", "problem", f"{said} of {size(limit)}, without any activations", advice)
+    else:
+        yield Finding(ABOUT, "memory", "ok", f"{said} of {size(limit)}; activations come on top")
+
+
+def _space(checkpoint: float, limit: int | None, place: Path) -> Finding:
+    """Whether the checkpoints that are kept have room: the last ones, the best, and the one being written."""
+    free = shutil.disk_usage(place).free
+    kept = "all are kept" if limit is None else f"up to {limit + 2} at a time"
+    needed = checkpoint * (2 if limit is None else limit + 2)
+    said = f"a checkpoint takes {size(checkpoint)}, {kept}; {size(free)} are free at {place}"
+    if free < checkpoint:
+        return Finding(ABOUT, "space", "problem", said, "make space, or give run_dir= on another disk")
+    if free < needed:
+        return Finding(ABOUT, "space", "warning", said, "make space, or set training.checkpoint.save_total_limit lower")
+    return Finding(ABOUT, "space", "ok", said)

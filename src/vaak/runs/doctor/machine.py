@@ -1,0 +1,164 @@
+"""The machine: Python, processors, memory, disks, limits, the clock."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import vaak
+from vaak.engine.host_memory import host_memory
+from vaak.runs.doctor.finding import GIB, Finding, Mark, size
+
+ABOUT = "machine"
+LITTLE_DISK, NO_DISK = 5 * GIB, GIB // 10
+LITTLE_MEMORY = 2 * GIB
+LITTLE_SHARED_MEMORY = GIB
+FEW_OPEN_FILES = 1024
+
+
+def examine_machine(folder: Path) -> Iterator[Finding]:
+    """What the machine has; runs would lie in ``folder``/runs."""
+    yield Finding(ABOUT, "Python", "ok", f"{platform.python_version()} ({sys.executable}) on {platform.platform()}")
+    yield processors()
+    yield memory()
+    yield disk(folder, "disk")
+    runs = folder / "runs"
+    if runs.exists() and runs.stat().st_dev != folder.stat().st_dev:
+        yield disk(runs, "disk of runs/")
+    yield from shared_memory(Path("/dev/shm"))
+    yield from open_files()
+    yield clock(time.time())
+
+
+def processors() -> Finding:
+    """Model, cores, and how many of them this process may use."""
+    cores, allowed = os.cpu_count() or 1, allowed_cores()
+    quota = cpu_quota()
+    said = f"{processor_model()}, {cores} cores"
+    if allowed < cores:
+        said += f", {allowed} of them allowed to this process"
+    if quota is not None and quota < allowed:
+        said += f", a container's quota of {quota:g}"
+        threads = max(1, int(quota))
+        advice = f"set training.performance.num_threads: {threads}, for threads beyond the quota wait for one another"
+        return Finding(ABOUT, "processor", "warning", said, advice)
+    return Finding(ABOUT, "processor", "ok", said)
+
+
+def allowed_cores() -> int:
+    """The cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def processor_model() -> str:
+    """The processor's name, as the system knows it."""
+    try:
+        if sys.platform == "darwin":
+            command = ["sysctl", "-n", "machdep.cpu.brand_string"]
+            return subprocess.run(command, capture_output=True, text=True, timeout=5).stdout.strip()
+        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    except (OSError, subprocess.TimeoutExpired):
+        found = None
+    return found[1] if found else platform.processor() or platform.machine()
+
+
+def cpu_quota(groups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> float | None:
+    """How many processors' time a container grants, the least of all control groups above; None without a limit.
+
+    Source: Linux kernel, Documentation/admin-guide/cgroup-v2.rst (cpu.max) and scheduler/sched-bwc.rst.
+    """
+    try:
+        lines = own.read_text().splitlines()
+    except OSError:
+        return None
+    quotas = []
+    for line in lines:
+        number, controllers, path = line.split(":", 2)
+        if number != "0" and "cpu" not in controllers.split(","):
+            continue
+        mount = groups if number == "0" else groups / "cpu"
+        folder = mount / path.lstrip("/")
+        quotas += [_quota(level) for level in (folder, *folder.parents) if level.is_relative_to(mount)]
+    return min((quota for quota in quotas if quota is not None), default=None)
+
+
+def _quota(folder: Path) -> float | None:
+    """The quota of one control group, version 2 or 1."""
+    try:
+        if (folder / "cpu.max").exists():
+            quota, period = (folder / "cpu.max").read_text().split()
+        else:
+            quota, period = ((folder / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
+        return float(quota) / float(period) if float(quota) > 0 else None
+    except (OSError, ValueError):  # no such group here, or "max"
+        return None
+
+
+def memory() -> Finding:
+    """Memory in use, of the machine's or of a container's limit."""
+    used, limit, _ = host_memory().read()
+    free = limit - used
+    mark: Mark = "warning" if free < LITTLE_MEMORY else "ok"
+    advice = "use a smaller batch, or end other programs" if mark == "warning" else ""
+    return Finding(ABOUT, "memory", mark, f"{size(free)} free of {size(limit)}", advice)
+
+
+def disk(folder: Path, name: str) -> Finding:
+    """Space where runs would be written, and whether they may be."""
+    place = nearest_existing(folder)
+    usage = shutil.disk_usage(place)
+    said = f"{size(usage.free)} free of {size(usage.total)} at {place}"
+    if not os.access(place, os.W_OK):
+        return Finding(ABOUT, name, "problem", f"{place} can't be written", "give run_dir= on a disk that can")
+    if hasattr(os, "statvfs") and os.statvfs(place).f_files and not os.statvfs(place).f_favail:
+        return Finding(ABOUT, name, "problem", f"no more files can be made at {place}", "remove old ones")
+    if usage.free < NO_DISK:
+        return Finding(ABOUT, name, "problem", said, "make space, or give run_dir= on another disk")
+    if usage.free < LITTLE_DISK:
+        return Finding(ABOUT, name, "warning", said, "make space, or keep fewer: training.checkpoint.save_total_limit")
+    return Finding(ABOUT, name, "ok", said)
+
+
+def nearest_existing(path: Path) -> Path:
+    """The path itself or the folder nearest above it that is there."""
+    return next(place for place in (path, *path.absolute().parents) if place.exists())
+
+
+def shared_memory(folder: Path) -> Iterator[Finding]:
+    """Through it, workers hand over batches (Linux)."""
+    if not folder.is_dir():
+        return
+    total = shutil.disk_usage(folder).total
+    mark: Mark = "warning" if total < LITTLE_SHARED_MEMORY else "ok"
+    advice = "start the container with --shm-size=8g, or set training.performance.num_workers: 0"
+    yield Finding(ABOUT, "shared memory", mark, f"{size(total)} at {folder}", advice if mark == "warning" else "")
+
+
+def open_files() -> Iterator[Finding]:
+    """How many files this process may have open at once; workers that hand over tensors take many."""
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    mark: Mark = "warning" if 0 <= soft < FEW_OPEN_FILES else "ok"
+    said = "no limit" if soft == resource.RLIM_INFINITY else f"{soft} at once"
+    more = "" if hard == resource.RLIM_INFINITY else f" (at most {hard} here)"
+    yield Finding(ABOUT, "open files", mark, said, f"ulimit -n 4096{more}" if mark == "warning" else "")
+
+
+def clock(now: float) -> Finding:
+    """Whether the clock is behind what was surely written in the past: this program."""
+    written = Path(vaak.__file__).stat().st_mtime
+    said = time.strftime("%Y-%m-%d %H:%M %Z", time.localtime(now))
+    if now < written - 86400:
+        advice = "set the clock: trackers, logs and prepared data go by it (training itself doesn't)"
+        return Finding(ABOUT, "clock", "warning", f"{said}, but Vaak was installed later than that", advice)
+    return Finding(ABOUT, "clock", "ok", said)

@@ -1,0 +1,218 @@
+"""The packages: what Vaak needs, what more it can use, and what is installed but broken.
+
+Binary wheels built for another torch install without a word and fail when they are imported, with OSError as often as
+with ImportError, and whatever imports them fails along. So each is tried, in a process of its own: one that takes
+Python down is named, too.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+import vaak
+from vaak.runs.doctor.finding import Finding
+
+ABOUT = "packages"
+PATIENCE_SECONDS = 180.0
+
+MODULES = {"ruamel.yaml": "ruamel.yaml"}
+"""Packages whose module has another name than the package with underscores."""
+
+OPTIONAL = {
+    "datasets": "data.corpus.type huggingface and parquet",
+    "matplotlib": "pictures of vaak find-lr",
+    "transformers": "reading exported models",
+    "wandb": "training.logging.wandb",
+}
+"""Packages of Vaak's extras, and what they are for."""
+
+OTHERS = {
+    "bitsandbytes": "8-bit optimizers of other libraries",
+    "deepspeed": "accelerate, which imports it where it is installed",
+    "flash_attn": "transformers models that ask for flash attention",
+    "lhotse": "audio data",
+    "pandas": "datasets",
+    "peft": "adapters of transformers models",
+    "pyarrow": "datasets, and data.corpus.type parquet",
+    "scipy": "lhotse's resampling",
+    "soundfile": "reading audio",
+    "torchao": "transformers and peft, which import it where it is installed",
+    "torchaudio": "speechbrain, vocos and encodec; nothing of Vaak's",
+    "torchcodec": "decoding audio in datasets; nothing of Vaak's",
+    "torchvision": "image models of transformers; nothing of Vaak's",
+    "triton": "training.performance.compile on CUDA",
+    "xformers": "transformers and diffusers models; nothing of Vaak's",
+}
+"""Packages that are often broken, and what breaks with them."""
+
+TRIAL = """
+import importlib, importlib.util, json, sys
+for name in sys.argv[1:]:
+    try:
+        found = importlib.util.find_spec(name)
+    except Exception:
+        found = None
+    if found is None or found.origin is None:
+        print(json.dumps({"name": name, "there": False}), flush=True)
+        continue
+    print(json.dumps({"name": name, "there": True, "error": "it ends Python"}), flush=True)
+    error = None
+    try:
+        importlib.import_module(name)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as problem:
+        error = f"{type(problem).__name__}: {problem}"
+    print(json.dumps({"name": name, "there": True, "error": error}), flush=True)
+"""
+
+
+@dataclass(frozen=True)
+class Import:
+    """Whether a module is installed, and what went wrong when it was imported, if anything did."""
+
+    there: bool
+    error: str | None = None
+
+
+def try_imports(names: Sequence[str] | None = None) -> dict[str, Import]:
+    """What came of importing each module, tried in processes of their own; by default all that matter to Vaak."""
+    if names is None:
+        names = [*map(module_of, _required()), *OPTIONAL, *OTHERS]
+    found: dict[str, Import] = {}
+    while left := [name for name in dict.fromkeys(names) if name not in found]:
+        found |= _tried(left)
+    return found
+
+
+def _tried(names: Sequence[str]) -> dict[str, Import]:
+    """What came of the first names, at least of one: a process that ends early leaves the rest untried."""
+    command = [sys.executable, "-P", "-c", TRIAL, *names]
+    try:
+        said = subprocess.run(command, capture_output=True, timeout=PATIENCE_SECONDS).stdout
+        ending = "it ends Python"
+    except subprocess.TimeoutExpired as late:
+        said, ending = late.stdout or b"", f"it takes more than {PATIENCE_SECONDS:.0f} s"
+    found = {}
+    for line in said.decode("utf-8", "replace").splitlines():
+        try:
+            result = json.loads(line)
+            name, there, error = result["name"], bool(result["there"]), result.get("error")
+        except (ValueError, KeyError, TypeError):  # a module's own chatter
+            continue
+        found[name] = Import(there, ending if error == "it ends Python" else error)
+    return found or {names[0]: Import(True, ending)}
+
+
+def module_of(package: str) -> str:
+    """The module that a package brings.
+
+    >>> module_of("ruamel.yaml"), module_of("flash-attn")
+    ('ruamel.yaml', 'flash_attn')
+    """
+    return MODULES.get(package, package.replace("-", "_"))
+
+
+def examine_packages(imports: dict[str, Import]) -> Iterator[Finding]:
+    """Findings on what is needed, what is optional, and what is broken."""
+    yield from _needed(imports)
+    yield from _optional(imports)
+    for name, breaks in OTHERS.items():
+        error = imports[name].error
+        if error is not None:
+            advice = f"pip uninstall {name}, or install the build that fits this torch"
+            yield Finding(ABOUT, name, "warning", f"installed but broken ({short(error)}); it breaks {breaks}", advice)
+    yield from _other_than_tested()
+
+
+def _needed(imports: dict[str, Import]) -> Iterator[Finding]:
+    """What Vaak can't do without: there, importable, and of a version that will do."""
+    right = []
+    for name, requirement in _required().items():
+        found, version = imports[module_of(name)], version_of(name)
+        again = f"pip install '{requirement}'"
+        if not found.there:
+            yield Finding(ABOUT, name, "problem", "not installed", again)
+        elif found.error is not None:
+            yield Finding(ABOUT, name, "problem", f"installed but broken ({short(found.error)})", f"{again} again")
+        elif version is not None and not requirement.specifier.contains(version, prereleases=True):
+            yield Finding(ABOUT, name, "problem", f"{version}, and Vaak needs {requirement.specifier}", again)
+        else:
+            right.append(f"{name} {version}")
+    yield Finding(ABOUT, "needed", "ok", ", ".join(right))
+
+
+def _optional(imports: dict[str, Import]) -> Iterator[Finding]:
+    """What is in Vaak's extras."""
+    extras = {requirement.name: extra for extra, requirement in _requirements() if extra is not None}
+    for name, purpose in OPTIONAL.items():
+        found, again = imports[name], f"pip install 'vaak[{extras.get(name, name)}]'"
+        if not found.there:
+            yield Finding(ABOUT, name, "ok", f"not installed; it is for {purpose}: {again}")
+        elif found.error is not None:
+            said = f"installed but broken ({short(found.error)}); it breaks {purpose}"
+            yield Finding(ABOUT, name, "warning", said, f"{again} again")
+        else:
+            yield Finding(ABOUT, name, "ok", f"{version_of(name)}, for {purpose}")
+
+
+def _other_than_tested() -> Iterator[Finding]:
+    """Versions that differ from those that Vaak was tested with, where its checkout says which these are."""
+    constraints = Path(vaak.__file__).parents[2] / "constraints.txt"
+    try:
+        tested = dict(re.findall(r"^([\w.-]+)==(\S+)$", constraints.read_text(), re.MULTILINE))
+    except (OSError, ValueError):
+        return
+    other = [
+        f"{name} {version} (tested: {tested[name]})"
+        for name in (*_required(), *OPTIONAL)
+        if name in tested and (version := version_of(name)) is not None and version != tested[name]
+    ]
+    if other:
+        advice = "should something fail, pip install -r requirements.txt has the tested ones"
+        yield Finding(ABOUT, "other than tested", "ok", ", ".join(other), advice)
+
+
+def _requirements() -> list[tuple[str | None, Requirement]]:
+    """What Vaak's own metadata ask for, each with the extra that it belongs to."""
+    try:
+        lines = importlib.metadata.requires("vaak") or []
+    except importlib.metadata.PackageNotFoundError:  # run from a checkout that isn't installed
+        lines = ["torch"]
+    requirements = [Requirement(line) for line in lines]
+    found = []
+    for requirement in requirements:
+        extra = re.search(r"extra == [\"'](\w+)[\"']", str(requirement.marker or ""))
+        found.append((extra[1] if extra else None, requirement))
+    return found
+
+
+def _required() -> dict[str, Requirement]:
+    return {requirement.name: requirement for extra, requirement in _requirements() if extra is None}
+
+
+def version_of(package: str) -> str | None:
+    """The installed version."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def short(text: str, limit: int = 160) -> str:
+    """The first line, cut to a limit.
+
+    >>> short("OSError: no such file\\nand more")
+    'OSError: no such file'
+    """
+    line = text.partition("\n")[0]
+    return line if len(line) <= limit else f"{line[: limit - 1]}…"

@@ -1,0 +1,198 @@
+"""A past step of a run, taken again: from the nearest checkpoint before it, with nothing written into the run.
+
+Batches, draws and rates follow from the number of the step, so the steps on the way are the run's own, and so are
+their bits where the machine and its versions are. What the run logged of them says whether they were.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import shutil
+import sys
+import tempfile
+from collections.abc import Generator, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from vaak.callbacks.step_log import StepLogCallback
+from vaak.config.catalog import task_class
+from vaak.config.load import Loaded, load
+from vaak.config.training import NonFiniteConfig
+from vaak.core import files
+from vaak.core.errors import CheckpointError, UserError
+from vaak.data.loader import naming_lost_workers
+from vaak.data.reader import Microbatch
+from vaak.engine.checkpoint import (
+    Snapshot,
+    list_checkpoints,
+    load_checkpoint,
+    load_weights,
+    resolve_checkpoint,
+    step_folder,
+)
+from vaak.engine.launcher import pick_device
+from vaak.engine.non_finite import json_value, record_path
+from vaak.engine.ranks import Ranks
+from vaak.engine.state import restore
+from vaak.engine.step import take_step
+from vaak.engine.trainer import Trainer
+from vaak.runs.agreement import Agreement
+from vaak.runs.directory import holds_a_run, read_status
+from vaak.runs.opened import run_of
+from vaak.runs.step_view import batches_of, figures_of, pieces_of_step, updates_of_step
+from vaak.runs.user_code import demand_trust
+from vaak.runs.watchers import built
+
+log = logging.getLogger("vaak")
+
+JOURNALS = ("skipped*.jsonl", "splits*.jsonl")
+
+
+def replay_step(
+    path: Path, step: int, *, debug: bool = False, device: str | None = None, trust_code: bool = False
+) -> dict[str, Any]:
+    """What a step of a run does, as JSON: batches, losses, gradient, and whether it agrees with what the run logged.
+
+    ``debug`` adds every module's output and every parameter's gradient and update. A run on several processes is
+    replayed in one, which draws the same. Raises UserError for everything that a user can mend.
+    """
+    directory = run_of(path)
+    loaded = load([directory / "config.yml"])
+    _check_taken(directory, step, loaded)
+    if not trust_code:
+        demand_trust(loaded.experiment, [directory / "config.yml"])
+    start = _nearest(directory, loaded, step)
+    with tempfile.TemporaryDirectory(prefix="vaak-replay-") as scratch, _quietly():
+        trainer = _trainer(loaded, directory, Path(scratch), device)
+        if start is not None:
+            restore(trainer, start[1], start[0])
+        else:
+            _initialise(trainer)
+        agreement = Agreement(directory, trainer, start[1].state["conditions"] if start else None)
+        found: dict[str, Any] = {"run": str(directory), "step": step, "from": str(start[0]) if start else None}
+        trainer.tell("on_fit_start")
+        with contextlib.closing(_before(trainer, step, agreement)) as steps:
+            microbatches = next(steps)
+            found |= _taken(trainer, step, microbatches, agreement, debug)
+        trainer.tell("on_fit_end", "replayed")
+        found["agreement"] = agreement.as_json()
+    return json_value(found)
+
+
+def _check_taken(directory: Path, step: int, loaded: Loaded) -> None:
+    """Raise UserError unless the run took the step, or may have as it was about to log it."""
+    if not holds_a_run(directory):
+        raise UserError(f"{directory} has not begun to train, so there is no step to replay")
+    status = read_status(directory)
+    if isinstance(status.get("step"), int):
+        last = status["step"] + (status.get("state") != "finished")  # the one at which it stopped, too
+    else:
+        checkpoints = list_checkpoints(directory / "checkpoints")
+        saved = [int(path.name.removeprefix("step-")) for path in checkpoints if path.name[5:].isdigit()]
+        logged = [record["step"] for record in Agreement.records(directory)]
+        last = max([*saved, *logged], default=0) + loaded.experiment.training.logging.interval
+    if step > last:
+        raise UserError(f"{directory} has not come to step {step}; the last that can be replayed is {last}")
+
+
+def _nearest(directory: Path, loaded: Loaded, step: int) -> tuple[Path, Snapshot] | None:
+    """The newest whole checkpoint before a step, also of another run that this one went on from; None at its start."""
+    folder = directory / "checkpoints"
+    for path in reversed(list_checkpoints(folder)):
+        if path.name < step_folder(step):
+            try:
+                return path, load_checkpoint(path)
+            except CheckpointError as error:
+                log.warning("%s; the one before it is taken", error)
+    resume = loaded.experiment.training.checkpoint.resume
+    if resume in (None, "auto"):
+        return None
+    source = resolve_checkpoint(Path(resume))
+    if source.parent.resolve() == folder.resolve():
+        return None
+    snapshot = load_checkpoint(source)
+    if snapshot.step >= step:
+        raise UserError(f"{directory} went on from {source}: its first step is {snapshot.step + 1}")
+    return source, snapshot
+
+
+def _trainer(loaded: Loaded, directory: Path, scratch: Path, device: str | None) -> Trainer:
+    """A trainer as the run's, on its data and its journals, that writes to ``scratch`` and stops at nothing."""
+    experiment = loaded.experiment
+    training = experiment.training.model_copy(update={"non_finite": NonFiniteConfig(max_skipped=sys.maxsize)})
+    for pattern in JOURNALS:
+        for journal in directory.glob(pattern):
+            shutil.copy(journal, scratch)
+    task = task_class(experiment.task)(experiment, directory, loaded.folder)
+    watchers = [StepLogCallback(training.logging.interval, training.logging.smoothing)]
+    # Of the other callbacks, only those that the user named may change numbers.
+    further = [built(component, loaded.folder) for component in training.callbacks]
+    return Trainer(
+        task,
+        training,
+        scratch,
+        [*watchers, *further],
+        ranks=Ranks(pick_device(device or training.device)),
+        skip_bad_examples=experiment.skips_bad_examples,
+    )
+
+
+def _initialise(trainer: Trainer) -> None:
+    """The weights with which the run began."""
+    if trainer.config.checkpoint.init_from is not None:
+        source = resolve_checkpoint(Path(trainer.config.checkpoint.init_from))
+        load_weights(trainer.model, load_checkpoint(source, weights_only=True).model, source)
+
+
+def _before(trainer: Trainer, step: int, agreement: Agreement) -> Generator[list[Microbatch]]:
+    """Take every step before ``step`` and do what is due after it; then yield the microbatches of ``step``."""
+    if trainer.position.duties_pending:
+        _do_what_is_due(trainer)
+    microbatches: Any = trainer.microbatches()
+    with naming_lost_workers(), contextlib.closing(microbatches):
+        while True:
+            fetched = list(islice(microbatches, trainer.share_of_step()))
+            if trainer.position.step + 1 == step:
+                yield fetched
+                return
+            agreement.tell(take_step(trainer, fetched))
+            _do_what_is_due(trainer)
+
+
+def _do_what_is_due(trainer: Trainer) -> None:
+    """Evaluate where that changes what comes, and tell of an epoch's end."""
+    changes_something = trainer.plateau is not None or len(trainer.callbacks) > 1
+    if trainer.evaluation_due() and changes_something:
+        trainer.evaluate(scheduled=True)
+    if trainer.position.place == 0:
+        trainer.tell("on_epoch_end", trainer.position.epoch - 1, trainer.metrics)
+
+
+def _taken(
+    trainer: Trainer, step: int, microbatches: list[Microbatch], agreement: Agreement, debug: bool
+) -> dict[str, Any]:
+    """Take the step, and say all about it."""
+    found: dict[str, Any] = {"microbatches": batches_of(trainer, step, microbatches)}
+    with contextlib.ExitStack() as stack:
+        if debug:
+            found["pieces"] = pieces_of_step(trainer, step, microbatches)
+            found["parameters"] = stack.enter_context(updates_of_step(trainer))
+        report = take_step(trainer, microbatches)
+    agreement.tell(report)
+    found |= figures_of(trainer, report)
+    record = record_path(trainer.directory, step, rank=0)
+    found["non_finite"] = files.read_json(record) if report.skipped == "non_finite" else None
+    return found
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """While this holds, what a run would say as it trains is left unsaid: the results have it."""
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(level)

@@ -1,0 +1,69 @@
+"""A learning-rate range test of what a configuration describes, with the engine's own step."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import io
+import itertools
+from contextlib import closing
+from pathlib import Path
+
+from vaak.config.load import Loaded
+from vaak.core import files
+from vaak.core.errors import NonFiniteError, UserError
+from vaak.core.report import StepReport
+from vaak.engine.step import take_step
+from vaak.engine.trainer import Trainer
+from vaak.study.drawing import draw_curve
+from vaak.study.range_test import Curve, RateRange
+from vaak.study.scratch import scratch_trainer
+
+
+def find_lr(loaded: Loaded, rates: RateRange) -> Curve:
+    """The losses of the run's first steps, each taken with its rate of the range in place of the schedule's.
+
+    Steps are those of training: accumulated, clipped, in its precision. ``training.optimizer.lr`` is what varies; the
+    rates of parameter groups, and muon's ``adamw_lr``, keep their proportion to it. Nothing is left behind.
+    """
+    with scratch_trainer(loaded) as trainer:
+        return _tested(trainer, rates)
+
+
+def _tested(trainer: Trainer, rates: RateRange) -> Curve:
+    curve, peak = Curve(), trainer.config.optimizer.lr
+    trainer.schedule = lambda step: rates.rate(step - 1) / peak
+    with closing(trainer.microbatches()) as microbatches:  # type: ignore[type-var]
+        for number in range(rates.num_iter):
+            try:
+                report = take_step(trainer, list(itertools.islice(microbatches, trainer.share_of_step())))
+            except NonFiniteError:
+                curve.diverged = True
+                break
+            if not curve.add(rates.rate(number), _objective(trainer, report)):
+                break
+    return curve
+
+
+def _objective(trainer: Trainer, report: StepReport) -> float:
+    """What the step descended on."""
+    return sum(trainer.loss_weights.get(name, 1.0) * float(loss) for name, loss in report.losses.items())
+
+
+def write_curve(curve: Curve, folder: Path) -> list[Path]:
+    """Write ``lr-range.json``, ``.csv`` and, where matplotlib is installed, ``.png``; return what was written."""
+    written = [folder / "lr-range.json", folder / "lr-range.csv"]
+    table = io.StringIO()
+    writer = csv.writer(table, lineterminator="\n")
+    writer.writerow(("lr", "loss", "smoothed"))
+    writer.writerows(zip(curve.rates, curve.losses, curve.smoothed, strict=True))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        files.write_json(written[0], curve.as_json())
+        files.write_text(written[1], table.getvalue())
+    except OSError as error:
+        raise UserError(f"the curve can't be written to {folder}: {error.strerror or error}") from error
+    if importlib.util.find_spec("matplotlib") is not None:
+        written.append(folder / "lr-range.png")
+        draw_curve(curve, written[-1])
+    return written

@@ -1,0 +1,160 @@
+"""Whether autograd's gradient is the slope of the loss, parameter by parameter.
+
+    autograd            gradient · direction
+    finite differences  (loss(w + h · direction) - loss(w - h · direction)) / 2 h
+
+in float64, with the same dropout in every forward. The direction, one for each parameter, is half along the gradient,
+so that the slope is no small number in a large matrix, and half random, so that what autograd misses shows.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from vaak.config.load import Loaded
+from vaak.core.batch import Batch
+from vaak.core.errors import UserError
+from vaak.core.keys import draw_key
+from vaak.core.task import Task
+from vaak.engine.randomness import keeping_generators, seed_everything
+from vaak.study.scratch import scratch_trainer
+
+LONGER_STEPS = (1, 30, 1000)  # a slope is right if it is at any h: small ones drown in rounding, large ones bend
+NOISE = 1000.0  # rounding of the loss, in units of its last place
+JITTER = 0.02
+
+
+@dataclass(frozen=True)
+class GradientCheck:
+    """One parameter: its gradient's 2-norm, and its slope along the direction by autograd and by finite differences."""
+
+    name: str
+    norm: float
+    autograd: float
+    finite_differences: float
+    is_right: bool
+
+    @property
+    def error(self) -> float:
+        """The difference of both over the larger one."""
+        largest = max(abs(self.autograd), abs(self.finite_differences))
+        return abs(self.autograd - self.finite_differences) / largest if largest else 0.0
+
+
+def gradient_norms(model: nn.Module) -> dict[str, float]:
+    """The 2-norm of each parameter's gradient by its name; parameters without one are left out."""
+    return {
+        name: float(parameter.grad.norm()) for name, parameter in model.named_parameters() if parameter.grad is not None
+    }
+
+
+def check_gradients(
+    task: Task,
+    model: nn.Module,
+    batch: Batch,
+    *,
+    loss_weights: Mapping[str, float] | None = None,
+    seed: int = 0,
+    tolerance: float = 1e-3,
+) -> list[GradientCheck]:
+    """Check every parameter that needs a gradient, in the model's order, on one batch of the task's.
+
+    The model itself isn't touched: a copy in float64 is, whose weights are moved a little at random, for where they
+    begin at zero the gradients of others are zero too. ``tolerance`` is the largest relative error that is right. What
+    computes in fp32 whatever its input is, on the way to the loss, is too noisy to be checked.
+    """
+    device = next(model.parameters()).device
+    device = device if device.type != "mps" else torch.device("cpu")  # MPS has no float64
+    exact = copy.deepcopy(model).to(device, torch.float64).train()
+    exact.zero_grad()
+    tensors = {name: x.double() if x.is_floating_point() else x for name, x in batch.to(device).tensors.items()}
+    batch = Batch(tensors, batch.counts, batch.indices, batch.extra)
+    counts, weights = batch.totals(), dict(loss_weights or {})
+
+    def loss() -> Tensor:
+        seed_everything(draw_key("check", seed), device)
+        terms = task.losses(exact, batch).items()
+        parts = [weights.get(name, 1.0) * term.total / (counts.get(term.per) or 1.0) for name, term in terms]
+        return torch.stack(parts).sum()
+
+    with keeping_generators(device):
+        generator = torch.Generator().manual_seed(draw_key("check", seed, "weights"))
+        _jitter(exact, generator)
+        total = loss()
+        total.backward()
+        return [
+            _checked(name, parameter, total.detach(), loss, (generator, tolerance))
+            for name, parameter in exact.named_parameters()
+            if parameter.requires_grad
+        ]
+
+
+def check_first_batch(loaded: Loaded, rows: int, tolerance: float) -> list[GradientCheck]:
+    """Check the gradients of a run that is about to begin, on the first rows of its first microbatch."""
+    with scratch_trainer(loaded) as trainer:
+        batch = next(trainer.microbatches()).batch
+        if batch is None:
+            raise UserError("the first microbatch has no example that can be read; mend the data first")
+        return check_gradients(
+            trainer.task,
+            trainer.model,
+            batch.split(-(-batch.num_rows // rows))[0],
+            loss_weights=trainer.loss_weights,
+            seed=trainer.config.random_seed,
+            tolerance=tolerance,
+        )
+
+
+@torch.no_grad()
+def _jitter(model: nn.Module, generator: torch.Generator) -> None:
+    for parameter in model.parameters():
+        parameter.add_(_random(parameter, generator), alpha=JITTER)
+
+
+@torch.no_grad()
+def _checked(
+    name: str,
+    parameter: nn.Parameter,
+    total: Tensor,
+    loss: Callable[[], Tensor],
+    options: tuple[torch.Generator, float],
+) -> GradientCheck:
+    """Compare one parameter's slopes, with finite differences of growing length until they agree."""
+    generator, tolerance = options
+    gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+    norm = float(gradient.norm())
+    direction = _random(parameter, generator)
+    direction /= direction.norm()
+    if norm > 0:
+        direction = direction / 2 + gradient / (2 * norm)
+    slope = float((gradient * direction).sum())
+    epsilon = torch.finfo(total.dtype).eps
+    checks = []
+    for longer in LONGER_STEPS:
+        h = longer * epsilon ** (1 / 3) * max(1.0, float(parameter.norm()))
+        measured = _finite_difference(parameter, direction, h, loss)
+        allowed = tolerance * max(abs(slope), abs(measured)) + NOISE * epsilon * abs(float(total)) / h
+        checks.append(GradientCheck(name, norm, slope, measured, abs(slope - measured) <= allowed))
+        if checks[-1].is_right:
+            return checks[-1]
+    return min(checks, key=lambda check: check.error)
+
+
+def _finite_difference(parameter: nn.Parameter, direction: Tensor, h: float, loss: Callable[[], Tensor]) -> float:
+    own = parameter.clone()
+    values = []
+    for sign in (1, -1):
+        parameter.copy_(own + sign * h * direction)
+        values.append(float(loss()))
+    parameter.copy_(own)
+    return (values[0] - values[1]) / (2 * h)
+
+
+def _random(like: Tensor, generator: torch.Generator) -> Tensor:
+    """Standard normal numbers, the same on every device."""
+    return torch.randn(like.shape, generator=generator, dtype=torch.float64).to(like.device)

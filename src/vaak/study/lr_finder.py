@@ -1,0 +1,171 @@
+"""A learning-rate range test of any torch model, for use as a library."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from vaak.core.batch import Batch
+from vaak.core.errors import UserError
+from vaak.study.drawing import draw_curve
+from vaak.study.range_test import Curve, RateRange
+from vaak.study.restoring import left_as_it_was
+
+TARGETS = ("targets", "labels")
+
+
+class LRFinder:
+    """Tries learning rates on a model and leaves it, its optimizer and all generators as they were, to the bit.
+
+    ``criterion(outputs, targets)`` gives the loss to descend on. ``device`` is where the test runs, the model's own if
+    not given. ``history`` has the last test's ``lr``, ``loss`` and ``smoothed``.
+
+    A batch is a pair ``(inputs, targets)``; or a dictionary, whose ``labels`` or ``targets`` are the targets and whose
+    other entries the model is called with by name (without a criterion, labels too: the loss is then the ``loss`` of
+    what comes back); or one of Vaak's, whose ``inputs`` the model gets. Of the last two, outputs (..., classes) and
+    targets (...) are made flat, as ``nn.CrossEntropyLoss`` wants them.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        criterion: Callable[[Any, Any], Tensor] | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        self.model, self.optimizer, self.criterion = model, optimizer, criterion
+        first = next(model.parameters(), None)
+        self.device = torch.device(device) if device else first.device if first is not None else torch.device("cpu")
+        self.curve = Curve()
+
+    @property
+    def history(self) -> dict[str, list[float]]:
+        return {"lr": self.curve.rates, "loss": self.curve.losses, "smoothed": self.curve.smoothed}
+
+    def range_test(
+        self,
+        train_loader: Iterable[Any],
+        end_lr: float = 1.0,
+        num_iter: int = 100,
+        start_lr: float = 1e-7,
+        spacing: str = "exponential",
+        accumulation_steps: int = 1,
+    ) -> None:
+        """Take ``num_iter`` steps with rates from ``start_lr`` to ``end_lr``, or until the loss is 4 times the best.
+
+        The rates are those of the group that has the largest; the others keep their proportion to it. A step is of
+        ``accumulation_steps`` batches; the loader is begun again when it ends. Raises UserError where it is empty.
+        """
+        rates = RateRange(start_lr, end_lr, num_iter, spacing)  # type: ignore[arg-type]
+        self.curve = Curve()
+        parts = self._proportions()
+        with _keeping_generators_of(train_loader), left_as_it_was(self.model, self.optimizer, self.device):
+            self.model.train()
+            batches = _without_end(train_loader)
+            for number in range(num_iter):
+                rate = rates.rate(number)
+                for group, part in zip(self.optimizer.param_groups, parts, strict=True):
+                    group["lr"] = rate * part
+                if not self.curve.add(rate, self._step(batches, accumulation_steps)):
+                    break
+
+    def suggest_lr(self) -> float | None:
+        """A rate to train with, None where the loss never fell clearly. Raises UserError before the first test."""
+        self._demand_a_test()
+        return self.curve.suggestion()
+
+    def plot(self, path: Path | str | None = None) -> Any:
+        """A matplotlib figure of the last test, written to ``path`` where one is given. Raises UserError before it."""
+        self._demand_a_test()
+        return draw_curve(self.curve, None if path is None else Path(path))
+
+    def reset(self) -> None:
+        """Forget the last test. The model needs no reset: each test leaves it as it was."""
+        self.curve = Curve()
+
+    def _demand_a_test(self) -> None:
+        if not self.curve.losses:
+            raise UserError("there is no curve yet: call range_test first (its first loss must be a finite number)")
+
+    def _proportions(self) -> list[float]:
+        """Each group's rate over the largest."""
+        rates = [float(group["lr"]) for group in self.optimizer.param_groups]
+        largest = max(rates)
+        return [rate / largest if largest else 1.0 for rate in rates]
+
+    def _step(self, batches: Iterator[Any], accumulation_steps: int) -> float:
+        """Take a step and return the loss before it; a loss that is no finite number takes none."""
+        self.optimizer.zero_grad()
+        total = 0.0
+        for _ in range(accumulation_steps):
+            loss = self._loss(_moved(next(batches), self.device)) / accumulation_steps
+            loss.backward()
+            total += float(loss.detach())
+        self.optimizer.step()
+        return total
+
+    def _loss(self, batch: Any) -> Tensor:
+        if isinstance(batch, Batch):
+            return self._criterion()(*_flat(self.model(batch["inputs"]), batch["targets"]))
+        if not isinstance(batch, Mapping):
+            inputs, targets = batch
+            outputs = self.model(*inputs) if isinstance(inputs, tuple | list) else self.model(inputs)
+            return self._criterion()(outputs, targets)
+        if self.criterion is None:
+            return self.model(**batch).loss
+        name = next((name for name in TARGETS if name in batch), None)
+        if name is None:
+            raise UserError(f"a batch has {', '.join(map(str, batch))}, but neither {' nor '.join(TARGETS)}")
+        outputs = self.model(**{key: value for key, value in batch.items() if key != name})
+        return self.criterion(*_flat(getattr(outputs, "logits", outputs), batch[name]))
+
+    def _criterion(self) -> Callable[[Any, Any], Tensor]:
+        if self.criterion is None:
+            raise UserError("LRFinder needs a criterion unless batches are dictionaries and the model gives its loss")
+        return self.criterion
+
+
+def _flat(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Outputs (targets, classes) and targets (targets,), where they were (..., classes) and (...)."""
+    if outputs.shape[:-1] == targets.shape:
+        return outputs.flatten(0, -2), targets.flatten()
+    return outputs, targets
+
+
+def _moved(batch: Any, device: torch.device) -> Any:
+    if isinstance(batch, Tensor | Batch):
+        return batch.to(device)
+    if isinstance(batch, Mapping):
+        return {name: _moved(value, device) for name, value in batch.items()}
+    if isinstance(batch, tuple | list):
+        return tuple(_moved(value, device) for value in batch)
+    return batch
+
+
+def _without_end(loader: Iterable[Any]) -> Iterator[Any]:
+    while True:
+        empty = True
+        for batch in loader:
+            empty = False
+            yield batch
+        if empty:
+            raise UserError("the loader gives no batch")
+
+
+@contextlib.contextmanager
+def _keeping_generators_of(loader: Iterable[Any]) -> Iterator[None]:
+    """While this holds, draw batches: afterwards the loader's and its sampler's own generators stand as they stood."""
+    owners = (loader, getattr(loader, "sampler", None))
+    generators = [own for owner in owners if isinstance(own := getattr(owner, "generator", None), torch.Generator)]
+    states = [generator.get_state() for generator in generators]
+    try:
+        yield
+    finally:
+        for generator, state in zip(generators, states, strict=True):
+            generator.set_state(state)

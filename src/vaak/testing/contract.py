@@ -1,0 +1,56 @@
+"""The whole contract: every check there is, and one call that makes them all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from vaak.testing.case import Case
+from vaak.testing.draws import check_examples, check_seeds
+from vaak.testing.evaluation import check_evaluation, check_failing_batch, check_figures
+from vaak.testing.learning import check_learning, check_replay, check_resume, check_saved
+from vaak.testing.sums import (
+    check_accumulation,
+    check_counts,
+    check_lengths,
+    check_padding,
+    check_ranks,
+    check_split,
+)
+
+Check = Callable[[Case], None]
+
+CHECKS: tuple[Check, ...] = (
+    check_examples,
+    check_lengths,
+    check_counts,
+    check_padding,
+    check_split,
+    check_accumulation,
+    check_ranks,
+    check_seeds,
+    check_learning,
+    check_saved,
+    check_resume,
+    check_replay,
+    check_figures,
+    check_evaluation,
+    check_failing_batch,
+)
+
+
+def check_task(case: Case, checks: Sequence[Check] = CHECKS) -> None:
+    """Hold a task to its contract. Raises AssertionError with a line for each check that it doesn't pass.
+
+    Any other exception is the task's own, and says in a note during which check it came.
+    """
+    broken = []
+    for check in checks:
+        try:
+            check(case)
+        except AssertionError as error:
+            broken.append(f"{check.__name__}: {error}")
+        except Exception as error:
+            error.add_note(f"in {check.__name__} of vaak.testing")
+            raise
+    if broken:
+        raise AssertionError("\n".join(broken))

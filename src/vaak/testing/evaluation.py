@@ -1,0 +1,120 @@
+"""Evaluation adds up sums over the whole set, divides once, and leaves everything as it found it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.module import register_module_forward_hook
+
+from vaak.core.batch import Batch
+from vaak.core.task import Meters
+from vaak.data.loader import evaluation_addresses
+from vaak.data.plans import evaluation_plan
+from vaak.data.reader import Reader
+from vaak.engine.checkpoint import model_tensors
+from vaak.engine.evaluation import Evaluator
+from vaak.engine.trainer import Trainer
+from vaak.testing.case import Case, opened
+from vaak.testing.equality import demand, demand_close, demand_same
+
+SIZES = (1, 5, 64)
+
+
+class _BrokenError(Exception):
+    """Planted in a model, to see what is left behind."""
+
+
+def check_figures(case: Case) -> None:
+    """Figures don't depend on the batch size, and carry the conditions they were made under (at least the split)."""
+    figures: list[dict[str, float]] = []
+    for size in SIZES:
+        with opened(case, validation={"interval": 4, "batch_size": size}) as trainer:
+            figures.append(_figures(trainer))
+            demand_close(figures[-1], figures[0], f"figures in batches of {size} against batches of 1", 1e-5)
+            for split in trainer.task.evaluation_splits:
+                found = trainer.task.meters(split).protocol.get("split")
+                demand(found == split, f"the protocol of {split}'s figures says that the split is {found}")
+
+
+def check_evaluation(case: Case) -> None:
+    """Evaluation leaves the model as it was: weights, buffers, what is trained, and the mode of every module."""
+    with opened(case) as trainer:
+        model = trainer.model
+        before = _state(model)
+        first = _figures(trainer)
+        demand_same(_state(model), before, "the model after an evaluation against before")
+        demand_same(_figures(trainer), first, "figures of the same model evaluated twice")
+        model.eval()
+        for split in trainer.task.evaluation_splits:
+            with torch.no_grad():
+                trainer.task.meters(split).update(model, _first_batch(trainer, split))
+            changed = [name or "the model" for name, module in model.named_modules() if module.training]
+            demand(not changed, f"the meters of {split} put modules into training mode: {', '.join(changed[:5])}")
+
+
+def check_failing_batch(case: Case) -> None:
+    """A batch on which the model fails, at its first module or at its last, adds nothing to the meters."""
+    with opened(case) as trainer, torch.no_grad():
+        model = trainer.model.eval()
+        for split in trainer.task.evaluation_splits:
+            batch = _first_batch(trainer, split)
+            undisturbed, meters = trainer.task.meters(split), trainer.task.meters(split)
+            calls = _calls(undisturbed, model, batch)
+            undisturbed.update(model, batch)
+            for fail_at in (1, calls) if calls else ():
+                with contextlib.suppress(_BrokenError), _watching_modules(fail_at):
+                    meters.update(model, batch)
+            meters.update(model, batch)
+            meters.update(model, batch)
+            demand_same(dict(meters.sums()), dict(undisturbed.sums()), f"sums of {split} after batches that failed")
+
+
+def _calls(meters: Meters, model: nn.Module, batch: Batch) -> int:
+    """How many modules are called, over all, when a batch is shown to the meters."""
+    with _watching_modules() as calls:
+        meters.update(model, batch)
+    return len(calls)
+
+
+@contextlib.contextmanager
+def _watching_modules(fail_at: int | None = None) -> Iterator[list[nn.Module]]:
+    """While this holds, the modules called are listed, and call ``fail_at`` fails where it would have returned."""
+    calls: list[nn.Module] = []
+
+    def watch(module: nn.Module, *_: Any) -> None:
+        calls.append(module)
+        if len(calls) == fail_at:
+            raise _BrokenError
+
+    handle = register_module_forward_hook(watch)
+    try:
+        yield calls
+    finally:
+        handle.remove()
+
+
+def _first_batch(trainer: Trainer, split: str) -> Batch:
+    dataset = trainer.task.dataset(split)
+    plan = evaluation_plan(dataset.lengths, trainer.config.batch_size)
+    reader = Reader(dataset, ("evaluation", split), trainer.config.random_seed)
+    batch = reader[next(evaluation_addresses(plan, 0, 1))].batch
+    assert batch is not None
+    return batch
+
+
+def _figures(trainer: Trainer) -> dict[str, float]:
+    evaluator = Evaluator(trainer.task, trainer.config, trainer.ranks)
+    figures: dict[str, float] = {}
+    for split in trainer.task.evaluation_splits:
+        figures |= evaluator.evaluate(trainer.model, split)
+    return figures
+
+
+def _state(model: nn.Module) -> dict[str, Any]:
+    """Copies of weights and buffers, and whether each parameter is trained."""
+    state: dict[str, Any] = {name: tensor.clone() for name, tensor in model_tensors(model).items()}
+    return state | {f"requires_grad of {name}": value.requires_grad for name, value in model.named_parameters()}

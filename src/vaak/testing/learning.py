@@ -1,0 +1,163 @@
+"""A task's model learns; and its training can be cut, repeated, saved and loaded without a bit's difference."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+
+from vaak.callbacks.step_log import StepLogCallback
+from vaak.core.task import Dataset, Task
+from vaak.engine.checkpoint import load_checkpoint, load_weights, step_folder
+from vaak.engine.optimizer_state import optimizer_tensors
+from vaak.engine.randomness import seed_everything
+from vaak.engine.records import read_records
+from vaak.engine.trainer import Trainer
+from vaak.testing.case import Case, batches, exact, folder
+from vaak.testing.equality import demand, demand_same
+from vaak.testing.witness import KilledError, Witness
+
+CPU = torch.device("cpu")
+LOGGED_EVERY = 2
+
+
+def check_learning(case: Case) -> None:
+    """One batch, read once and shown again and again without dropout, is learned by heart."""
+    task, witness = exact(case.make_task()), Witness()
+    size = case.config().batch_size
+    with folder() as directory:
+        options = {"max_steps": case.learning_steps, "gradient_accumulation_steps": 1, "batching": {"type": "fixed"}}
+        evaluated = {"validation": {"interval": None, "interval_epochs": None}, "checkpoint": {"interval_epochs": None}}
+        trainer = case.trainer(directory, witness, task=_few_examples(task, size), **options, **evaluated)
+        trainer.fit()
+    first, last = (next(iter(witness.losses[step].items())) for step in (1, case.learning_steps))
+    demand(
+        last[1] < case.learned * first[1],
+        f"one batch shown {case.learning_steps} times: the loss {first[0]} went from {first[1]:.4g} to {last[1]:.4g}, "
+        f"not below {case.learned:g} of it",
+    )
+
+
+class _FewExamples:
+    """The first examples of a dataset, each as it was read the first time."""
+
+    def __init__(self, dataset: Dataset, number: int) -> None:
+        self.dataset = dataset
+        self.lengths = dataset.lengths[:number]
+        self.strata = None if dataset.strata is None else dataset.strata[:number]
+        self.read: dict[int, Any] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.dataset, name)
+
+    def example(self, index: int, rng: np.random.Generator) -> Any:
+        if index not in self.read:
+            self.read[index] = self.dataset.example(index, rng)
+        return self.read[index]
+
+
+class _TaskOfFewExamples:
+    """A task with the first examples of its training data only."""
+
+    def __init__(self, task: Task, number: int) -> None:
+        self.task, self.number = task, number
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.task, name)
+
+    def dataset(self, split: str) -> Any:
+        dataset = self.task.dataset(split)
+        return _FewExamples(dataset, self.number) if split == "train" else dataset
+
+
+def _few_examples(task: Task, number: int) -> Task:
+    return cast("Task", _TaskOfFewExamples(task, number))
+
+
+def check_resume(case: Case) -> None:
+    """A run that is killed, resumed, asked to stop and resumed again ends with the bits of one that never was."""
+    with folder() as runs:
+        whole = _logged(case, runs / "whole", Witness())
+        whole.fit()
+        with contextlib.suppress(KilledError):
+            _logged(case, runs / "cut", Witness(kill_at=3)).fit()
+        _resumed(case, runs / "cut", Witness(stop_at=5)).fit()
+        resumed = _resumed(case, runs / "cut", Witness())
+        resumed.fit()
+        _demand_same_state(resumed, whole)
+        records = [_records(runs / name) for name in ("cut", "whole")]
+        demand(records[0] == records[1], "a resumed run logged otherwise than an uninterrupted one")
+
+
+def _logged(case: Case, directory: Path, witness: Witness) -> Trainer:
+    return case.trainer(directory, StepLogCallback(LOGGED_EVERY), witness)
+
+
+def _resumed(case: Case, directory: Path, witness: Witness) -> Trainer:
+    trainer = _logged(case, directory, witness)
+    demand(trainer.resume("auto"), "there was no checkpoint to resume from")
+    return trainer
+
+
+def _demand_same_state(found: Trainer, expected: Trainer) -> None:
+    weights = [dict(one.model.state_dict()) for one in (found, expected)]
+    demand_same(weights[0], weights[1], "weights of a resumed run against an uninterrupted one's")
+    moments = [optimizer_tensors(one.model, one.optimizers)[0] for one in (found, expected)]
+    demand_same(moments[0], moments[1], "optimizer state of a resumed run against an uninterrupted one's")
+
+
+def _records(run: Path) -> list[dict[str, Any]]:
+    """What a run logged, but for what the clock says."""
+    records = read_records(run / "metrics.jsonl")
+    return [{name: value for name, value in record.items() if name != "clock"} for record in records]
+
+
+def check_replay(case: Case) -> None:
+    """A past step, run again from the checkpoint before it, gives the same losses and weights to the bit, twice."""
+    with folder() as runs:
+        original = Witness()
+        case.trainer(runs / "run", original, max_steps=4).fit()
+        for number in (1, 2):
+            replayed = Witness()
+            trainer = case.trainer(runs / f"replay-{number}", replayed, max_steps=4)
+            trainer.resume(str(runs / "run" / "checkpoints" / step_folder(2)))
+            trainer.fit()
+            for step in (3, 4):
+                demand_same(replayed.losses[step], original.losses[step], f"losses of step {step}, run again")
+                demand_same(replayed.weights[step], original.weights[step], f"weights after step {step}, run again")
+
+
+def check_saved(case: Case) -> None:
+    """A trained model, saved and loaded into a fresh one, has the same losses and predicts the same."""
+    with folder() as runs:
+        trained = case.trainer(runs / "trained")
+        trained.fit()
+        fresh = case.trainer(runs / "fresh", random_seed=7)
+        path = runs / "trained" / "checkpoints" / step_folder(trained.position.step)
+        load_weights(fresh.model, load_checkpoint(path, weights_only=True).model, path)
+        losses = [_losses(one, batches(trained)) for one in (fresh, trained)]
+        demand_same(losses[0], losses[1], "losses of a model saved and loaded")
+        if case.inputs:
+            predicted = [_predictions(one, case.inputs) for one in (fresh, trained)]
+            demand_same(predicted[0], predicted[1], "predictions of a model saved and loaded, by input")
+            again = _predictions(trained, case.inputs)
+            demand_same(again, predicted[1], "predictions made twice, by input")
+
+
+def _losses(trainer: Trainer, seen: list[Any]) -> dict[str, Any]:
+    with torch.no_grad():
+        return {
+            f"{name} of batch {number}": term.total
+            for number, batch in enumerate(seen)
+            for name, term in trainer.task.losses(trainer.model.eval(), batch).items()
+        }
+
+
+def _predictions(trainer: Trainer, inputs: Sequence[Any]) -> dict[str, Any]:
+    seed_everything(0, CPU)
+    with torch.no_grad():
+        return {str(number): made for number, made in enumerate(trainer.task.predict(trainer.model.eval(), inputs))}

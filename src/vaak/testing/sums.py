@@ -1,0 +1,187 @@
+"""A loss is a sum with its unit: however the examples are put together, the sums and the gradients are the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vaak.core.batch import Batch, Term
+from vaak.core.keys import draw_key
+from vaak.data.loader import training_addresses
+from vaak.data.reader import Microbatch
+from vaak.engine.randomness import seed_everything
+from vaak.engine.trainer import Trainer
+from vaak.testing.case import Case, batches, exact, folder, microbatches, opened
+from vaak.testing.equality import demand, demand_close
+from vaak.testing.witness import Witness
+
+CPU = torch.device("cpu")
+TOLERANCE = 1e-9
+PIECES = (2, 3, 4)
+RANKS = (2, 3)
+
+
+def check_padding(case: Case) -> None:
+    """Padding changes no loss, no count and no gradient: each row collated alone against all rows together."""
+    with opened(case, exact(case.make_task())) as trainer:
+        for microbatch in microbatches(trainer):
+            alone = [
+                read.batch
+                for row in microbatch.address.rows
+                if (read := trainer.reader[replace(microbatch.address, rows=[row])]).batch is not None
+            ]
+            _demand_equal_sums(trainer, _batch(microbatch), alone, "rows alone against rows padded together")
+
+
+def check_split(case: Case) -> None:
+    """A batch cut in pieces has the losses, the counts and the gradients of the whole."""
+    with opened(case, exact(case.make_task())) as trainer:
+        for whole in batches(trainer):
+            terms, _ = _terms_and_gradients(trainer, [whole])
+            if not all(term.splittable for term in terms.values()):
+                continue
+            for pieces in PIECES:
+                _demand_equal_sums(trainer, whole, whole.split(pieces), f"{pieces} pieces against the whole batch")
+
+
+def check_accumulation(case: Case) -> None:
+    """One microbatch of 8 rows, 2 of 4 and 8 of 1 make steps with the same counts and the same gradients."""
+    expected: dict[str, Tensor] | None = None
+    for size, number in ((8, 1), (4, 2), (1, 8)):
+        witness = Witness(stop_at=1)
+        options = {"batch_size": size, "gradient_accumulation_steps": number}
+        with folder() as directory:
+            trainer = case.trainer(directory, witness, task=exact(case.make_task()), **options)
+            witness.watch_gradients(trainer)
+            trainer.fit()
+        found = {f"count of {unit}": torch.tensor(count) for unit, count in witness.counts[1].items()}
+        found |= {f"gradient of {name}": gradient for name, gradient in witness.gradients[1].items()}
+        if expected is None:
+            expected = found
+        demand_close(found, expected, f"{number} microbatches of {size} against 1 of 8", TOLERANCE)
+
+
+def check_counts(case: Case) -> None:
+    """Every term's unit is counted, for every row; ``case.counted`` counts the same."""
+    with opened(case) as trainer:
+        for batch in batches(trainer):
+            for unit, counts in batch.counts.items():
+                demand(
+                    len(counts) == batch.num_rows,
+                    f"counts of {unit}: there are {len(counts)} for a batch of {batch.num_rows} rows",
+                )
+                demand(bool((counts >= 0).all()), f"counts of {unit}: {counts.tolist()} has one below zero")
+            for name, term in trainer.task.losses(trainer.model, batch).items():
+                demand(
+                    term.per in batch.counts,
+                    f"the loss {name} is per {term.per}, but the batch counts {', '.join(batch.counts) or 'nothing'}",
+                )
+            if case.counted is not None:
+                counted = dict(case.counted(batch))
+                totals = {unit: batch.totals().get(unit, 0.0) for unit in counted}
+                demand_close(totals, counted, "the batch's counts against case.counted", 0.0)
+
+
+def check_lengths(case: Case) -> None:
+    """No row is longer than the lengths of its examples together: by these upper bounds batches are planned."""
+    with opened(case) as trainer:
+        lengths = trainer.reader.dataset.lengths
+        for microbatch in microbatches(trainer):
+            planned = max(sum(float(lengths[index]) for index in row) for row in microbatch.address.rows)
+            found = (case.row_length or _second_dimension)(_batch(microbatch))
+            demand(
+                found <= planned,
+                f"a batch's rows have a length of {found:g}, but the lengths of the longest row's examples add up to "
+                f"{planned:g}: lengths must be upper bounds",
+            )
+
+
+def _second_dimension(batch: Batch) -> float:
+    shape = next(iter(batch.tensors.values())).shape
+    return shape[1] if len(shape) > 1 else 0
+
+
+def check_ranks(case: Case) -> None:
+    """The gradients of all ranks' shares of a step add up to the step's, dropout on, and no microbatch is lost.
+
+    So what a microbatch gives must not depend on what was computed before it in the same process.
+    """
+    whole, expected = _step_of_rank(case, 0, 1)
+    for world_size in RANKS:
+        numbers: list[int] = []
+        found: dict[str, Tensor] = {}
+        for rank in range(world_size):
+            share, gradients = _step_of_rank(case, rank, world_size)
+            numbers += share
+            for name, gradient in gradients.items():
+                found[name] = found[name] + gradient if name in found else gradient
+        demand(sorted(numbers) == whole, f"{world_size} ranks took the microbatches {sorted(numbers)} of {whole}")
+        demand_close(found, expected, f"gradients of {world_size} ranks added up against those of one", TOLERANCE)
+
+
+def _step_of_rank(case: Case, rank: int, world_size: int) -> tuple[list[int], dict[str, Tensor]]:
+    """The numbers of one rank's microbatches of the first step, of 4, and the gradients of their losses' sum."""
+    with opened(case, exact(case.make_task(), dropout=True), gradient_accumulation_steps=4) as trainer:
+        place = {"step": 0, "epoch": 0, "place": 0, "rank": rank, "world_size": world_size}
+        addresses = training_addresses(trainer.planner, 4, **place)
+        share = [next(addresses) for _ in range(rank, trainer.step_size(), world_size)]
+        for address in share:
+            batch = trainer.reader[address].batch
+            seed_everything(draw_key("model", trainer.config.random_seed, 1, address.number, 0), CPU)
+            if batch is not None:
+                _total(trainer.task.losses(trainer.model, batch).values()).backward()
+        return [address.number for address in share], _gradients(trainer)
+
+
+def _demand_equal_sums(trainer: Trainer, whole: Batch, pieces: Sequence[Batch], what: str) -> None:
+    expected, expected_gradients = _terms_and_gradients(trainer, [whole])
+    terms, gradients = _terms_and_gradients(trainer, pieces)
+    units = {name: (term.per, term.splittable) for name, term in terms.items()}
+    demand(
+        units == {name: (term.per, term.splittable) for name, term in expected.items()},
+        f"{what}: the losses and their units are {units}",
+    )
+    totals = {f"loss {name}": term.total for name, term in terms.items()}
+    demand_close(totals, {f"loss {name}": term.total for name, term in expected.items()}, what, TOLERANCE)
+    counts: dict[str, float] = {}
+    for piece in pieces:
+        for unit, count in piece.totals().items():
+            counts[f"count of {unit}"] = counts.get(f"count of {unit}", 0.0) + count
+    demand_close(counts, {f"count of {unit}": count for unit, count in whole.totals().items()}, what, 0.0)
+    demand_close(
+        {f"gradient of {name}": gradient for name, gradient in gradients.items()},
+        {f"gradient of {name}": gradient for name, gradient in expected_gradients.items()},
+        what,
+        TOLERANCE,
+    )
+
+
+def _terms_and_gradients(trainer: Trainer, pieces: Iterable[Batch]) -> tuple[dict[str, Term], dict[str, Tensor]]:
+    """The terms of the pieces added up, and the gradients of their sum."""
+    trainer.model.zero_grad()
+    sums: dict[str, Term] = {}
+    for piece in pieces:
+        terms = trainer.task.losses(trainer.model, piece)
+        _total(terms.values()).backward()
+        for name, term in terms.items():
+            before: Any = sums[name].total if name in sums else 0.0
+            sums[name] = replace(term, total=before + term.total.detach())
+    return sums, _gradients(trainer)
+
+
+def _total(terms: Iterable[Term]) -> Tensor:
+    return torch.stack([term.total for term in terms]).sum()
+
+
+def _gradients(trainer: Trainer) -> dict[str, Tensor]:
+    named = trainer.model.named_parameters()
+    return {name: value.grad.clone() for name, value in named if value.grad is not None}
+
+
+def _batch(microbatch: Microbatch) -> Batch:
+    assert microbatch.batch is not None
+    return microbatch.batch

@@ -1,0 +1,94 @@
+"""Clocks that jump, forward and back, change nothing that is trained, and no rate becomes negative."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import time
+from collections.abc import Callable, Iterator
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+import tiny_runs
+from vaak.callbacks import progress, terminal
+
+HOUR = 3600.0
+JUMPS = (0.0, 5 * HOUR, -3 * HOUR, 0.0, -9e5, 1e9, 2.0, -1e9)
+WITH_ALL = (
+    "training.logging.tensorboard=true",
+    "training.logging.progress_bar=true",
+    "training.profiling=true",
+    "training.checkpoint.interval_minutes=1",
+    "training.checkpoint.save_total_limit=1",
+)
+
+
+def jumping(clock: Callable[[], float]) -> Callable[[], float]:
+    """The clock, set forward or back whenever it is read."""
+    jumps = cycle(JUMPS)
+    return lambda: clock() + next(jumps)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("corpus")
+    tiny_runs.write_corpus(folder)
+    return folder
+
+
+@pytest.fixture
+def screen(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    """A terminal by a clock that jumps, on which the progress bar is drawn."""
+    drawn = io.StringIO()
+    shown = Console(file=drawn, force_terminal=True, width=120, get_time=jumping(time.monotonic))
+    for module in (terminal, progress):
+        monkeypatch.setattr(module, "console", lambda: shown)
+    return drawn
+
+
+def records_of(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def without_clocks(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What the training itself said."""
+    kinds = ("step", "evaluation", "epoch")
+    kept = [record for record in records if record["kind"] in kinds]
+    return [{name: value for name, value in record.items() if not isinstance(value, dict)} for record in kept]
+
+
+def numbers_in(value: Any, name: str = "") -> Iterator[tuple[str, float]]:
+    """Every number below a value, with its name."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from numbers_in(inner, f"{name}/{key}")
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield name, float(value)
+
+
+def test_clocks_that_jump_change_nothing(
+    corpus: Path, tmp_path: Path, screen: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny_runs.train(corpus, tmp_path / "quiet", *WITH_ALL)
+    screen.truncate(0)
+    with monkeypatch.context() as patched:
+        for name in ("time", "monotonic", "perf_counter", "process_time"):
+            patched.setattr(time, name, jumping(getattr(time, name)))
+        outcome = tiny_runs.train(corpus, tmp_path / "jumping", *WITH_ALL)
+    assert outcome.reason == "finished"
+    weights = [tmp_path / run / "checkpoints" / "step-00000008" / "model.safetensors" for run in ("quiet", "jumping")]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+    quiet, jumped = (records_of(tmp_path / run) for run in ("quiet", "jumping"))
+    assert without_clocks(quiet) == without_clocks(jumped)
+    measured = [entry for record in jumped for entry in numbers_in(record)]
+    assert any(name.endswith("tokens_per_second") for name, _ in measured)
+    for name, value in measured:
+        assert math.isfinite(value), name
+        assert value >= 0 or name.startswith("/val_"), f"{name} is {value}"
+    assert "8/8" in screen.getvalue()
+    assert "-" not in [word.removesuffix("steps/s") for word in screen.getvalue().split() if word.endswith("steps/s")]

@@ -1,0 +1,274 @@
+"""What AdaptiveMemoryManager does in each band, how often, and at what cost; readings and clock are scripted."""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import tiny_runs
+from toy import toy_trainer
+from vaak.callbacks import memory_manager
+from vaak.callbacks.memory_manager import AdaptiveMemoryManager
+from vaak.config.load import load
+from vaak.core.errors import UserError
+from vaak.engine.memory import MemoryReading
+from vaak.engine.pressure import Band
+from vaak.engine.records import read_records
+from vaak.runs.watchers import callbacks_of
+
+
+class Trainer:
+    """What a manager sees of one: steps, pieces, requests."""
+
+    def __init__(self, device="cuda", total_steps=1000):
+        self.ranks = SimpleNamespace(device=torch.device(device))
+        self.splits = SimpleNamespace(pieces=lambda step: self.pieces)
+        self.total_steps, self.pieces, self.obeys = total_steps, 1, True
+        self.asked, self.records = [], []
+
+    def cut_finer(self, reason):
+        self.asked.append(reason)
+        if self.obeys:
+            self.pieces *= 2
+
+    def record(self, kind, values):
+        self.records.append((kind, values))
+
+
+class World:
+    """Memory, time and clean-ups. Each reading costs ``cost`` seconds, each clean-up a thousand times as much."""
+
+    def __init__(self, monkeypatch, cost=0.0):
+        self.now, self.cost, self.own_share, self.pressure, self.peak = 0.0, cost, 1.0, 0.0, 5
+        self.done, self.readings = [], 0
+        monkeypatch.setattr(AdaptiveMemoryManager, "clock", staticmethod(lambda: self.now))
+        monkeypatch.setattr(memory_manager, "read_memory", self.read)
+        monkeypatch.setattr(memory_manager, "read_peak", lambda device: self.peak)
+        monkeypatch.setattr(memory_manager, "reset_peak", lambda device: self.done.append("reset"))
+        monkeypatch.setattr(memory_manager, "free_memory", lambda device: self.clean("empty cache"))
+        monkeypatch.setattr(memory_manager.gc, "collect", lambda: self.clean("collect"))
+
+    def read(self, device):
+        self.now, self.readings = self.now + self.cost, self.readings + 1
+        used = int(self.pressure * 1000 * 2**30)
+        return MemoryReading(used, 1000 * 2**30, int(used * self.own_share))
+
+    def clean(self, what):
+        self.now += 1000 * self.cost
+        self.done.append(what)
+
+    def steps(self, manager, trainer, pressures, first=1, seconds=1.0):
+        """One step for each pressure; what was done in each."""
+        done = []
+        for step, self.pressure in enumerate(pressures, first):
+            self.now += seconds
+            self.done = []
+            manager.on_step_end(trainer, SimpleNamespace(step=step))
+            done.append([what for what in self.done if what != "reset"])
+        return done
+
+
+@pytest.fixture
+def world(monkeypatch):
+    return World(monkeypatch)
+
+
+def begun(trainer, **options):
+    manager = AdaptiveMemoryManager(**options)
+    manager.on_fit_start(trainer)
+    return manager
+
+
+def test_each_band_has_its_action_on_entering_it(world, caplog):
+    trainer = Trainer()
+    manager = begun(trainer)
+    with caplog.at_level(logging.WARNING, logger="vaak"):
+        done = world.steps(manager, trainer, [0.3, 0.65, 0.7, 0.8, 0.78])
+    assert done == [[], ["collect"], [], ["empty cache"], []]
+    assert (manager.band, manager.pressure, manager.highest) == (Band.HIGH, 0.78, 0.8)
+    assert trainer.asked == []
+    assert not caplog.messages
+
+
+def test_at_critical_it_warns_once_empties_the_cache_and_cuts_only_if_that_was_no_help(world, caplog):
+    trainer = Trainer()
+    manager = begun(trainer)
+    with caplog.at_level(logging.WARNING, logger="vaak"):
+        assert world.steps(manager, trainer, [0.9]) == [["empty cache"]]
+        assert trainer.asked == []
+        assert world.steps(manager, trainer, [0.9, 0.7, 0.7]) == [[], [], []]
+    assert len(trainer.asked) == 1
+    assert "90 % full (900.0 of 1000.0 GiB, 900.0 GiB by this process)" in trainer.asked[0]
+    assert len(caplog.messages) == 1
+    assert "smaller pieces" in caplog.messages[0]
+    assert manager.band is Band.MODERATE
+
+
+def test_an_emptied_cache_that_helps_spares_the_cut(world):
+    trainer = Trainer()
+    world.steps(begun(trainer), trainer, [0.9, 0.7, 0.8, 0.7])
+    assert trainer.asked == []
+
+
+def test_it_cuts_again_only_when_the_last_cut_has_lowered_the_pressure(world):
+    trainer = Trainer()
+    manager = begun(trainer)
+    world.steps(manager, trainer, [0.99, 0.99])
+    assert len(trainer.asked) == 1
+    world.steps(manager, trainer, [0.95])
+    assert len(trainer.asked) == 2
+    world.steps(manager, trainer, [0.949] * 50)
+    assert len(trainer.asked) == 2
+
+
+def test_a_cut_that_is_not_in_force_yet_is_not_asked_for_again(world):
+    trainer = Trainer()
+    trainer.obeys = False
+    manager = begun(trainer)
+    world.steps(manager, trainer, [0.99, 0.99, 0.95, 0.92, 0.90])
+    assert len(trainer.asked) == 1
+
+
+def test_what_other_processes_hold_cuts_nothing(world, caplog):
+    trainer = Trainer()
+    manager, world.own_share = begun(trainer), 0.4
+    with caplog.at_level(logging.WARNING, logger="vaak"):
+        world.steps(manager, trainer, [0.95] * 20)
+    assert trainer.asked == []
+    assert len(caplog.messages) == 1
+    assert "other processes" in caplog.messages[0]
+
+
+def test_shrinking_can_be_left_out(world):
+    trainer = Trainer()
+    world.steps(begun(trainer, shrink=False), trainer, [0.95] * 20)
+    assert trainer.asked == []
+
+
+def test_trembling_around_critical_warns_once(world, caplog):
+    trainer = Trainer()
+    manager = begun(trainer)
+    with caplog.at_level(logging.WARNING, logger="vaak"):
+        done = world.steps(manager, trainer, [0.84, 0.86] * 20)
+    assert len(caplog.messages) == 1
+    assert sum(map(len, done)) == 2  # one for high, one for critical
+    assert len(trainer.asked) == 1
+
+
+@pytest.mark.parametrize(("device", "band"), [("cuda", Band.CRITICAL), ("mps", Band.CRITICAL), ("cpu", Band.HIGH)])
+def test_the_bands_are_the_devices(world, device, band):
+    trainer = Trainer(device)
+    manager = begun(trainer)
+    world.steps(manager, trainer, [0.86])
+    assert manager.band is band
+    given = begun(trainer, thresholds=[0.1, 0.2, 0.9])
+    world.steps(given, trainer, [0.86])
+    assert given.band is Band.HIGH
+
+
+@pytest.mark.parametrize("cost", [1e-5, 1e-3])
+@pytest.mark.parametrize("seconds", [1e-4, 1e-3, 1.0])
+def test_its_own_time_stays_under_one_per_cent_by_design(monkeypatch, cost, seconds):
+    world = World(monkeypatch, cost)
+    trainer = Trainer()
+    manager = begun(trainer)
+    world.steps(manager, trainer, [0.3] * 5000, seconds=seconds)
+    at_most_one_look_more = cost / world.now
+    assert manager.measured_overhead <= 0.005 + at_most_one_look_more
+    assert manager.spent == pytest.approx(world.readings * cost)
+    assert world.readings >= min(5000, 0.0049 * world.now / cost)
+
+
+def test_after_an_expensive_clean_up_it_waits(monkeypatch):
+    world = World(monkeypatch, cost=1e-4)
+    trainer = Trainer()
+    manager = begun(trainer)
+    world.steps(manager, trainer, [0.8], seconds=1.0)
+    readings = world.readings
+    world.steps(manager, trainer, [0.8] * 150, first=2, seconds=0.1)
+    assert world.readings == readings
+    world.steps(manager, trainer, [0.8] * 100, first=152, seconds=0.1)
+    assert readings < world.readings < readings + 100
+    assert manager.measured_overhead < 0.01
+
+
+def test_an_evaluations_peak_is_not_held_against_the_microbatches(world):
+    trainer = Trainer()
+    manager = begun(trainer)
+    world.peak, world.done = 700, []
+    manager.on_evaluate_end(trainer, {})
+    world.peak = 5
+    assert world.done == ["reset"]
+    world.steps(manager, trainer, [0.3])
+    assert manager.peak == 700
+
+
+def test_out_of_memory_is_answered_by_a_clean_up(world):
+    manager = begun(Trainer())
+    manager.on_exception(Trainer(), ValueError("no"))
+    assert "empty cache" not in world.done
+    manager.on_exception(Trainer(), torch.OutOfMemoryError("CUDA out of memory"))
+    assert "empty cache" in world.done
+
+
+def test_the_last_step_writes_what_was_seen(world):
+    trainer = Trainer(total_steps=3)
+    manager = begun(trainer)
+    world.steps(manager, trainer, [0.3, 0.5, 0.4])
+    ((kind, values),) = trainer.records
+    assert (kind, list(values)) == ("memory", ["clock"])
+    assert values["clock"] == {
+        "memory_peak_bytes": 5,
+        "memory_limit_bytes": 1000 * 2**30,
+        "memory_pressure": 0.4,
+        "memory_pressure_highest": 0.5,
+        "memory_overhead": 0.0,
+    }
+
+
+def test_on_a_real_run_it_changes_nothing_and_reports(tmp_path):
+    weights = []
+    for name, callbacks in (("without", ()), ("with", (AdaptiveMemoryManager(overhead=1.0),))):
+        trainer = toy_trainer(tmp_path / name, *callbacks)
+        trainer.fit()
+        weights.append(trainer.model.state_dict())
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    (manager,) = callbacks
+    assert manager.looks >= 7
+    assert 0 < manager.pressure <= manager.highest <= 1
+    (record,) = [r for r in read_records(tmp_path / "with" / "metrics.jsonl") if r["kind"] == "memory"]
+    assert record["step"] == trainer.total_steps
+    assert record["clock"]["memory_peak_bytes"] > 2**20
+
+
+def test_a_real_run_under_pressure_is_cut_finer(tmp_path):
+    """The thresholds are so low that any process is critical."""
+    manager = AdaptiveMemoryManager(thresholds=[1e-6, 2e-6, 3e-6], own_share=0.0, overhead=1.0)
+    trainer = toy_trainer(tmp_path, manager)
+    trainer.fit()
+    assert trainer.splits.pieces(trainer.total_steps) == 2
+    assert trainer.splits.pieces(1) == 1
+
+
+def test_a_yaml_turns_it_off_sets_its_thresholds_or_gives_it_options(tiny_corpus, tmp_path):
+    def managers(*overrides):
+        loaded = load([tiny_corpus / "tiny.yml"], [f"run_dir={tmp_path}", *overrides])
+        found = callbacks_of(loaded.experiment, tiny_corpus)
+        return [callback for callback in found if isinstance(callback, AdaptiveMemoryManager)]
+
+    assert managers("training.memory.manager=false") == []
+    (manager,) = managers("training.memory.thresholds=[0.5, 0.6, 0.7]")
+    assert manager.thresholds == (0.5, 0.6, 0.7)
+    (manager,) = managers("training.callbacks=[{type: memory_manager, shrink: false, thresholds: [0.2, 0.3, 0.4]}]")
+    assert (manager.shrink, manager.thresholds) == (False, (0.2, 0.3, 0.4))
+    with pytest.raises(UserError, match="rise"):
+        managers("training.memory.thresholds=[0.7, 0.6, 0.5]")
+
+
+@pytest.fixture
+def tiny_corpus(tmp_path):
+    tiny_runs.write_corpus(tmp_path / "corpus")
+    return tmp_path / "corpus"

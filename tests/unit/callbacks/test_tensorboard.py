@@ -1,0 +1,221 @@
+"""TensorBoard repeats what metrics.jsonl says, each point once, over kills, resumes and a clock that jumps."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toy import toy_trainer
+from vaak.callbacks.event_file import EventFile, masked_crc
+from vaak.callbacks.step_log import StepLogCallback
+from vaak.callbacks.tensorboard import TensorBoardCallback
+from vaak.callbacks.tracked import numbers
+from vaak.core.callback import Callback
+from vaak.core.report import StepReport
+from vaak.engine.records import Records, json_line, read_newest_records, read_records
+
+OPTIONS: dict[str, Any] = {
+    "validation": {"interval": 3},
+    "checkpoint": {"interval": 3, "save_total_limit": None},
+}
+
+
+class StopAt(Callback):
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step_end(self, trainer: Any, report: StepReport) -> None:
+        if report.step == self.step:
+            trainer.request_stop("enough")
+
+
+def events_in(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """Every scalar of a TensorBoard folder as TensorBoard reads it: tag to (step, value) in order."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    accumulator = EventAccumulator(str(folder), size_guidance={"scalars": 0})
+    accumulator.Reload()
+    return {
+        tag: [(event.step, event.value) for event in accumulator.Scalars(tag)] for tag in accumulator.Tags()["scalars"]
+    }
+
+
+def expected_in(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    expected: dict[str, list[tuple[int, float]]] = {}
+    for record in read_records(folder / "metrics.jsonl"):
+        for tag, value in numbers(record, None).items():
+            expected.setdefault(tag, []).append((record["step"], pytest.approx(value, rel=1e-6, nan_ok=True)))
+    return expected
+
+
+def test_it_repeats_metrics_jsonl_and_no_point_twice_after_a_resume(tmp_path: Path):
+    """Stopped at step 7 and resumed from step 3: steps 4 to 7 are written twice and shown once."""
+    toy_trainer(tmp_path, StepLogCallback(1), TensorBoardCallback(), StopAt(7), **OPTIONS).fit()
+    assert events_in(tmp_path / "tensorboard") == expected_in(tmp_path)
+    resumed = toy_trainer(tmp_path, StepLogCallback(1), TensorBoardCallback(), **OPTIONS)
+    assert resumed.resume(str(tmp_path / "checkpoints" / "step-00000003"))
+    resumed.fit()
+    shown = events_in(tmp_path / "tensorboard")
+    assert [step for step, _ in shown["train/loss"]] == list(range(1, 9))
+    assert [step for step, _ in shown["evaluation/val_loss"]] == [3, 6, 8]
+    assert shown == expected_in(tmp_path)
+
+
+@pytest.mark.parametrize("torn", [0, 1, 30])
+def test_after_a_kill_no_point_is_missing(torn: int, tmp_path: Path):
+    """What a killed process left: step 5 was logged, perhaps half its event is on the disk. It goes on from step 3."""
+    toy_trainer(tmp_path / "killed", StepLogCallback(1), LeaveAt(5, tmp_path / "run"), **OPTIONS).fit()
+    folder = tmp_path / "run"
+    (file,) = (folder / "tensorboard").iterdir()
+    assert [step for step, _ in events_in(folder / "tensorboard")["train/loss"]] == [1, 2, 3, 4, 5]
+    if torn:
+        file.write_bytes(file.read_bytes()[:-torn])
+    resumed = toy_trainer(folder, StepLogCallback(1), TensorBoardCallback(), **OPTIONS)
+    assert resumed.resume("auto")
+    assert resumed.position.step == 3
+    resumed.fit()
+    assert events_in(folder / "tensorboard") == expected_in(folder)
+    assert [step for step, _ in events_in(folder / "tensorboard")["train/loss"]] == list(range(1, 9))
+
+
+class LeaveAt(TensorBoardCallback):
+    """Copies the run directory in the middle of the run: what is on the disk if the process is killed there."""
+
+    def __init__(self, step: int, target: Path) -> None:
+        super().__init__()
+        self.step, self.target = step, target
+
+    def on_step_end(self, trainer: Any, report: StepReport) -> None:
+        if report.step == self.step:
+            trainer.writer.wait()
+            shutil.copytree(trainer.directory, self.target)
+
+
+def test_an_evaluation_done_again_at_the_step_of_the_checkpoint_is_shown_once(tmp_path: Path):
+    """Stopped at step 3 with its evaluation left over, gone on, killed before the next checkpoint, gone on again."""
+    toy_trainer(tmp_path / "run", StepLogCallback(1), TensorBoardCallback(), StopAt(3), **OPTIONS).fit()
+    again = toy_trainer(tmp_path / "run", StepLogCallback(1), LeaveAt(4, tmp_path / "left"), **OPTIONS)
+    assert again.resume("auto")
+    assert again.position.duties_pending
+    again.fit()
+    assert [step for step, _ in events_in(tmp_path / "left" / "tensorboard")["evaluation/val_loss"]] == [3]
+    shutil.rmtree(tmp_path / "left" / "checkpoints")
+    shutil.copytree(tmp_path / "run" / "checkpoints", tmp_path / "left" / "checkpoints")
+    last = toy_trainer(tmp_path / "left", StepLogCallback(1), TensorBoardCallback(), **OPTIONS)
+    assert last.resume(str(tmp_path / "left" / "checkpoints" / "step-00000003"))
+    last.fit()
+    assert events_in(tmp_path / "left" / "tensorboard") == expected_in(tmp_path / "left")
+    assert [step for step, _ in events_in(tmp_path / "left" / "tensorboard")["evaluation/val_loss"]] == [3, 6, 8]
+
+
+def test_a_run_begun_anew_shows_nothing_of_the_one_before(tmp_path: Path):
+    """Killed before its first checkpoint, it begins again at step 1."""
+    options = {"checkpoint": {"interval_epochs": None}}
+    for _ in range(2):
+        trainer = toy_trainer(tmp_path, StepLogCallback(1), TensorBoardCallback(), **options)
+        trainer.resume("auto")
+        if not (tmp_path / "tensorboard").exists():
+            trainer.total_steps = 3
+            trainer.save_due = lambda: False  # type: ignore[method-assign]
+        trainer.fit()
+    assert events_in(tmp_path / "tensorboard") == expected_in(tmp_path)
+
+
+def test_a_clock_that_jumped_back_puts_no_file_before_an_older_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for number, now in enumerate((2_000_000_000.0, 1_000_000_000.0, 1_000_000_000.0)):
+        monkeypatch.setattr("time.time", lambda now=now: now)
+        file = EventFile(tmp_path, first_step=number + 1)
+        for step in range(number + 1, 5):
+            file.add_scalars(step, {"a": 10.0 * number + step})
+        file.close()
+    assert events_in(tmp_path) == {"a": [(1, 1.0), (2, 12.0), (3, 23.0), (4, 24.0)]}
+
+
+def test_a_number_that_is_none_is_shown_as_such(tmp_path: Path):
+    file = EventFile(tmp_path, first_step=0)
+    file.add_scalars(1, numbers({"kind": "step", "step": 1, "loss": float("nan"), "gradient_norm": "inf"}, None))
+    file.close()
+    shown = events_in(tmp_path)
+    assert shown["train/gradient_norm"] == [(1, float("inf"))]
+    assert shown["train/loss"][0][1] != shown["train/loss"][0][1]
+
+
+def test_only_the_metrics_asked_for_are_tracked(tmp_path: Path):
+    toy_trainer(tmp_path, StepLogCallback(1), TensorBoardCallback(("loss", "learning_rate")), **OPTIONS).fit()
+    assert sorted(events_in(tmp_path / "tensorboard")) == ["evaluation/val_loss", "train/learning_rate", "train/loss"]
+
+
+def test_a_folder_that_cannot_be_written_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    (tmp_path / "tensorboard").write_text("a file where the folder should be")
+    trainer = toy_trainer(tmp_path, StepLogCallback(1), TensorBoardCallback(), **OPTIONS)
+    assert trainer.fit() == "finished"
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(warnings) == 1
+    assert warnings[0].startswith("TensorBoard can't begin (")
+    assert "training goes on without it" in warnings[0]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has the disk that is always full")
+def test_a_disk_that_fills_up_is_said_once_and_metrics_jsonl_is_whole(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    """The file takes two steps' events, then only a part of the third's."""
+    tracking = TensorBoardCallback()
+
+    class FullAt3(Callback):
+        def on_step_end(self, trainer: Any, report: StepReport) -> None:
+            if report.step == 3:
+                assert tracking.file is not None
+                tracking.file.file.close()
+                tracking.file.file = open("/dev/full", "wb", buffering=0)  # noqa: SIM115
+
+    trainer = toy_trainer(tmp_path, FullAt3(), StepLogCallback(1), tracking, **OPTIONS)
+    assert trainer.fit() == "finished"
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(warnings) == 1
+    assert warnings[0].startswith("TensorBoard can't go on (")
+    assert [r["step"] for r in read_records(tmp_path / "metrics.jsonl") if r["kind"] == "step"] == list(range(1, 9))
+    assert [step for step, _ in events_in(tmp_path / "tensorboard")["train/loss"]] == [1, 2]
+
+
+@given(st.binary(max_size=300))
+def test_checksums_are_tensorflows(content: bytes):
+    from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
+
+    assert masked_crc(content) == masked_crc32c(content)
+
+
+@given(st.integers(0, 12), st.integers(1, 400))
+def test_newest_records_are_the_last_lines_of_the_file(step: int, tail: int):
+    """Whatever part of the file is read, no half line counts as a record."""
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        records = Records(Path(folder) / "metrics.jsonl")
+        assert read_newest_records(Path(folder) / "metrics.jsonl", 0) == []
+        for number in range(10):
+            records.write({"kind": "step", "step": number, "clock": {"seconds": 0.5}})
+        everything = read_records(Path(folder) / "metrics.jsonl")
+        patch.setattr("vaak.engine.records.TAIL_BYTES", tail)
+        read = read_newest_records(Path(folder) / "metrics.jsonl", step)
+        wanted = [record for record in everything if record["step"] >= step]
+        assert read == wanted[len(wanted) - len(read) :]
+        line = len(json_line(everything[0])) + 1
+        assert len(read) == min(len(wanted), tail // line)
+
+
+def test_writing_imports_nothing_heavy():
+    """TensorBoard's own writers take a tenth of a second to import, torch's more; the first step waits for it."""
+    code = (
+        "import sys, tempfile, pathlib, vaak.callbacks.event_file as files\n"
+        "files.EventFile(pathlib.Path(tempfile.mkdtemp()), 0).close()\n"
+        "print([name for name in ('tensorflow', 'tensorboard.summary', 'tensorboard.compat.tensorflow_stub')"
+        " if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

@@ -1,0 +1,113 @@
+"""Locks: one holder, lost with its process and by nothing else."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from vaak.core.lock import is_locked, locked
+
+HOLDER = """
+import os, signal, sys
+from pathlib import Path
+from vaak.core.lock import is_locked, locked
+path = Path(sys.argv[1])
+with locked(path):
+    {body}
+    print("held", flush=True)
+    sys.stdin.readline()
+"""
+WITH_A_WORKER = """
+    reading, writing = os.pipe()
+    if os.fork() == 0:  # a worker, which outlives its parent
+        os.close(writing)
+        os.read(reading, 1)
+        print("locked" if is_locked(path) else "free", flush=True)
+        os._exit(0)
+    os.close(reading)
+"""
+
+
+def holder(path: Path, body: str = "pass") -> subprocess.Popen[str]:
+    """A process that holds the lock until its standard input ends or it is killed."""
+    code = HOLDER.replace("    {body}", body if body.startswith("\n") else f"    {body}")
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+def seen_by_another(path: Path) -> bool:
+    """What a process of its own says."""
+    code = "import sys\nfrom pathlib import Path\nfrom vaak.core.lock import is_locked\nprint(is_locked(Path(sys.argv[1])))"
+    return subprocess.check_output([sys.executable, "-c", code, str(path)], text=True) == "True\n"
+
+
+def test_one_holder_until_its_process_is_killed(tmp_path: Path):
+    path = tmp_path / "lock"
+    assert not is_locked(path)
+    with holder(path) as process:
+        assert is_locked(path)
+        assert is_locked(path)  # asking takes nothing from its holder
+        with pytest.raises(BlockingIOError, match="is locked"), locked(path, patience=0):
+            raise AssertionError
+        process.kill()
+    assert not is_locked(path)
+    with locked(path, patience=0):
+        pass
+
+
+@pytest.mark.parametrize("body", ["is_locked(path)", "is_locked(path.parent / 'link')", "open(path.parent / 'x', 'w')"])
+def test_who_holds_it_may_ask_for_it(tmp_path: Path, body: str):
+    (tmp_path / "lock").touch()
+    (tmp_path / "link").symlink_to("lock")
+    with holder(tmp_path / "lock", f"{body}; assert is_locked(path)") as process:
+        assert is_locked(tmp_path / "lock")
+        process.kill()
+
+
+def test_the_holder_cannot_take_it_twice(tmp_path: Path):
+    with locked(tmp_path / "lock"):
+        with pytest.raises(BlockingIOError), locked(tmp_path / "lock", patience=0):
+            raise AssertionError
+        assert seen_by_another(tmp_path / "lock")
+    assert not is_locked(tmp_path / "lock")
+    with pytest.raises(ZeroDivisionError), locked(tmp_path / "lock"):
+        _ = 1 // 0
+    assert not is_locked(tmp_path / "lock")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_worker_that_outlives_the_holder_holds_nothing(tmp_path: Path):
+    path = tmp_path / "lock"
+    process = holder(path, WITH_A_WORKER)
+    assert process.stdout is not None
+    process.kill()  # the worker's pipe ends with it, and the worker looks
+    process.wait()
+    assert not is_locked(path)
+    assert process.stdout.read() == "free\n"
+    process.stdout.close()
+    assert process.stdin is not None
+    process.stdin.close()
+
+
+def test_asking_writes_nothing_and_two_who_ask_are_no_holders(tmp_path: Path):
+    (tmp_path / "lock").touch()
+    code = (
+        "import fcntl, sys\n"
+        "file = open(sys.argv[1], 'rb')\nfcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)\n"
+        "print('held', flush=True)\nsys.stdin.readline()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path / "lock")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as asking:
+        assert asking.stdout is not None
+        assert asking.stdout.readline() == "held\n"
+        assert not is_locked(tmp_path / "lock")
+        asking.kill()

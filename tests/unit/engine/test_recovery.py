@@ -1,0 +1,321 @@
+"""Out of memory: the step is done over in pieces, to the same weights; what can't be helped is said by name."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from toy import ToyMeters, ToyTask, same_bits, toy_trainer, weights
+from vaak.core.batch import Batch, Term
+from vaak.core.callback import Callback
+from vaak.core.errors import UserError
+from vaak.engine.trainer import Trainer
+from vaak.engine.wishes import Wishes
+
+QUIET: dict[str, Any] = {"batch_size": 8, "gradient_accumulation_steps": 2, "epochs": 2}
+
+
+def out_of_memory() -> torch.OutOfMemoryError:
+    return torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3 GiB")
+
+
+class FullInBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        raise out_of_memory()
+
+
+@dataclass
+class SmallMachine(ToyTask):
+    """A toy that runs out of memory, forward or backward, where a batch of step ``in_step`` has too many rows."""
+
+    where: str = "forward"
+    most_rows: int = 4
+    in_step: int = 3
+    trainer: Trainer | None = None
+    meters_rows: int = 1000
+
+    def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
+        terms = super().losses(model, batch)
+        full = self.trainer is not None and self.trainer.position.step + 1 >= self.in_step
+        if full and batch.num_rows > self.most_rows:
+            if self.where == "forward":
+                raise out_of_memory()
+            terms["main"] = Term(FullInBackward.apply(terms["main"].total), "token")
+        return terms
+
+    def meters(self, split: str) -> ToyMeters:
+        return SmallMeters(self.meters_rows)
+
+
+class SmallMeters(ToyMeters):
+    def __init__(self, most_rows: int) -> None:
+        super().__init__()
+        self.most_rows = most_rows
+
+    def update(self, model: nn.Module, batch: Batch) -> None:
+        if batch.num_rows > self.most_rows:
+            raise out_of_memory()
+        super().update(model, batch)
+
+
+def trained(folder: Path, task: ToyTask, *callbacks: Callback, **training: Any) -> Trainer:
+    trainer = toy_trainer(folder, *callbacks, task=task, **(QUIET | training))
+    if isinstance(task, SmallMachine):
+        task.trainer = trainer
+    trainer.resume("auto")
+    trainer.fit()
+    return trainer
+
+
+def journal(folder: Path) -> list[dict[str, Any]]:
+    path = folder / "splits.jsonl"
+    return [json.loads(line)["cut"] for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def assert_equal_to_rounding(one: Trainer, other: Trainer) -> None:
+    for name, tensor in weights(one).items():
+        torch.testing.assert_close(tensor, weights(other)[name], rtol=1e-10, atol=1e-10, msg=name)
+
+
+@pytest.mark.parametrize("where", ["forward", "backward"])
+@pytest.mark.parametrize(("most_rows", "pieces"), [(4, 2), (3, 4), (1, 8)])
+def test_without_dropout_the_weights_are_those_of_a_large_machine(
+    where: str, most_rows: int, pieces: int, tmp_path: Path
+):
+    """In float64, with a buffer that is redrawn, and two microbatches a step."""
+    options: dict[str, Any] = {"feature_redraw_interval": 2, "memory": {"rehearsal": False}}
+    options["loss"] = {"label_smoothing": 0.1, "auxiliary": {"z_loss": 0.01}}
+    toy: dict[str, Any] = {"dropout": 0.0, "dtype": torch.float64}
+    large = trained(tmp_path / "large", ToyTask(**toy), **options)
+    small = trained(tmp_path / "small", SmallMachine(**toy, where=where, most_rows=most_rows, in_step=4), **options)
+    assert_equal_to_rounding(small, large)
+    cuts = journal(tmp_path / "small")
+    assert [cut["pieces"] for cut in cuts] == [2**n for n in range(1, len(cuts) + 1)]
+    assert cuts[-1] == {"step": 4, "pieces": pieces, "numbers": [0, 1], "split": None, "rank": 0}
+    assert journal(tmp_path / "large") == []
+
+
+class StopAt(Callback):
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step_end(self, trainer: Any, report: Any) -> None:
+        if report.step == self.step:
+            trainer.request_stop("enough")
+
+
+@pytest.mark.parametrize("stop", [2, 3, 4])
+def test_with_dropout_a_resumed_run_repeats_the_cut_one_to_the_bit(stop: int, tmp_path: Path):
+    """Stopped before, at and after the step that was cut. The machine is larger after the resume: the cut stays."""
+    options: dict[str, Any] = {"checkpoint": {"interval": 1, "save_total_limit": None}, "memory": {"rehearsal": False}}
+    once = trained(tmp_path / "once", SmallMachine(), **options)
+    trained(tmp_path / "again", SmallMachine(), StopAt(stop), **options)
+    again = trained(tmp_path / "again", SmallMachine(in_step=3 if stop < 3 else 1000), **options)
+    assert again.position.step == once.position.step
+    assert same_bits(weights(again), weights(once))
+
+
+def test_killed_behind_the_cut_and_before_its_checkpoint_the_journal_repeats_it(tmp_path: Path):
+    """The journal is all that is left of the cut: the checkpoint is from before it."""
+    options: dict[str, Any] = {"checkpoint": {"interval": 2, "save_total_limit": None}, "memory": {"rehearsal": False}}
+    once = trained(tmp_path / "once", SmallMachine(), **options)
+
+    class Killed(Callback):
+        def on_step_end(self, trainer: Any, report: Any) -> None:
+            if report.step == 3:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        trained(tmp_path / "again", SmallMachine(), Killed(), **options)
+    assert len(journal(tmp_path / "again")) == 1
+    again = trained(tmp_path / "again", SmallMachine(in_step=1000), **options)
+    assert same_bits(weights(again), weights(once))
+
+
+def test_a_checkpoint_keeps_the_cuts_for_a_run_elsewhere(tmp_path: Path):
+    first = trained(tmp_path / "first", SmallMachine(), StopAt(4))
+    (tmp_path / "second").mkdir()
+    second = toy_trainer(tmp_path / "second", task=SmallMachine(), **QUIET)
+    second.resume(str(first.directory / "checkpoints" / "last"))
+    assert second.splits.pieces(5) == 2
+
+
+def test_one_example_too_large_is_named(tmp_path: Path):
+    with pytest.raises(UserError, match=r"out of memory in step 3: example \d+ \(toy.txt line \d+\) does not fit") as e:
+        trained(tmp_path, SmallMachine(most_rows=0), memory={"rehearsal": False})
+    assert "\n" not in str(e.value)
+    assert [cut["pieces"] for cut in journal(tmp_path)] == [2, 4, 8]
+
+
+def test_caches_in_the_way_of_a_single_example_are_emptied_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """One row, no room: memory is freed, and then it fits."""
+    task, freed = SmallMachine(most_rows=0), []
+
+    def free(device: torch.device) -> None:
+        freed.append(device)
+        task.most_rows = 1000
+
+    monkeypatch.setattr("vaak.engine.gradient.free_memory", free)
+    trained(tmp_path, task, batch_size=1, max_steps=3, memory={"rehearsal": False})
+    assert len(freed) == 1
+    assert journal(tmp_path) == []
+
+
+def test_without_recovery_the_run_ends_with_a_line_that_says_so(tmp_path: Path):
+    with pytest.raises(UserError, match=r"out of memory in step 3 .*training\.memory\.recovery"):
+        trained(tmp_path, SmallMachine(), memory={"rehearsal": False, "recovery": False})
+
+
+class NotSplittable(SmallMachine):
+    def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
+        terms = super().losses(model, batch)
+        return terms | {"balance": Term(terms["main"].total * 0.0, "token", splittable=False)}
+
+
+def test_a_loss_that_is_no_sum_over_examples_is_never_cut(tmp_path: Path):
+    with pytest.raises(UserError, match=r"the loss balance is no sum over examples"):
+        trained(tmp_path, NotSplittable(), memory={"rehearsal": False})
+
+
+def test_a_bug_is_not_taken_for_it(tmp_path: Path):
+    class Buggy(ToyTask):
+        def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
+            raise RuntimeError("shapes can't be multiplied")
+
+    with pytest.raises(RuntimeError, match="shapes can't be multiplied"):
+        trained(tmp_path, Buggy())
+
+
+# Before the first step.
+
+
+def test_a_rehearsal_finds_it_before_the_first_step(tmp_path: Path):
+    started: list[int] = []
+
+    class First(Callback):
+        def on_step_end(self, trainer: Any, report: Any) -> None:
+            started.append(trainer.splits.pieces(report.step, 0))
+
+    trained(tmp_path, SmallMachine(in_step=1), First())
+    assert journal(tmp_path)[0] == {"step": 1, "pieces": 2, "numbers": None, "split": None, "rank": 0}
+    assert set(started) == {2}
+    assert len(journal(tmp_path)) == 1
+
+
+@pytest.mark.parametrize("rule", ["adamw", "adam", "sgd", "adafactor", "lion", "muon"])
+def test_a_rehearsal_changes_nothing(rule: str, tmp_path: Path):
+    """Weights, moments, buffers: all as without, to the bit, also with dropout, redraws and accumulation."""
+    options: dict[str, Any] = {"optimizer": {"type": rule, "weight_decay": 0.1}, "feature_redraw_interval": 2}
+    plain = trained(tmp_path / "plain", ToyTask(), **options, memory={"rehearsal": False})
+    rehearsed = trained(tmp_path / "rehearsed", ToyTask(), **options, memory={"rehearsal": True})
+    assert same_bits(weights(rehearsed), weights(plain))
+    assert same_bits(rehearsed.snapshot().optimizer, plain.snapshot().optimizer)
+
+
+@pytest.mark.parametrize("rule", ["adamw", "adam", "sgd", "adafactor", "lion", "muon"])
+def test_no_room_for_the_first_update_is_found_in_the_rehearsal_and_tried_again(rule: str, tmp_path: Path):
+    """The optimizer runs out of memory half-way through its first step: its state is dropped, and made once more."""
+    options: dict[str, Any] = {"optimizer": {"type": rule}}
+    expected = trained(tmp_path / "expected", ToyTask(), **options)
+    trainer = toy_trainer(tmp_path / "full", task=ToyTask(), **(QUIET | options))
+    first = trainer.optimizers[0]
+    step, calls = first.step, iter([True])
+
+    def full_once() -> Any:
+        result = step()
+        if next(calls, False):
+            for group in first.param_groups:  # as far as it got
+                for parameter in group["params"][1:]:
+                    first.state.pop(parameter, None)
+            raise out_of_memory()
+        return result
+
+    first.step = full_once  # type: ignore[assignment,method-assign]
+    trainer.fit()
+    assert same_bits(weights(trainer), weights(expected))
+    assert same_bits(trainer.snapshot().optimizer, expected.snapshot().optimizer)
+
+
+def test_no_room_for_the_optimizer_at_all_is_an_error_before_the_first_step(tmp_path: Path):
+    trainer = toy_trainer(tmp_path, task=ToyTask(), **QUIET)
+
+    def full() -> None:
+        raise out_of_memory()
+
+    trainer.optimizers[0].step = full  # type: ignore[assignment,method-assign]
+    with pytest.raises(UserError, match="the state of the optimizer AdamW does not fit"):
+        trainer.fit()
+    assert trainer.position.step == 0
+
+
+def test_an_error_of_shape_shows_before_the_first_step(tmp_path: Path):
+    """Only the longest batch, which comes late, is too long for the model."""
+
+    class Short(ToyTask):
+        def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
+            if batch["inputs"].shape[1] > 8:
+                raise ValueError("position 8 is out of range")
+            return super().losses(model, batch)
+
+    steps: list[int] = []
+
+    class Count(Callback):
+        def on_step_end(self, trainer: Any, report: Any) -> None:
+            steps.append(report.step)
+
+    with pytest.raises(ValueError, match="position 8"):
+        trained(tmp_path, Short(), Count(), batch_size=1)
+    assert steps == []
+
+
+def test_asked_to_cut_finer_all_later_steps_are(tmp_path: Path):
+    class Asks(Callback):
+        def on_step_end(self, trainer: Any, report: Any) -> None:
+            if report.step == 2:
+                trainer.cut_finer("memory is at 90 %")
+
+    trainer = trained(tmp_path, ToyTask(), Asks())
+    assert journal(tmp_path) == [{"step": 3, "pieces": 2, "numbers": None, "split": None, "rank": 0}]
+    assert [trainer.splits.pieces(step) for step in (2, 3)] == [1, 2]
+
+
+# Evaluation.
+
+
+def test_an_evaluation_is_begun_again_in_pieces_to_the_same_figures(tmp_path: Path):
+    options: dict[str, Any] = {"validation": {"interval": 2, "batch_size": 8}}
+    large = trained(tmp_path / "large", ToyTask(dropout=0.0, dtype=torch.float64), **options)
+    task = SmallMachine(dropout=0.0, dtype=torch.float64, most_rows=1000, meters_rows=3)
+    small = trained(tmp_path / "small", task, **options)
+    assert small.metrics == pytest.approx(large.metrics, rel=1e-10)
+    assert_equal_to_rounding(small, large)
+    cuts = journal(tmp_path / "small")
+    assert [(cut["step"], cut["split"], cut["pieces"]) for cut in cuts] == [(2, "valid", 2), (2, "valid", 4)]
+
+
+def test_an_example_too_large_to_be_evaluated_is_named(tmp_path: Path):
+    with pytest.raises(UserError, match=r"while valid was evaluated: example \d+ \(toy.txt line \d+\) does not fit"):
+        trained(tmp_path, SmallMachine(most_rows=1000, meters_rows=0), validation={"interval": 2})
+
+
+# Several ranks, each of which knows only its own shortage.
+
+
+def test_ranks_take_over_what_another_had_to_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    trainer = toy_trainer(tmp_path, task=ToyTask(), **QUIET)
+    monkeypatch.setattr(trainer.ranks, "gather", lambda mine: [mine, vars(Wishes(pieces=4, shortage="rank 1 ran out"))])
+    trainer.agree()
+    assert trainer.splits.pieces(1) == 4
+    trainer.agree()
+    assert len(journal(tmp_path)) == 1

@@ -1,0 +1,64 @@
+"""Cuts are written down before they act, and the number of pieces follows from them and the place alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vaak.engine.splits import Cut, Splits
+
+
+def test_a_cut_holds_for_its_microbatches_in_its_step_and_for_all_after(tmp_path: Path):
+    splits = Splits(tmp_path, 0)
+    splits.add(Cut(5, 2, (1, 3)), "out of memory")
+    assert [splits.pieces(4, 1), splits.pieces(5, 1), splits.pieces(5, 3)] == [1, 2, 2]
+    assert [splits.pieces(5, 0), splits.pieces(6, 0), splits.pieces(6)] == [1, 2, 2]
+
+
+def test_a_cut_of_all_holds_from_its_step_on(tmp_path: Path):
+    splits = Splits(tmp_path, 0)
+    splits.add(Cut(5, 4), "memory is short")
+    assert [splits.pieces(4, 9), splits.pieces(5, 9), splits.pieces(5)] == [1, 4, 4]
+
+
+def test_evaluation_is_cut_apart_from_training_split_by_split_on_its_rank(tmp_path: Path):
+    splits, other = Splits(tmp_path, 1), Splits(tmp_path, 0)
+    splits.cut_evaluation(10, "valid", 2, "out of memory")
+    assert [splits.evaluation_pieces(step, "valid") for step in (9, 10, 20)] == [1, 2, 2]
+    assert splits.evaluation_pieces(20, "pairs") == splits.pieces(20, 0) == 1
+    assert Splits(tmp_path, 0).evaluation_pieces(20, "valid") == other.evaluation_pieces(20, "valid") == 1
+
+
+CUTS = st.lists(
+    st.builds(
+        Cut,
+        step=st.integers(0, 9),
+        pieces=st.sampled_from([2, 4, 8]),
+        numbers=st.none() | st.lists(st.integers(0, 3), max_size=3).map(tuple),
+        split=st.none() | st.just("valid"),
+        rank=st.integers(0, 1),
+    ),
+    max_size=6,
+)
+
+
+@given(cuts=CUTS)
+def test_a_run_that_goes_on_is_cut_as_before_whatever_rank_wrote_it(tmp_path_factory, cuts: list[Cut]):
+    folder = tmp_path_factory.mktemp("splits")
+    before = [Splits(folder, rank) for rank in (0, 1)]
+    for cut in cuts:
+        before[cut.rank].add(cut, "out of memory")
+    for splits in before:  # as ranks agree
+        splits.load_state_dict(before[1 - splits.rank].state_dict())
+    again = Splits(folder, 0)
+    elsewhere = Splits(folder / "elsewhere", 0) if (folder / "elsewhere").mkdir() is None else None
+    assert elsewhere is not None
+    elsewhere.load_state_dict(before[0].state_dict())
+    for step in range(11):
+        for number in range(4):
+            expected = before[0].pieces(step, number)
+            assert before[1].pieces(step, number) == again.pieces(step, number) == expected
+            assert elsewhere.pieces(step, number) == expected
+        assert again.evaluation_pieces(step, "valid") == before[0].evaluation_pieces(step, "valid")
