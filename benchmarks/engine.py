@@ -57,7 +57,7 @@ FACULTIES: dict[str, tuple[str, ...]] = {
     "gradient clipping off": ("training.gradient_clipping.norm=null",),
     "moving average (EMA) on": ("training.ema=0.999",),
     "profiling on": ("training.profiling=true",),
-    "curriculum on": ("training.curriculum=length",),
+    "curriculum on": ("training.curriculum=lexical",),
 }
 UNCHECKED = "non-finite check off"
 AIMS: dict[str, tuple[str, float]] = {

@@ -28,7 +28,7 @@ def last_record(run: Path) -> tuple[str, int]:
     """Kind and step of the newest record."""
     try:
         with open(run / "metrics.jsonl", "rb") as file:
-            file.seek(max(file.seek(0, 2) - 400, 0))
+            file.seek(max(file.seek(0, 2) - 4000, 0))
             lines = file.read().splitlines()
     except OSError:
         return "", 0

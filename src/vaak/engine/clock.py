@@ -4,7 +4,7 @@ import time
 
 
 class Clock:
-    """``lap`` gives the seconds since the lap before; never less than none, should a system set even this clock back."""
+    """``lap`` gives the seconds since the lap before; 0 where a system sets even this clock back."""
 
     def __init__(self) -> None:
         self.last = time.monotonic()

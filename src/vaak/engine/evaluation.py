@@ -56,10 +56,11 @@ class Evaluator:
         """The figures of ``split`` by name, each with the split's prefix (``val_`` for valid, else ``SPLIT_``).
 
         Every batch is computed in so many ``pieces``; out of memory, ``cut(pieces, reason)`` is told and the split is
-        begun again in twice as many. The model is left in the mode it was in. Raises EvaluationInterruptedError as soon
-        as ``interrupted()`` holds, UserError where one row alone doesn't fit.
+        begun again in twice as many. The model and its parts are left in the modes they were in.
+
+        Raises EvaluationInterruptedError as soon as ``interrupted()`` holds, UserError where one row alone doesn't fit.
         """
-        was_training = model.training
+        training = [module for module in model.modules() if module.training]
         model.eval()
         try:
             with torch.no_grad():
@@ -68,7 +69,8 @@ class Evaluator:
                     pieces *= 2
                     cut(pieces, f"out of memory while {split} was evaluated")
         finally:
-            model.train(was_training)
+            for module in training:  # a part that was kept in evaluation mode stays in it
+                module.training = True
         meters, skipped = measured
         results = meters.results(self.ranks.sum(meters.sums()))
         skipped = self.ranks.sum({"skipped": skipped})["skipped"]

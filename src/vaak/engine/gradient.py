@@ -21,6 +21,7 @@ from vaak.data.reader import Microbatch
 from vaak.engine.memory import free_memory, is_out_of_memory
 from vaak.engine.randomness import seed_everything
 from vaak.engine.splits import Cut
+from vaak.engine.wishes import Wishes
 
 if TYPE_CHECKING:
     from vaak.engine.trainer import Trainer
@@ -34,6 +35,7 @@ class Losses:
         self.counts = counts
         self.sums: dict[str, torch.Tensor] = {}
         self.units: dict[str, str] = {}
+        self.unsplittable: str | None = None
         self._factors: dict[str, torch.Tensor] = {}
 
     def add(self, terms: dict[str, Term], scale: float = 1.0) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
@@ -48,6 +50,7 @@ class Losses:
                 self.sums[name] = self.sums[name] + total.detach()
             else:
                 self.sums[name], self.units[name] = total.detach(), term.per
+                self.unsplittable = self.unsplittable if term.splittable else name
                 factor = self.weights.get(name, 1.0) * scale / self.count(term.per)
                 self._factors[name] = torch.full_like(total, factor, requires_grad=False)
             if total.requires_grad:
@@ -97,6 +100,7 @@ def accumulate_gradient(
         losses = Losses(trainer.loss_weights, counts)
         shortage = _attempt(trainer, pieces_of(trainer, step, microbatches), step, losses)
         if shortage is None:
+            trainer.unsplittable = losses.unsplittable or trainer.unsplittable
             return losses
         # Only here, behind the except block, does nothing hold the graph of the failed attempt any more.
         shortages += 1
@@ -138,8 +142,11 @@ def _attempt(trainer: Trainer, pieces: list[Piece], step: int, losses: Losses) -
             with trainer.phase("forward"):
                 terms = terms_of(trainer, step, piece)
                 roots, factors = losses.add(terms, trainer.loss_scale.value)
-            if piece.pieces > 1:
-                _demand_splittable(terms)
+            if piece.pieces > 1 and losses.unsplittable:
+                raise UserError(
+                    f"out of memory, and the loss {losses.unsplittable} is no sum over examples, so batches can't be "
+                    "cut in pieces: lower training.batch_size (and raise training.gradient_accumulation_steps)"
+                )
             with trainer.phase("backward"):
                 torch.autograd.backward(roots, factors)
     except Exception as error:
@@ -161,7 +168,7 @@ def _answer(
         )
     if shortage.rows > 1:
         pieces = 2 * shortage.pieces
-        trainer.wishes.pieces = max(trainer.wishes.pieces, pieces)
+        trainer.wishes.add(Wishes(pieces=pieces, shortage=f"out of memory on rank {trainer.ranks.rank}"))
         trainer.splits.add(Cut(step, pieces, numbers), f"out of memory in step {step} ({shortage.error})")
     elif last_try:  # once the caches are empty, it may yet fit
         dataset = trainer.reader.dataset
@@ -170,12 +177,3 @@ def _answer(
             f"out of memory in step {step}: example {examples} does not fit even alone ({shortage.error}); shorten or "
             "leave it out, or set training.performance.gradient_checkpointing or training.mixed_precision: bf16"
         )
-
-
-def _demand_splittable(terms: dict[str, Term]) -> None:
-    for name, term in terms.items():
-        if not term.splittable:
-            raise UserError(
-                f"out of memory, and the loss {name} is no sum over examples, so batches can't be cut in pieces: "
-                "lower training.batch_size (and raise training.gradient_accumulation_steps)"
-            )

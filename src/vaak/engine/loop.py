@@ -69,7 +69,8 @@ def do_what_is_due(trainer: Trainer) -> None:
     pending = bool(trainer.stop_reason) and (evaluation_due or epoch_ended)
     try:
         if evaluating and not pending:
-            trainer.evaluate(scheduled=evaluation_due)
+            with trainer.phase("evaluation"):
+                trainer.evaluate(scheduled=evaluation_due)
     except EvaluationInterruptedError:
         pending = evaluation_due
     if epoch_ended and not pending:
@@ -78,4 +79,5 @@ def do_what_is_due(trainer: Trainer) -> None:
     if evaluating or epoch_ended:  # who was told may have asked for something
         trainer.agree()
     if trainer.save_due() or trainer.stop_reason:
-        trainer.save()
+        with trainer.phase("saving"):
+            trainer.save()

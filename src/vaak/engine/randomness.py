@@ -52,10 +52,13 @@ def make_deterministic(config: TrainingConfig, device: torch.device) -> None:
     if config.performance.num_threads:
         torch.set_num_threads(config.performance.num_threads)
     if device.type == "cuda" and not config.deterministic:
-        torch.use_deterministic_algorithms(False)
+        torch.set_deterministic_debug_mode("default")
         return
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True, warn_only=device.type == "mps")
+    # The same switch as use_deterministic_algorithms, which imports the whole compiler first: a second and more.
+    torch.set_deterministic_debug_mode("warn" if device.type == "mps" else "error")
+    if config.performance.compile:
+        torch.use_deterministic_algorithms(True, warn_only=device.type == "mps")
     torch.backends.cudnn.benchmark = False
     # Filling fresh memory with NaN finds reads of what was never written; no kernel here does that, and it costs time.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]

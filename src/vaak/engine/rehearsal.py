@@ -20,6 +20,12 @@ if TYPE_CHECKING:
     from vaak.engine.trainer import Trainer
 
 
+def extremes(plan: BatchPlan, lengths: np.ndarray) -> tuple[int, int]:
+    """Positions of the microbatches with the fewest and the most cells; the same one where all have equally many."""
+    cells = plan.cells(lengths)
+    return int(np.argmin(cells)), int(np.argmax(cells))
+
+
 def rehearse(trainer: Trainer) -> None:
     """Run both through the model, and make room for what the optimizer keeps.
 
@@ -29,8 +35,7 @@ def rehearse(trainer: Trainer) -> None:
     if trainer.config.curriculum is not None:  # whose hard examples, which may be the long ones, come last
         epoch = max(epoch, (trainer.total_steps - 1) // trainer.steps_per_epoch)
     plan = trainer.planner.plan(epoch)
-    cells = plan.cells(trainer.reader.dataset.lengths)
-    smallest, largest = int(np.argmin(cells)), int(np.argmax(cells))
+    smallest, largest = extremes(plan, trainer.reader.dataset.lengths)
     buffers = [(buffer, buffer.clone()) for buffer in trainer.model.buffers()]
     trainer.model.train()
     if trainer.freezing is not None:
@@ -38,7 +43,7 @@ def rehearse(trainer: Trainer) -> None:
     _run(trainer, plan, epoch, smallest)
     allocate_optimizer_state(trainer)
     clear_gradients(trainer)
-    if cells[largest] > cells[smallest]:
+    if largest != smallest:
         _run(trainer, plan, epoch, largest)
         clear_gradients(trainer)
     with torch.no_grad():

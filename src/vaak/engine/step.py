@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from vaak.core.errors import NonFiniteError
+from vaak.core.errors import NonFiniteError, UserError
 from vaak.core.keys import draw_key
 from vaak.core.report import StepReport
 from vaak.data.reader import Microbatch
 from vaak.engine.gradient import Losses, accumulate_gradient, clear_gradients
+from vaak.engine.memory import is_out_of_memory
 from vaak.engine.non_finite import diagnose
 from vaak.engine.optimizers import set_learning_rates
 from vaak.engine.precision import LossScale
@@ -128,8 +129,16 @@ def update_weights(trainer: Trainer, step: int, gradients: list[torch.Tensor], n
     """Clip, set the rates of this step, update; then what follows the weights: features, their average."""
     clip_gradients(gradients, norm, trainer.clip_norm, trainer.clip_value)
     set_learning_rates(trainer.optimizers, trainer.learning_rate_factor(step))
-    for optimizer in trainer.optimizers:
-        optimizer.step()
+    try:
+        for optimizer in trainer.optimizers:
+            optimizer.step()
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        raise UserError(
+            f"out of memory in the midst of the update of step {step}, whose weights may be half-changed and are not "
+            "saved: go on with --resume auto, with a smaller model or training.optimizer.type adafactor or sgd"
+        ) from error
     redraw_features(trainer, step)
     if trainer.average is not None:
         trainer.average.update(step)

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from vaak.config.training import TrainingConfig
@@ -82,7 +83,9 @@ class Trainer:
         self.evaluator = Evaluator(task, config, self.ranks, skip_bad_examples)
         self._set_up_optimization()
         self.position, self.best, self.metrics = Position(), Best(config.checkpoint), dict[str, float]()
-        self.wishes, self.stop_reason = Wishes(), None
+        self.wishes = Wishes()
+        self.stop_reason: str | None = None
+        self.unsplittable: str | None = None  # a loss that was seen and is no sum over examples
         self.splits = Splits(directory, self.ranks.rank)
         self.phases: Phases | None = None
         self.scheduled_evaluation = False
@@ -233,8 +236,11 @@ class Trainer:
         self.wishes.save = True
 
     def cut_finer(self, reason: str) -> None:
-        """Ask that microbatches are computed in pieces half as large from the next step on."""
-        self.wishes.pieces, self.wishes.shortage = 2 * self.splits.pieces(self.position.step + 1), reason
+        """Ask that microbatches are computed in pieces half as large from the next step on, where they can be."""
+        pieces = 2 * self.splits.pieces(self.position.step + 1)
+        most_rows = int(np.diff(self.planner.plan(self.position.epoch).microbatch_starts).max())
+        if self.unsplittable is None and pieces < 2 * most_rows:
+            self.wishes.add(Wishes(pieces=pieces, shortage=reason))
 
     def agree(self) -> None:
         """Make the wishes of any rank the wishes of all."""

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import math
-import os
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from vaak.config.catalog import task_class
 from vaak.config.load import Loaded
 from vaak.config.training import TrainingConfig
 from vaak.core.errors import UserError
-from vaak.engine.trainer import Trainer
 from vaak.runs.batch_trials import Trial, Trials
+from vaak.runs.scratch import scratch_trainer
 
 PRECISION = 16  # the largest is found to one part in so many
 AS_QUICK = 0.97  # of the highest rate; the smallest batch that reaches it is called the quickest
@@ -55,11 +50,9 @@ def find_batch_size(
 
     Raises UserError where not even one example fits, naming it.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise UserError("a batch size is found by one process; it is right for each of several that train")
     training = loaded.experiment.training
     option = budget_option(training)
-    with _set_up(loaded) as trainer:
+    with scratch_trainer(loaded) as trainer:
         trials = Trials(trainer, option, limit)
         smallest = 1 if option == "batch_size" else math.ceil(float(trainer.reader.dataset.lengths.max()))
         tried = search(trials, smallest, max(up_to or 2**62, smallest), tell)
@@ -137,14 +130,3 @@ def keep_effective(given: float, accumulation: int, most: int, option: str) -> t
         return effective // steps, steps
     size = next(size for size in range(min(most, effective), 0, -1) if effective % size == 0)
     return size, effective // size
-
-
-@contextmanager
-def _set_up(loaded: Loaded) -> Iterator[Trainer]:
-    """A trainer of the run, with data prepared in a folder that is gone afterwards."""
-    experiment = loaded.experiment
-    with tempfile.TemporaryDirectory(prefix="vaak-batch-size-") as scratch:
-        directory = Path(scratch)
-        task = task_class(experiment.task)(experiment, directory, loaded.folder)
-        task.prepare()
-        yield Trainer(task, experiment.training, directory, skip_bad_examples=experiment.skips_bad_examples)

@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from vaak.data.plan import LastPlan
@@ -20,7 +21,6 @@ from vaak.engine.gradient import clear_gradients
 from vaak.engine.memory import free_memory, is_out_of_memory, read_memory, reset_peak
 from vaak.engine.position import Position
 from vaak.engine.pressure import thresholds_of
-from vaak.engine.rehearsal import extremes
 from vaak.engine.splits import Cut, Splits
 from vaak.engine.step import take_step
 from vaak.engine.trainer import Trainer
@@ -94,9 +94,7 @@ class Trials:
     def run(self, size: int) -> Trial:
         """Try one size."""
         planner = self._planner(size)
-        plan = planner.plan(0)
-        position = extremes(plan, self.dataset.lengths)[1]
-        cells, rows = float(plan.cells(self.dataset.lengths)[position]), plan.microbatch(position)
+        cells, rows = self._largest(planner)
         holds_all = planner.num_microbatches == 1
         expected = self._forecast(cells)
         if self.device.type == "cpu" and expected > self.room():
@@ -117,11 +115,18 @@ class Trials:
 
     def names(self, size: int) -> str:
         """The examples of the first row of a size's largest microbatch, for an error message."""
-        plan = self._planner(size).plan(0)
-        row = plan.microbatch(extremes(plan, self.dataset.lengths)[1])[0]
-        return ", ".join(f"{index} ({self.dataset.describe(index)})" for index in row[:5])
+        _, rows = self._largest(self._planner(size))
+        return ", ".join(f"{index} ({self.dataset.describe(index)})" for index in rows[0][:5])
+
+    def _largest(self, planner: LastPlan) -> tuple[float, list[list[int]]]:
+        """Cells and rows of the microbatch of the first epoch that has most cells."""
+        plan = planner.plan(0)
+        cells = plan.cells(self.dataset.lengths)
+        position = int(np.argmax(cells))
+        return float(cells[position]), plan.microbatch(position)
 
     def _planner(self, size: int) -> LastPlan:
+        """The planner of a size, over all the examples: a curriculum comes to them in the end."""
         config = self.trainer.config
         of_rows = self.option == "batch_size"
         planner = make_planner(

@@ -6,6 +6,7 @@ RUN/config.yml  environment.json  train.log  metrics.jsonl  status.json  checkpo
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import shlex
@@ -43,10 +44,23 @@ def make_directory(path: Path, checkpoints: Path | None) -> None:
             raise UserError(
                 f"{link} is not {checkpoints}, which training.checkpoint.save_dir asks for; move one of them"
             )
-        if not os.access(path, os.W_OK) or not os.access(link, os.W_OK):
-            raise PermissionError(13, "Permission denied", str(path))
+        for folder in (path, link.resolve()):
+            _demand_writable(folder)
     except OSError as error:
+        if checkpoints is not None and Path(str(error.filename)).resolve().is_relative_to(checkpoints.resolve()):
+            raise UserError(
+                f"checkpoints can't be written to {checkpoints}: {error.strerror}; give another "
+                "training.checkpoint.save_dir"
+            ) from error
         raise UserError(f"the run directory {path} can't be made: {error.strerror}; give another run_dir=") from error
+
+
+def _demand_writable(folder: Path) -> None:
+    """Raises OSError where nothing can be written to a folder."""
+    if not os.access(folder, os.W_OK):
+        read_only = hasattr(os, "statvfs") and os.statvfs(folder).f_flag & os.ST_RDONLY
+        reason = errno.EROFS if read_only else errno.EACCES
+        raise OSError(reason, os.strerror(reason), str(folder))
 
 
 def holds_a_run(path: Path) -> bool:

@@ -26,7 +26,8 @@ def callbacks_of(experiment: Experiment[Any, Any], folder: Path) -> list[Callbac
     """The callbacks of ``training:``, those of its ``callbacks:`` last."""
     training = experiment.training
     logging, stopping = training.logging, training.early_stopping
-    callbacks: list[Callback] = [StepLogCallback(logging.interval, logging.smoothing)]
+    callbacks: list[Callback] = [SystemMetricsCallback(logging.interval)] if logging.system_metrics else []
+    callbacks.append(StepLogCallback(logging.interval, logging.smoothing))
     callbacks.append(ConsoleCallback(logging.progress_bar and not logging.json_lines))
     callbacks += _trackers(experiment) + _profilers(training.profiling, logging.interval)
     if stopping is not None:
@@ -59,8 +60,6 @@ def _profilers(asked: bool | str, interval: int) -> list[Callback]:
 def _trackers(experiment: Experiment[Any, Any]) -> list[Callback]:
     logging = experiment.training.logging
     callbacks: list[Callback] = []
-    if logging.system_metrics:
-        callbacks.append(SystemMetricsCallback(logging.interval))
     if logging.json_lines:
         from vaak.callbacks.json_lines import JsonLinesCallback
 

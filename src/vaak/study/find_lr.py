@@ -15,9 +15,9 @@ from vaak.core.errors import NonFiniteError, UserError
 from vaak.core.report import StepReport
 from vaak.engine.step import take_step
 from vaak.engine.trainer import Trainer
+from vaak.runs.scratch import scratch_trainer
 from vaak.study.drawing import draw_curve
 from vaak.study.range_test import Curve, RateRange
-from vaak.study.scratch import scratch_trainer
 
 
 def find_lr(loaded: Loaded, rates: RateRange) -> Curve:

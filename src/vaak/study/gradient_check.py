@@ -22,7 +22,7 @@ from vaak.core.errors import UserError
 from vaak.core.keys import draw_key
 from vaak.core.task import Task
 from vaak.engine.randomness import keeping_generators, seed_everything
-from vaak.study.scratch import scratch_trainer
+from vaak.runs.scratch import scratch_trainer
 
 LONGER_STEPS = (1, 30, 1000)  # a slope is right if it is at any h: small ones drown in rounding, large ones bend
 NOISE = 1000.0  # rounding of the loss, in units of its last place

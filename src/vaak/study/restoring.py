@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
@@ -54,7 +55,7 @@ def left_as_it_was(model: nn.Module, optimizer: Optimizer, device: torch.device)
 
 def _copied(state: Any, device: torch.device) -> Any:
     """A copy of what an optimizer remembers; what is as large as its parameter moves along with it."""
-    copied = type(state)(dict)
+    copied: defaultdict[Any, dict[str, Any]] = defaultdict(dict)
     for parameter, remembered in state.items():
         copied[parameter] = {
             name: _moved(value, parameter, device) if isinstance(value, Tensor) else copy.deepcopy(value)

@@ -168,12 +168,13 @@ def test_mfu_is_the_work_done_over_what_the_device_could_do(tmp_path: Path, monk
 
 def test_of_several_ranks_the_one_that_works_longest_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     slower = {"loading": 1000.0, "forward": 1.0, "backward": 2.0, "optimizer": 0.5, "gap": 0.5}
+    waiting = {"loading": 1.0, "forward": 1.0, "backward": 2.0, "optimizer": 900.0, "gap": 100.0}
     profiler = InterbatchProfiler(every=8, warm_up=1)
     trainer = toy_trainer(tmp_path, profiler)
     alone = trainer.ranks.gather
 
     def gather(value: Any) -> list[Any]:
-        return [value, slower] if isinstance(value, dict) and "gap" in value else alone(value)
+        return [value, slower, waiting] if isinstance(value, dict) and "gap" in value else alone(value)
 
     monkeypatch.setattr(trainer.ranks, "gather", gather)
     trainer.fit()

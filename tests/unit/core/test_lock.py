@@ -43,10 +43,17 @@ def holder(path: Path, body: str = "pass") -> subprocess.Popen[str]:
     return process
 
 
+SEEN = """
+import sys
+from pathlib import Path
+from vaak.core.lock import is_locked
+print(is_locked(Path(sys.argv[1])))
+"""
+
+
 def seen_by_another(path: Path) -> bool:
     """What a process of its own says."""
-    code = "import sys\nfrom pathlib import Path\nfrom vaak.core.lock import is_locked\nprint(is_locked(Path(sys.argv[1])))"
-    return subprocess.check_output([sys.executable, "-c", code, str(path)], text=True) == "True\n"
+    return subprocess.check_output([sys.executable, "-c", SEEN, str(path)], text=True) == "True\n"
 
 
 def test_one_holder_until_its_process_is_killed(tmp_path: Path):

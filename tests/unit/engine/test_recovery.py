@@ -3,70 +3,23 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from toy import ToyMeters, ToyTask, same_bits, toy_trainer, weights
+from shortage import SmallMachine, out_of_memory
+from toy import ToyTask, same_bits, toy_trainer, weights
 from vaak.core.batch import Batch, Term
 from vaak.core.callback import Callback
 from vaak.core.errors import UserError
+from vaak.engine.checkpoint import list_checkpoints
 from vaak.engine.trainer import Trainer
 from vaak.engine.wishes import Wishes
 
 QUIET: dict[str, Any] = {"batch_size": 8, "gradient_accumulation_steps": 2, "epochs": 2}
-
-
-def out_of_memory() -> torch.OutOfMemoryError:
-    return torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3 GiB")
-
-
-class FullInBackward(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
-        raise out_of_memory()
-
-
-@dataclass
-class SmallMachine(ToyTask):
-    """A toy that runs out of memory, forward or backward, where a batch of step ``in_step`` has too many rows."""
-
-    where: str = "forward"
-    most_rows: int = 4
-    in_step: int = 3
-    trainer: Trainer | None = None
-    meters_rows: int = 1000
-
-    def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
-        terms = super().losses(model, batch)
-        full = self.trainer is not None and self.trainer.position.step + 1 >= self.in_step
-        if full and batch.num_rows > self.most_rows:
-            if self.where == "forward":
-                raise out_of_memory()
-            terms["main"] = Term(FullInBackward.apply(terms["main"].total), "token")
-        return terms
-
-    def meters(self, split: str) -> ToyMeters:
-        return SmallMeters(self.meters_rows)
-
-
-class SmallMeters(ToyMeters):
-    def __init__(self, most_rows: int) -> None:
-        super().__init__()
-        self.most_rows = most_rows
-
-    def update(self, model: nn.Module, batch: Batch) -> None:
-        if batch.num_rows > self.most_rows:
-            raise out_of_memory()
-        super().update(model, batch)
 
 
 def trained(folder: Path, task: ToyTask, *callbacks: Callback, **training: Any) -> Trainer:
@@ -288,6 +241,33 @@ def test_asked_to_cut_finer_all_later_steps_are(tmp_path: Path):
     trainer = trained(tmp_path, ToyTask(), Asks())
     assert journal(tmp_path) == [{"step": 3, "pieces": 2, "numbers": None, "split": None, "rank": 0}]
     assert [trainer.splits.pieces(step) for step in (2, 3)] == [1, 2]
+
+
+@pytest.mark.parametrize("task", [NotSplittable(most_rows=1000), ToyTask()], ids=["no sum", "rows already"])
+def test_what_can_be_cut_no_finer_is_not(task: ToyTask, tmp_path: Path):
+    class Asks(Callback):
+        def on_step_end(self, trainer: Any, report: Any) -> None:
+            trainer.cut_finer("memory is at 90 %")
+
+    trainer = trained(tmp_path, task, Asks())
+    pieces = [cut["pieces"] for cut in journal(tmp_path)]
+    assert pieces == ([] if isinstance(task, NotSplittable) else [2, 4, 8])
+    assert trainer.position.step == trainer.total_steps
+
+
+def test_no_room_in_the_midst_of_a_later_update_ends_the_run_without_saving_it(tmp_path: Path):
+    trainer = toy_trainer(tmp_path, task=ToyTask(), **QUIET, checkpoint={"interval": 1})
+    step, calls = trainer.optimizers[0].step, iter(range(4))  # the rehearsal's, and two steps
+
+    def full() -> Any:
+        if next(calls) == 3:
+            raise out_of_memory()
+        return step()
+
+    trainer.optimizers[0].step = full  # type: ignore[assignment,method-assign]
+    with pytest.raises(UserError, match="in the midst of the update of step 3"):
+        trainer.fit()
+    assert [path.name for path in list_checkpoints(tmp_path / "checkpoints")] == ["step-00000001", "step-00000002"]
 
 
 # Evaluation.

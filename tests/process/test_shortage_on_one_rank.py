@@ -1,0 +1,58 @@
+"""Of two real processes one runs out of memory: nobody hangs, and the weights are those of one large machine."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import socket
+from pathlib import Path
+
+import pytest
+import torch
+
+from shortage import RANKS, train_beside_a_small_machine
+from toy import ToyTask, toy_trainer, weights
+from vaak.engine.checkpoint import load_checkpoint, resolve_checkpoint
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ranks")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    context = multiprocessing.get_context("spawn")
+    processes = [
+        context.Process(target=train_beside_a_small_machine, args=(rank, 2, port, folder)) for rank in range(2)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(240)
+        assert process.exitcode == 0
+    return folder
+
+
+def cuts(path: Path) -> list[dict[str, object]]:
+    return [json.loads(line)["cut"] for line in path.read_text().splitlines()]
+
+
+def test_the_weights_are_those_of_one_large_machine(run: Path, tmp_path: Path):
+    alone = toy_trainer(tmp_path, task=ToyTask(dropout=0.0, dtype=torch.float64), **RANKS)
+    alone.fit()
+    saved = load_checkpoint(resolve_checkpoint(run / "checkpoints" / "last"))
+    assert saved.step == alone.position.step
+    for name, tensor in weights(alone).items():
+        torch.testing.assert_close(saved.model[name], tensor, rtol=1e-10, atol=1e-10, msg=name)
+    assert saved.state["metrics"] == pytest.approx(alone.metrics, rel=1e-6)  # toys are evaluated in float32
+
+
+def test_each_writes_down_its_own_cuts_and_all_keep_to_them(run: Path):
+    """Rank 1 cut its microbatches 1 and 3 of step 2; from step 3 on both are cut. Evaluation is cut on rank 1 alone."""
+    training = [cut for cut in cuts(run / "splits.rank1.jsonl") if cut["split"] is None]
+    assert training[:2] == [
+        {"step": 2, "pieces": pieces, "numbers": [1, 3], "split": None, "rank": 0} for pieces in (2, 4)
+    ]
+    others = cuts(run / "splits.jsonl")
+    assert others == [{"step": 3, "pieces": 4, "numbers": None, "split": None, "rank": 0}]
+    evaluation = [cut for cut in cuts(run / "splits.rank1.jsonl") if cut["split"] == "valid"]
+    assert [(cut["step"], cut["pieces"], cut["rank"]) for cut in evaluation] == [(3, 2, 1)]

@@ -1,0 +1,113 @@
+"""A toy run on processes that come and go: a program that forks them, for tests/process/test_elastic.py.
+
+    python elastic.py FOLDER STOP:PROCESSES ...
+
+FOLDER/run is trained up to each STOP in turn, on so many processes. FOLDER/draws-RANK.jsonl has a line for each
+microbatch that a rank computed: its examples, their tensors after augmentation, the generator that dropout draws from,
+the loss.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from toy import ToyTask, toy_trainer
+from vaak.callbacks.step_log import StepLogCallback
+from vaak.config.training import TrainingConfig
+from vaak.core.batch import Batch, Term
+from vaak.core.callback import Callback
+from vaak.engine.ranks import start_ranks
+
+MICROBATCHES = 8
+TRAINING: dict[str, Any] = {
+    "batch_size": 2,
+    "gradient_accumulation_steps": MICROBATCHES,
+    "epochs": 2,
+    "gradient_clipping": {"norm": 0.5},
+    "ema": {"decay": 0.9},
+    "memory": {"rehearsal": False},
+    "validation": {"interval": 5},
+}
+
+
+class Recording(ToyTask):
+    """Writes down what each microbatch was computed from."""
+
+    step = 0
+    path = Path()
+
+    def losses(self, model: torch.nn.Module, batch: Batch) -> dict[str, Term]:
+        generator = digest(torch.default_generator.get_state())
+        terms = super().losses(model, batch)
+        seen = {"step": self.step, "indices": batch.indices, "inputs": digest(batch["inputs"]), "generator": generator}
+        with open(self.path, "a") as file:
+            file.write(json.dumps({**seen, "loss": float(terms["main"].total)}) + "\n")
+        return terms
+
+
+class StopAt(Callback):
+    """Stops the run at a step, and tells the task which is the next."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_fit_start(self, trainer: Any) -> None:
+        trainer.task.step = trainer.position.step + 1
+
+    def on_step_end(self, trainer: Any, report: Any) -> None:
+        trainer.task.step = report.step + 1
+        if report.step == self.step:
+            trainer.request_stop("others go on")
+
+
+def digest(tensor: torch.Tensor) -> str:
+    return hashlib.sha256(tensor.contiguous().numpy().tobytes()).hexdigest()[:16]
+
+
+def train(run: Path, stop: int, rank: int, world_size: int, port: int) -> None:
+    """What one process does."""
+    places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "MASTER_PORT": port}
+    os.environ |= {name: str(place) for name, place in places.items()} | {"MASTER_ADDR": "127.0.0.1"}
+    ranks = start_ranks(TrainingConfig(device="cpu", gradient_accumulation_steps=MICROBATCHES))
+    task = Recording(num_examples=200, noise=0.3, dropout=0.2, dtype=torch.float64)
+    task.path = run.with_name(f"draws-{rank}.jsonl")
+    trainer = toy_trainer(run, StepLogCallback(1), StopAt(stop), task=task, ranks=ranks, **TRAINING)
+    trainer.resume("auto")
+    trainer.fit()
+    ranks.close()
+
+
+def train_on(run: Path, stop: int, world_size: int) -> None:
+    """Train up to a step on so many processes, forked from this one: none of them needs to import anything."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    children = []
+    for rank in range(world_size):
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                train(run, stop, rank, world_size, port)
+                status = 0
+            except BaseException as error:
+                print(f"rank {rank} of {world_size}: {error!r}", file=sys.stderr, flush=True)
+            os._exit(status)
+        children.append(child)
+    statuses = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    assert statuses == [0] * world_size, statuses
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    folder = Path(sys.argv[1])
+    for stage in sys.argv[2:]:
+        step, processes = map(int, stage.split(":"))
+        train_on(folder / "run", step, processes)

@@ -1,0 +1,79 @@
+"""What a process of its own does in tests/process/test_endurance.py: very many steps, and what it holds in between."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+from toy import ToyDataset, ToyTask, toy_trainer
+from vaak.callbacks.console import ConsoleCallback
+from vaak.callbacks.interbatch_profiler import InterbatchProfiler
+from vaak.callbacks.memory_manager import AdaptiveMemoryManager
+from vaak.callbacks.step_log import StepLogCallback
+from vaak.callbacks.system_metrics import SystemMetricsCallback
+from vaak.callbacks.tensorboard import TensorBoardCallback
+from vaak.core.callback import Callback
+from vaak.runs.logs import logging_to
+
+EVERY = 50
+
+
+class ForgetfulTask(ToyTask):
+    """Its data don't remember what was read of them."""
+
+    def dataset(self, split: str) -> ToyDataset:
+        dataset = super().dataset(split)
+        dataset.reads = deque(maxlen=1)  # type: ignore[assignment]
+        return dataset
+
+
+class Holdings(Callback):
+    """Notes what the process holds, ten times on the way: MB of memory, and the files that it has open."""
+
+    def __init__(self) -> None:
+        self.noted: list[tuple[int, float, list[str]]] = []
+
+    def on_step_end(self, trainer: Any, report: Any) -> None:
+        if report.step % (trainer.total_steps // 10) == 0:
+            trainer.writer.wait()  # the files of a checkpoint in flight are no leak
+            self.noted.append((report.step, megabytes(), open_files()))
+
+
+def megabytes() -> float:
+    """Memory of this process that lies in RAM."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE") / 1e6
+
+
+def open_files() -> list[str]:
+    """What this process's descriptors point to, sorted."""
+    found = []
+    for descriptor in os.listdir("/proc/self/fd"):
+        try:
+            found.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        except OSError:  # the listing's own
+            continue
+    return sorted(found)
+
+
+def take_very_many_steps(folder: Path, steps: int) -> None:
+    """Train the toy task into ``folder``/run with all that watches by default and more; write ``folder``/held.json."""
+    logging.lastResort = None
+    holdings = Holdings()
+    watching = [StepLogCallback(EVERY), ConsoleCallback(False), TensorBoardCallback(), SystemMetricsCallback(EVERY)]
+    trainer = toy_trainer(
+        folder / "run",
+        *(*watching, AdaptiveMemoryManager(), InterbatchProfiler(EVERY), holdings),
+        task=ForgetfulTask(num_examples=400),
+        max_steps=steps,
+        gradient_accumulation_steps=1,
+        ema={"decay": 0.99},
+        validation={"interval": steps // 20, "interval_epochs": None},
+        checkpoint={"interval": steps // 40, "interval_epochs": None, "save_total_limit": 2},
+    )
+    with logging_to(folder / "run", rank=1):
+        trainer.fit()
+    (folder / "held.json").write_text(json.dumps(holdings.noted))

@@ -1,0 +1,82 @@
+"""A toy that runs out of memory where a batch has too many rows: forward, backward, or when it is evaluated."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from toy import ToyMeters, ToyTask, toy_trainer
+from vaak.config.training import TrainingConfig
+from vaak.core.batch import Batch, Term
+from vaak.engine.ranks import start_ranks
+from vaak.engine.trainer import Trainer
+
+
+def out_of_memory() -> torch.OutOfMemoryError:
+    return torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3 GiB")
+
+
+class FullInBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        raise out_of_memory()
+
+
+@dataclass
+class SmallMachine(ToyTask):
+    """A toy that runs out of memory, forward or backward, where a batch of step ``in_step`` has too many rows."""
+
+    where: str = "forward"
+    most_rows: int = 4
+    in_step: int = 3
+    trainer: Trainer | None = None
+    meters_rows: int = 1000
+
+    def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
+        terms = super().losses(model, batch)
+        full = self.trainer is not None and self.trainer.position.step + 1 >= self.in_step
+        if full and batch.num_rows > self.most_rows:
+            if self.where == "forward":
+                raise out_of_memory()
+            terms["main"] = Term(FullInBackward.apply(terms["main"].total), "token")
+        return terms
+
+    def meters(self, split: str) -> ToyMeters:
+        return SmallMeters(self.meters_rows)
+
+
+class SmallMeters(ToyMeters):
+    def __init__(self, most_rows: int) -> None:
+        super().__init__()
+        self.most_rows = most_rows
+
+    def update(self, model: nn.Module, batch: Batch) -> None:
+        if batch.num_rows > self.most_rows:
+            raise out_of_memory()
+        super().update(model, batch)
+
+
+RANKS: dict[str, Any] = {"batch_size": 4, "gradient_accumulation_steps": 4, "epochs": 2, "validation": {"interval": 3}}
+"""Ten microbatches an epoch, in steps of 4, 4 and 2; two processes have two or one of each."""
+
+
+def train_beside_a_small_machine(rank: int, world_size: int, port: int, folder: Path) -> None:
+    """One of several processes trains without dropout in float64; only rank 1 runs out of memory, from step 2 on."""
+    places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "MASTER_PORT": port}
+    os.environ |= {name: str(place) for name, place in places.items()} | {"MASTER_ADDR": "127.0.0.1"}
+    torch.set_num_threads(1)
+    ranks = start_ranks(TrainingConfig(device="cpu", gradient_accumulation_steps=world_size))
+    rows = 1 if rank == 1 else 1000
+    task = SmallMachine(dropout=0.0, dtype=torch.float64, most_rows=rows, in_step=2, meters_rows=2 * rows)
+    task.trainer = toy_trainer(folder, task=task, ranks=ranks, **RANKS)
+    task.trainer.fit()
+    ranks.close()
