@@ -13,8 +13,8 @@ from commands import checkpoints_of, records_of
 from endurance import EVERY, take_very_many_steps
 
 STEPS_AN_EPOCH = 100
-MAY_GROW_MB = 8.0
-"""Of 100,000 steps that each kept a hundred bytes, 90,000 would be 9 MB."""
+MAY_GROW_MB = 4.0
+"""90,000 steps that each kept fifty bytes would be 4.5 MB."""
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="what a process holds is read from /proc")

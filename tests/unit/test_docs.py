@@ -98,7 +98,7 @@ def run(command: str, folder: Path, vaak: Callable[..., tuple[int, str, str]]) -
         return
     if command == "make train":
         command = "vaak train configs/quickstart.yml training.checkpoint.resume=auto"
-    if "configs/quickstart.yml" in command and "config" not in command.split()[:2]:
+    if _is_long(command, folder):
         command = f"{command} {QUICK}"
     if command.startswith("vaak ") and ">" not in command:
         code, said, errors = vaak(*shlex.split(command, comments=True)[1:])
@@ -106,6 +106,16 @@ def run(command: str, folder: Path, vaak: Callable[..., tuple[int, str, str]]) -
         return
     done = subprocess.run(command, shell=True, cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+
+
+def _is_long(command: str, folder: Path) -> bool:
+    """Whether a command trains the quick start, or a YAML that extends it."""
+    words = command.split()
+    texts = [(folder / word).read_text(encoding="utf-8") for word in words if (folder / word).is_file()]
+    quick_start = "configs/quickstart.yml"
+    return "config" not in words[:2] and (
+        quick_start in words or any(f"extends: {quick_start}" in text for text in texts)
+    )
 
 
 def test_the_aliases_are_those_of_the_code():

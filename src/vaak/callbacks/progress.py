@@ -18,10 +18,10 @@ from vaak.callbacks.terminal import console
 
 
 class Rate(ProgressColumn):
-    """Steps a second, averaged over the last ones."""
+    """Steps a second, averaged over the last ones; none where the clock was set back meanwhile."""
 
     def render(self, task: Task) -> Text:
-        return Text(f"{task.speed:.1f} steps/s" if task.speed else "- steps/s")
+        return Text(f"{task.speed:.1f} steps/s" if task.speed and task.speed > 0 else "- steps/s")
 
 
 def start_progress(step: int, total_steps: int) -> Progress | None:

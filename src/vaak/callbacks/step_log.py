@@ -6,6 +6,7 @@ been added up so far is part of the state, so a resumed run logs the same number
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -78,14 +79,16 @@ class StepLogCallback(Callback):
         self.seconds += report.seconds
         for unit, count in report.counts.items():
             self.counts[unit] = self.counts.get(unit, 0.0) + count
+        if report.skipped is not None:
+            self.skipped[report.skipped] += 1
+        if report.skipped == "non_finite":  # counted; in a mean it would hide all others
+            return
         for name, unit in report.units.items():
             count = report.counts.get(unit, 0.0)
             self.window.add(name, means[name], count)
             self.epoch.add(name, means[name], count)
             if count and self.smoothed.decay:
                 self.smoothed.add(name, means[name])
-        if report.skipped is not None:
-            self.skipped[report.skipped] += 1
 
     def _step_values(self, trainer: Any, report: StepReport) -> dict[str, Any]:
         values: dict[str, Any] = self.window.means(trainer.loss_weights)
@@ -115,12 +118,13 @@ class StepLogCallback(Callback):
 
 
 def with_total(parts: dict[str, float], weights: dict[str, float]) -> dict[str, float]:
-    """``loss``, the weighted sum of all losses, and each of them.
+    """``loss``, the weighted sum of all losses, and each of them; of none it is no number.
 
     >>> with_total({"main": 2.0, "z_loss": 3.0}, {"z_loss": 0.1})
     {'loss': 2.3, 'main': 2.0, 'z_loss': 3.0}
     """
-    return {"loss": sum(weights.get(name, 1.0) * mean for name, mean in parts.items()), **parts}
+    total = sum(weights.get(name, 1.0) * mean for name, mean in parts.items())
+    return {"loss": total if parts else math.nan, **parts}
 
 
 def _floats(losses: list[dict[str, torch.Tensor]]) -> list[dict[str, float]]:

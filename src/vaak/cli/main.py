@@ -33,7 +33,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 """Name → where the command is (a function, or a typer app of several) and the line that stands for it in the help."""
 
 
-NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+CANT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 
 
 class LazyCommand(TyperCommand):
@@ -133,10 +133,10 @@ def _call(function: Callable[[], Any]) -> None:
     except BrokenPipeError:
         _write_to_nowhere()
     except OSError as error:
-        if error.errno not in NO_SPACE:
+        if error.errno not in CANT_WRITE:
             traceback.print_exc()
             sys.exit(1)
-        print(f"nothing more can be written: {error}; make space and go on with --resume auto", file=sys.stderr)
+        print(f"nothing more can be written: {error}; mend that and go on with --resume auto", file=sys.stderr)
         sys.exit(2)
     except SystemExit:
         try:

@@ -95,7 +95,8 @@ def reduce_gradients(trainer: Trainer, losses: Losses) -> list[torch.Tensor]:
     if trainer.ranks.world_size > 1 and losses.units:
         missing = torch.zeros((), device=trainer.ranks.device)
         sums = torch.stack([losses.sums.get(name, missing) for name in losses.units])
-        sums = sums.to(torch.promote_types(gradients[0].dtype, torch.float32))  # the same on every rank
+        kind = gradients[0].dtype if gradients else torch.float32
+        sums = sums.to(torch.promote_types(kind, torch.float32))  # the same on every rank
         trainer.ranks.sum_tensors([*gradients, sums])
         losses.sums = dict(zip(losses.units, sums.unbind(), strict=True))
     return gradients

@@ -19,6 +19,7 @@ from vaak.core.callback import Callback
 from vaak.core.errors import NonFiniteError
 from vaak.core.report import StepReport
 from vaak.engine.checkpoint import find_latest_checkpoint, load_checkpoint
+from vaak.engine.records import read_records
 from vaak.engine.step import take_step
 from vaak.engine.trainer import Trainer
 
@@ -89,6 +90,9 @@ def test_it_skips_as_often_as_it_may(tmp_path: Path, caplog: pytest.LogCaptureFi
         before = watch.weights[step - 2] if step > 1 else None
         assert before is None or same_bits(watch.weights[step - 1], before)
     assert sum("the step is skipped" in message for message in caplog.messages) == 2
+    steps = [record for record in read_records(tmp_path / "metrics.jsonl") if record["kind"] == "step"]
+    assert [record["step"] for record in steps if record["loss"] == "nan"] == skipped
+    assert steps[-1]["non_finite_steps"] == 2
     with pytest.raises(NonFiniteError):
         begun(tmp_path / "once", non_finite={"max_skipped": 1}).fit()
 

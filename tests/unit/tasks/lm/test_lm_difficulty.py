@@ -107,7 +107,7 @@ def test_a_language_model_trains_on_a_curriculum(tiny_text: Path, tmp_path: Path
     outcome = tiny_runs.train(tiny_text, tmp_path / "run", *options)
     assert outcome.reason == "finished"
     steps, plain_steps = (
-        [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines() if '"step"' in line]
+        [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines() if '"kind": "step"' in line]
         for run in (tmp_path / "run", tmp_path / "plain")
     )
     assert [record["step"] for record in steps] == [record["step"] for record in plain_steps]
