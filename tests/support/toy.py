@@ -31,7 +31,7 @@ VOCAB_SIZE, LONGEST, IGNORED = 13, 9, -100
 class ToyDataset:
     """Rows of 1 to 9 tokens; ``noise`` is the part of the inputs that augmentation replaces; ``bad`` can't be read."""
 
-    strata, row_capacity, fingerprint = None, None, "toy"
+    strata, row_capacity, fingerprint, draws_globally = None, None, "toy", False
 
     def __init__(self, num_examples: int, noise: float = 0.0, bad: Sequence[int] = ()) -> None:
         self.lengths = np.random.default_rng(num_examples).integers(1, LONGEST + 1, num_examples)

@@ -45,7 +45,7 @@ class Batch:
 
     def totals(self) -> dict[str, float]:
         """Sum of each unit over the rows."""
-        return {unit: float(counts.sum()) for unit, counts in self.counts.items()}
+        return {unit: float(sum(counts.tolist())) for unit, counts in self.counts.items()}
 
     def to(self, device: torch.device) -> Batch:
         """The same batch with its tensors on ``device``; counts stay on the CPU, where they are summed."""

@@ -18,12 +18,16 @@ class Dataset(Protocol):
     ``lengths[i]`` is an upper bound of example ``i``'s length (tokens, frames, seconds) after augmentation, known
     without loading it; ``strata`` gives each example's group for stratified plans, or is None; ``row_capacity`` is the
     length that a packed row may have, or None where rows are never packed; ``fingerprint`` changes with the content.
+
+    ``draws_globally`` says that ``example`` calls what draws from Python's, NumPy's or torch's own generators, as many
+    libraries do. They are then seeded for each example; one that is False saves the time.
     """
 
     lengths: np.ndarray
     strata: np.ndarray | None
     row_capacity: int | None
     fingerprint: str
+    draws_globally: bool
 
     def example(self, index: int, rng: np.random.Generator) -> Any:
         """Example ``index``; every random choice is drawn from ``rng`` and from nothing else."""

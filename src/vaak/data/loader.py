@@ -12,8 +12,9 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterable, Iterator, Sized
-from typing import Any, cast
+from typing import cast
 
 import torch
 
@@ -21,6 +22,8 @@ from vaak.config.training import PerformanceConfig
 from vaak.core.errors import UserError
 from vaak.data.plans import BatchPlan, Planner
 from vaak.data.reader import Address, Microbatch, Reader
+
+READ_AHEAD_SECONDS = 0.001
 
 
 def training_addresses(
@@ -51,13 +54,16 @@ def evaluation_addresses(plan: BatchPlan, rank: int, world_size: int) -> Iterato
 def load(
     reader: Reader, addresses: Iterable[Address], options: PerformanceConfig, pin_memory: bool
 ) -> Iterator[Microbatch]:
-    """The microbatches at these addresses, in order, read by ``options.num_workers`` processes.
+    """The microbatches at these addresses, in order, read by ``options.num_workers`` processes, or by this one.
 
     The processes end when the iteration is closed, or with their parent. Raises what the reader raises.
     """
-    workers: dict[str, Any] = {}
-    if options.num_workers:
-        workers = {"prefetch_factor": options.prefetch_factor, "worker_init_fn": _start_worker}
+    if not options.num_workers:
+        for read in _in_bursts(_ErrorsAsValues(reader), iter(addresses)):
+            if isinstance(read, UserError):
+                raise read
+            yield read.pin_memory() if pin_memory else read
+        return
     loader = torch.utils.data.DataLoader(
         _ErrorsAsValues(reader),
         batch_size=None,
@@ -66,13 +72,28 @@ def load(
         collate_fn=_as_read,  # type: ignore[arg-type]
         pin_memory=pin_memory,
         generator=torch.Generator(),  # its own: the loader draws a seed that must not come from the model's
-        **workers,
+        prefetch_factor=options.prefetch_factor,
+        worker_init_fn=_start_worker,
     )
     with naming_lost_workers(ConnectionError, EOFError):
         for read in loader:
             if isinstance(read, UserError):
                 raise read
             yield read
+
+
+def _in_bursts(reader: _ErrorsAsValues, addresses: Iterator[Address]) -> Iterator[Microbatch | UserError]:
+    """What is read at these addresses, in order; as much at once as takes a millisecond.
+
+    Between two steps of a small model, the processor's caches have forgotten how to read: one microbatch alone then
+    takes three times as long as one of several.
+    """
+    for address in addresses:
+        end = time.perf_counter() + READ_AHEAD_SECONDS
+        burst = [reader[address]]
+        while time.perf_counter() < end and (following := next(addresses, None)) is not None:
+            burst.append(reader[following])
+        yield from burst
 
 
 @contextlib.contextmanager

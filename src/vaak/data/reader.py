@@ -87,24 +87,27 @@ class Reader(torch.utils.data.Dataset[Microbatch]):
         self.seed = seed
         self.skip_bad = skip_bad
         self.known_bad = frozenset(known_bad)
+        self.generator = seed_generators if getattr(dataset, "draws_globally", True) else generator_of
 
     def __getitem__(self, address: Address) -> Microbatch:
         skipped: list[Skip] = []
         rows = [[self._example(address, index, skipped) for index in row] for row in address.rows]
-        kept = [row for row in ([example for example in row if example is not None] for row in rows) if row]
-        batch = self.dataset.collate(kept) if kept else None
-        if batch is not None:
+        indices = address.rows
+        if skipped:
             left_out = {skip.index for skip in skipped}
-            kept_rows = [[index for index in row if index not in left_out] for row in address.rows]
-            batch.indices = [row for row in kept_rows if row]
+            indices = [row for row in ([index for index in row if index not in left_out] for row in indices) if row]
+            rows = [row for row in ([example for example in row if example is not None] for row in rows) if row]
+        batch = self.dataset.collate(rows) if rows else None
+        if batch is not None:
+            batch.indices = indices
         return Microbatch(address, batch, skipped)
 
     def _example(self, address: Address, index: int, skipped: list[Skip]) -> Any:
         epoch, occurrence = address.epoch, address.occurrence
-        if (epoch, index, occurrence) in self.known_bad:
+        if self.known_bad and (epoch, index, occurrence) in self.known_bad:
             skipped.append(Skip(epoch, index, self.dataset.describe(index), "skipped before", occurrence))
             return None
-        rng = seed_generators(draw_key(*self.purpose, self.seed, epoch, index, occurrence))
+        rng = self.generator(draw_key(*self.purpose, self.seed, epoch, index, occurrence))
         try:
             return self.dataset.example(index, rng)
         except Exception as error:
@@ -126,6 +129,11 @@ def seed_generators(key: int) -> np.random.Generator:
     random.seed(key)
     np.random.seed(key)
     torch.default_generator.manual_seed(key)
+    return generator_of(key)
+
+
+def generator_of(key: int) -> np.random.Generator:
+    """A generator of NumPy's new kind, seeded by ``key``."""
     return np.random.Generator(np.random.PCG64(_HashedKey(key)))  # type: ignore[arg-type]
 
 

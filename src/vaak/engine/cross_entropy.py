@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+IGNORED = -100  # torch's mark of what is no target
 CPU_LOGITS_AT_ONCE, LOGITS_AT_ONCE = 2**20, 2**24
 
 
@@ -33,14 +34,14 @@ class CrossEntropy(nn.Module):
             raise ValueError(f"label_smoothing is {label_smoothing}; it must be from 0 to below 1")
         self.label_smoothing = label_smoothing
 
-    def forward(self, outputs: Tensor, targets: Tensor, valid: Tensor) -> Tensor:
-        """The sum of the losses of ``targets`` (...) where ``valid`` (...), from logits (..., classes)."""
+    def forward(self, outputs: Tensor, targets: Tensor, valid: Tensor | None = None) -> Tensor:
+        """The sum of the losses of ``targets`` (...) that are ``valid`` (...), or not -100; logits (..., classes)."""
         logits = outputs.reshape(-1, outputs.shape[-1])
-        marked = torch.where(valid, targets, -1).reshape(-1)
+        marked = (targets if valid is None else torch.where(valid, targets, IGNORED)).reshape(-1)
         if logits.numel() <= _at_once(logits):
             exact = logits.to(torch.promote_types(logits.dtype, torch.float32))
             return F.cross_entropy(
-                exact, marked, ignore_index=-1, reduction="sum", label_smoothing=self.label_smoothing
+                exact, marked, ignore_index=IGNORED, reduction="sum", label_smoothing=self.label_smoothing
             )
         losses: Tensor = _CrossEntropy.apply(logits, marked, self.label_smoothing)
         return losses.sum()

@@ -15,6 +15,7 @@ from vaak.config.components import did_you_mean, resolve_class
 from vaak.config.training import LossConfig
 from vaak.core.batch import Term
 from vaak.core.errors import UserError
+from vaak.engine.cross_entropy import IGNORED
 
 
 class LossRegistry:
@@ -50,21 +51,24 @@ class Loss:
     The module gets the valid ``outputs`` (target, ...) and ``targets`` (target, ...). It may give one value for each
     target, which are summed, or one number, which is taken as their mean. An attribute ``per`` of the module says
     which unit the sum is divided by; without it the caller does. A module with ``sums_valid = True`` is called with
-    everything and the mask instead, and gives the sum over what is valid: this spares a copy.
+    everything and the mask (or None) instead, and gives the sum over what is valid: this spares a copy.
     """
 
     def __init__(self, module: nn.Module, name: str) -> None:
         self.module = module
         self.name = name
 
-    def __call__(self, outputs: Tensor, targets: Tensor, valid: Tensor, per: str = "token") -> Term:
+    def __call__(self, outputs: Tensor, targets: Tensor, valid: Tensor | None = None, per: str = "token") -> Term:
         """The sum of the losses of ``targets`` (...) where ``valid`` (...), given ``outputs`` (..., classes).
 
-        Raises UserError, naming the loss, where the module's result has another shape.
+        Without ``valid``, all targets count that are not -100, which is torch's mark of those that don't. Raises
+        UserError, naming the loss, where the module's result has another shape.
         """
         unit = getattr(self.module, "per", per)
         if getattr(self.module, "sums_valid", False):
             return Term(self.module(outputs, targets, valid), unit)
+        if valid is None:
+            valid = targets != IGNORED
         outputs, targets = outputs[valid], targets[valid]
         num_targets = len(targets)
         if num_targets == 0:

@@ -252,7 +252,7 @@ class Trainer:
             # As it was gathered: a signal that came in since is known to this rank alone, and waits for the next time.
             self.stop_reason = self.stop_reason or wishes.stop
         next_step = self.position.step + 1
-        if self.wishes.pieces > self.splits.pieces(next_step):
+        if self.wishes.pieces > 1 and self.wishes.pieces > self.splits.pieces(next_step):
             self.splits.add(Cut(next_step, self.wishes.pieces), self.wishes.shortage)
 
     def record(self, kind: str, values: dict[str, Any]) -> None:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-import numpy as np
-
 from vaak.core.keys import draw_key
 from vaak.core.task import Dataset
-from vaak.data.reader import seed_generators
+from vaak.data.reader import generator_of, seed_generators
 from vaak.testing.case import Case, folder, microbatches, opened
 from vaak.testing.equality import demand, demand_same, same
 from vaak.testing.witness import Witness
@@ -41,9 +39,10 @@ def check_examples(case: Case) -> None:
 
 
 def _read(dataset: Dataset, index: int, *, key: int, elsewhere: int) -> Any:
-    """A copy of an example read with an rng of this key, all other generators standing ``elsewhere``."""
+    """A copy of an example read with an rng of this key, generators that it doesn't use standing ``elsewhere``."""
     seed_generators(draw_key("elsewhere", elsewhere, index))
-    return copy.deepcopy(dataset.example(index, np.random.Generator(np.random.PCG64(key))))
+    generator = seed_generators if getattr(dataset, "draws_globally", True) else generator_of
+    return copy.deepcopy(dataset.example(index, generator(key)))
 
 
 def check_seeds(case: Case) -> None:

@@ -10,6 +10,8 @@ import torch
 
 from toy import ToyDataset
 from vaak.config.training import PerformanceConfig
+from vaak.core.errors import DataError
+from vaak.data import loader
 from vaak.data.fixed import FixedPlanner
 from vaak.data.loader import evaluation_addresses, load, training_addresses
 from vaak.data.plans import evaluation_plan
@@ -58,8 +60,9 @@ def test_batches_do_not_depend_on_the_models_generator():
     assert_same(first, loaded(5, 2))
 
 
-def test_a_later_place_reads_no_more_than_the_first():
+def test_a_later_place_reads_no_more_than_the_first(monkeypatch: pytest.MonkeyPatch):
     """Nothing is replayed or skipped: the reads of three microbatches at place 50,000 are as many as at place 0."""
+    monkeypatch.setattr(loader, "READ_AHEAD_SECONDS", 0.0)
     reads = []
     for place in (0, 50_000):
         dataset = ToyDataset(400_000)
@@ -68,6 +71,17 @@ def test_a_later_place_reads_no_more_than_the_first():
         assert [microbatch.address.step for microbatch in fetched] == [place + 1, place + 2, place + 3]
         reads.append(len(dataset.reads))
     assert reads == [12, 12]
+
+
+def test_what_is_read_ahead_comes_in_order_and_fails_at_its_place(monkeypatch: pytest.MonkeyPatch):
+    """All is read in one burst. What can't be read is only said when its turn comes."""
+    monkeypatch.setattr(loader, "READ_AHEAD_SECONDS", 600.0)
+    dataset = ToyDataset(40, bad=(int(next(islice(addresses(), 4, None)).rows[0][0]),))
+    whole = load(Reader(dataset, ("data",), 1), islice(addresses(), 8), PerformanceConfig(), pin_memory=False)
+    assert [next(whole).address.step for _ in range(4)] == [1, 1, 1, 2]
+    assert len(dataset.reads) > 16
+    with pytest.raises(DataError, match="can't be read"):
+        next(whole)
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3])

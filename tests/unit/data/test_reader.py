@@ -20,6 +20,8 @@ from vaak.data.reader import Address, Reader, Skip
 class DrawingDataset(ToyDataset):
     """Every example is what the generators of Python, NumPy and torch, and the one it is given, draw for it."""
 
+    draws_globally = True
+
     def example(self, index: int, rng: np.random.Generator) -> np.ndarray:
         torch_draw = float(torch.rand((), dtype=torch.float64))
         return np.array([index, random.random(), np.random.random(), torch_draw, rng.random()])
@@ -49,6 +51,22 @@ def test_all_generators_are_functions_of_seed_epoch_and_index():
     assert whole[5][0] == random.Random(key).random()
     assert whole[5][1] == np.random.RandomState(key).random()
     assert whole[5][2] == float(torch.rand((), dtype=torch.float64, generator=torch.Generator().manual_seed(key)))
+
+
+def test_a_dataset_that_draws_from_its_rng_alone_leaves_the_others_where_they_are():
+    def states() -> list[object]:
+        return [random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()]
+
+    before, dataset = states(), ToyDataset(8, noise=0.5)
+    assert not dataset.draws_globally
+    first = Reader(dataset, ("data",), seed=3)[address(*range(8))].batch
+    assert states() == before
+    dataset.draws_globally = True
+    second = Reader(dataset, ("data",), seed=3)[address(*range(8))].batch
+    assert states() != before
+    assert first is not None
+    assert second is not None
+    assert torch.equal(first["inputs"], second["inputs"])
 
 
 def test_another_epoch_seed_or_purpose_draws_otherwise():

@@ -55,6 +55,10 @@ class DrawsElsewhere(Words):
         return super().example(index, np.random.default_rng(np.random.randint(1 << 30)))
 
 
+class DrawsWhereItSays(DrawsElsewhere):
+    draws_globally = True
+
+
 class Remembers(Words):
     def example(self, index, rng):
         self.words[index] = super().example(index, rng)[0]  # smudged for ever, and a little more each time
@@ -107,6 +111,10 @@ def with_data(kind: Any) -> Any:
             return kind(split, 40 if split == "train" else 20)
 
     return Task
+
+
+def test_a_dataset_that_says_that_it_draws_globally_may():
+    testing.check_examples(case(with_data(DrawsWhereItSays)))
 
 
 # Defects of the losses.

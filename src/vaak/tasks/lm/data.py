@@ -9,7 +9,7 @@ Bytes are those of the text; in a document layout the end of a document counts a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -41,8 +41,7 @@ class Corruption:
     masking: float = 0.0
 
 
-@dataclass(frozen=True)
-class Sequence:
+class Sequence(NamedTuple):
     """One example: ``inputs`` and ``targets`` ``(time,)``, and the bytes of text it stands for."""
 
     inputs: np.ndarray
@@ -54,6 +53,7 @@ class TextDataset:
     """Windows of single documents; ``stride`` below ``max_length`` gives scored tokens more context."""
 
     strata: np.ndarray | None = None
+    draws_globally = False
 
     def __init__(
         self,
@@ -114,6 +114,7 @@ class StreamDataset:
     """
 
     strata: np.ndarray | None = None
+    draws_globally = False
 
     def __init__(
         self, store: TokenStore, special: SpecialTokens, corruption: Corruption, *, max_length: int, shift: bool
@@ -137,7 +138,7 @@ class StreamDataset:
             start += int(rng.integers(self.max_length))
         start = min(start, self.num_targets - length)
         ids = self._read(start, length + 1)
-        return corrupted(ids, ids[1:].copy(), 0, self.corruption, self.special, rng)
+        return corrupted(ids, ids[1:], 0, self.corruption, self.special, rng)
 
     def ids(self, index: int) -> np.ndarray:
         """The ids of an example that is not shifted: one more than it has targets."""
@@ -150,7 +151,7 @@ class StreamDataset:
     def _read(self, start: int, size: int) -> np.ndarray:
         """``size`` ids of the stream from ``start`` on."""
         ids = np.empty(size, dtype=np.int64)
-        document = int(np.searchsorted(self.starts, start, side="right")) - 1
+        document = int(self.starts.searchsorted(start, side="right")) - 1
         filled = 0
         while filled < size:
             within = start + filled - int(self.starts[document])
@@ -213,7 +214,27 @@ def _masked(
 def collate(rows: list[list[Sequence]], pad: int) -> Batch:
     """Rows padded on the right to the longest. ``documents`` numbers the examples of each row, -1 where padding is."""
     lengths = [sum(len(example.inputs) for example in row) for row in rows]
-    shape = (len(rows), max(lengths))
+    packed = any(len(row) > 1 for row in rows)
+    if not packed and min(lengths) == max(lengths):
+        inputs, targets = np.stack([row[0].inputs for row in rows]), np.stack([row[0].targets for row in rows])
+        documents = np.zeros_like(inputs)
+    else:
+        inputs, targets, documents = _padded(rows, (len(rows), max(lengths)), pad)
+    tensors = {"inputs": inputs, "targets": targets, "documents": documents}
+    counts = {
+        "token": (targets != IGNORED).sum(axis=1),
+        "example": np.array([len(row) for row in rows]),
+        "byte": np.array([sum(example.num_bytes for example in row) for row in rows]),
+    }
+    return Batch(
+        {name: torch.from_numpy(array) for name, array in tensors.items()},
+        {unit: torch.from_numpy(count) for unit, count in counts.items()},
+        extra={"packed": packed},
+    )
+
+
+def _padded(rows: list[list[Sequence]], shape: tuple[int, int], pad: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Inputs, targets and documents (row, time)."""
     inputs, targets = np.full(shape, pad, dtype=np.int64), np.full(shape, IGNORED, dtype=np.int64)
     documents = np.full(shape, -1, dtype=np.int64)
     for number, row in enumerate(rows):
@@ -223,14 +244,4 @@ def collate(rows: list[list[Sequence]], pad: int) -> Batch:
             inputs[number, start:end], targets[number, start:end] = example.inputs, example.targets
             documents[number, start:end] = document
             start = end
-    tensors: dict[str, Any] = {"inputs": inputs, "targets": targets, "documents": documents}
-    counts = {
-        "token": (targets != IGNORED).sum(axis=1),
-        "example": np.array([len(row) for row in rows]),
-        "byte": np.array([sum(example.num_bytes for example in row) for row in rows]),
-    }
-    return Batch(
-        {name: torch.from_numpy(array) for name, array in tensors.items()},
-        {unit: torch.from_numpy(count) for unit, count in counts.items()},
-        extra={"packed": any(len(row) > 1 for row in rows)},
-    )
+    return inputs, targets, documents

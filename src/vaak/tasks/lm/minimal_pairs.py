@@ -78,6 +78,7 @@ class PairDataset:
 
     strata: np.ndarray | None = None
     row_capacity: int | None = None
+    draws_globally = False
 
     def __init__(self, pairs: list[Pair], tokenizer: Tokenizer, special: SpecialTokens, max_length: int) -> None:
         self.pairs, self.special = pairs, special

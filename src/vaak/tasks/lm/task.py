@@ -128,15 +128,15 @@ class LanguageModelTask:
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
         targets, documents = batch["targets"], documents_of(self.options, batch)
-        scored = targets != IGNORED
         if self.causal:
             logits = model(batch["inputs"], documents=documents)
         else:  # few places are predicted: pick them before they grow as wide as the vocabulary
+            scored = targets != IGNORED
             logits = model(batch["inputs"], documents=documents, select=scored)
-            targets, scored = targets[scored], scored[scored]
-        terms = {self.main_loss.name: self.main_loss(logits, targets, scored, per="token")}
+            targets = targets[scored]
+        terms = {self.main_loss.name: self.main_loss(logits, targets, per="token")}
         for name in self.experiment.training.loss.auxiliary:
-            terms[name] = AUXILIARY[name](logits, scored, per="token")
+            terms[name] = AUXILIARY[name](logits, targets != IGNORED, per="token")
         return terms
 
     def meters(self, split: str) -> TextMeters | PairMeters:
