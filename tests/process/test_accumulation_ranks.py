@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from processes import run_on_two_ranks
 from toy import one_step, toy_trainer
 from two_ranks import UNREADABLE, take_steps, task_of
 
@@ -34,15 +33,7 @@ ALONE = {"plain": (32, 1), "losses": (32, 1), "odd": (16, 1), "uneven": (8, 5), 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ranks")
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=take_steps, args=(rank, 2, port, folder, CASES)) for rank in range(2)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(120)
-        assert process.exitcode == 0
+    run_on_two_ranks(take_steps, folder, CASES)
     return folder
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
-import socket
 from pathlib import Path
 
 import pytest
 import torch
 
+from processes import run_on_two_ranks
 from shortage import RANKS, train_beside_a_small_machine
 from toy import ToyTask, toy_trainer, weights
 from vaak.engine.checkpoint import load_checkpoint, resolve_checkpoint
@@ -18,17 +17,7 @@ from vaak.engine.checkpoint import load_checkpoint, resolve_checkpoint
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ranks")
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    context = multiprocessing.get_context("spawn")
-    processes = [
-        context.Process(target=train_beside_a_small_machine, args=(rank, 2, port, folder)) for rank in range(2)
-    ]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(240)
-        assert process.exitcode == 0
+    run_on_two_ranks(train_beside_a_small_machine, folder)
     return folder
 
 

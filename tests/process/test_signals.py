@@ -47,11 +47,11 @@ class Signalled(Callback):
 
 
 class Slow(Callback):
-    '''Makes steps two seconds long.'''
+    '''Makes steps a minute long.'''
 
     def on_step_end(self, trainer, report):
         if os.environ.get("SLOW"):
-            time.sleep(2.0)
+            time.sleep(60.0)
 """
 
 
@@ -137,7 +137,7 @@ def test_a_second_interrupt_ends_at_once(commands: Commands, job: Path, tmp_path
     assert command.is_running, "the first one waits for the step to end"
     command.send(signal.SIGINT)
     assert command.wait().status == 130
-    assert time.monotonic() - begun < 1.5
+    assert time.monotonic() - begun < 30, "the second one waits for nothing"
     assert checkpoints_of(tmp_path / "run") == []
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,10 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from processes import join
 from toy import ToyMeters, ToyTask, toy_trainer
-from vaak.config.training import TrainingConfig
 from vaak.core.batch import Batch, Term
-from vaak.engine.ranks import start_ranks
 from vaak.engine.trainer import Trainer
 
 
@@ -69,12 +67,10 @@ RANKS: dict[str, Any] = {"batch_size": 4, "gradient_accumulation_steps": 4, "epo
 """Ten microbatches an epoch, in steps of 4, 4 and 2; two processes have two or one of each."""
 
 
-def train_beside_a_small_machine(rank: int, world_size: int, port: int, folder: Path) -> None:
+def train_beside_a_small_machine(rank: int, port: int, folder: Path) -> None:
     """One of several processes trains without dropout in float64; only rank 1 runs out of memory, from step 2 on."""
-    places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "MASTER_PORT": port}
-    os.environ |= {name: str(place) for name, place in places.items()} | {"MASTER_ADDR": "127.0.0.1"}
     torch.set_num_threads(1)
-    ranks = start_ranks(TrainingConfig(device="cpu", gradient_accumulation_steps=world_size))
+    ranks = join(rank, port)
     rows = 1 if rank == 1 else 1000
     task = SmallMachine(dropout=0.0, dtype=torch.float64, most_rows=rows, in_step=2, meters_rows=2 * rows)
     task.trainer = toy_trainer(folder, task=task, ranks=ranks, **RANKS)

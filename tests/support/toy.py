@@ -175,6 +175,17 @@ QUIET: dict[str, Any] = {
 """Four steps an epoch, of 3, 3, 3 and 1 microbatches; evaluated and saved after the last step."""
 
 
+class StopAt(Callback):
+    """Stops the run at a step."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step_end(self, trainer: Any, report: StepReport) -> None:
+        if report.step == self.step:
+            trainer.request_stop("enough")
+
+
 def toy_trainer(
     directory: Path,
     *callbacks: Callback,

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save_file
 
+from processes import join
 from toy import ToyTask, one_step, toy_trainer
-from vaak.config.training import TrainingConfig
 from vaak.data.fixed import FixedPlanner
-from vaak.engine.ranks import start_ranks
 
 UNREADABLE = {"skipping": (1, 2, 3)}
 """Microbatches of two rows of the first epoch that can't be read: rank 1's of step 1, all of step 2."""
@@ -26,11 +24,9 @@ def task_of(case: str) -> ToyTask:
     return ToyTask(num_examples=96, dropout=0.0, dtype=torch.float64, bad=bad)
 
 
-def take_steps(rank: int, world_size: int, port: int, folder: Path, cases: dict[str, dict[str, Any]]) -> None:
+def take_steps(rank: int, port: int, folder: Path, cases: dict[str, dict[str, Any]]) -> None:
     """Take the steps of every case; the files of rank R are called CASE-R-STEP.safetensors and .json."""
-    places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "MASTER_PORT": port}
-    os.environ |= {name: str(place) for name, place in places.items()} | {"MASTER_ADDR": "127.0.0.1"}
-    ranks = start_ranks(TrainingConfig(device="cpu", gradient_accumulation_steps=world_size))
+    ranks = join(rank, port)
     for name, training in cases.items():
         trainer = toy_trainer(
             folder / f"{name}-{rank}", task=task_of(name), ranks=ranks, skip_bad=name in UNREADABLE, **training

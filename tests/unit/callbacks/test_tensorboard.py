@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toy import toy_trainer
+from toy import StopAt, toy_trainer
 from vaak.callbacks.event_file import EventFile, masked_crc
 from vaak.callbacks.step_log import StepLogCallback
 from vaak.callbacks.tensorboard import TensorBoardCallback
@@ -27,15 +27,6 @@ OPTIONS: dict[str, Any] = {
     "validation": {"interval": 3},
     "checkpoint": {"interval": 3, "save_total_limit": None},
 }
-
-
-class StopAt(Callback):
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def on_step_end(self, trainer: Any, report: StepReport) -> None:
-        if report.step == self.step:
-            trainer.request_stop("enough")
 
 
 def events_in(folder: Path) -> dict[str, list[tuple[int, float]]]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from toy import ToyTask, toy_trainer
+from toy import StopAt, ToyTask, toy_trainer
 from vaak.callbacks.step_log import StepLogCallback
 from vaak.callbacks.tracked import numbers
 from vaak.core.callback import Callback
@@ -31,15 +31,6 @@ from vaak.callbacks.wandb import WandbCallback, run_id  # noqa: E402
 CONFIG = {"name": "दौड़", "training": {"max_steps": 8, "optimizer": {"lr": 0.01}}}
 EVERY_3: dict[str, Any] = {"validation": {"interval": 3}, "checkpoint": {"interval": 3, "save_total_limit": None}}
 KEY = "0123456789abcdef" * 3
-
-
-class StopAt(Callback):
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def on_step_end(self, trainer: Any, report: StepReport) -> None:
-        if report.step == self.step:
-            trainer.request_stop("enough")
 
 
 @pytest.fixture(autouse=True)

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from toy import ToyDataset, ToyTask, next_microbatches, same_bits, toy_trainer, weights
+from toy import StopAt, ToyDataset, ToyTask, next_microbatches, same_bits, toy_trainer, weights
 from vaak.core.callback import Callback
 from vaak.core.errors import CheckpointError
-from vaak.core.report import StepReport
 from vaak.engine.ranks import Ranks
 from vaak.engine.trainer import Trainer
 
@@ -23,15 +22,6 @@ OPTIONS: dict[str, Any] = {
     "checkpoint": {"interval": 1, "save_total_limit": None},
 }
 """Sixteen steps; the data are all open from the thirteenth on."""
-
-
-class StopAt(Callback):
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def on_step_end(self, trainer: Any, report: StepReport) -> None:
-        if report.step == self.step:
-            trainer.request_stop("enough")
 
 
 def run(folder: Path, *callbacks: Callback, **changes: Any) -> Trainer:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from shortage import SmallMachine, out_of_memory
-from toy import ToyTask, same_bits, toy_trainer, weights
+from toy import StopAt, ToyTask, same_bits, toy_trainer, weights
 from vaak.core.batch import Batch, Term
 from vaak.core.callback import Callback
 from vaak.core.errors import UserError
@@ -57,15 +57,6 @@ def test_without_dropout_the_weights_are_those_of_a_large_machine(
     assert [cut["pieces"] for cut in cuts] == [2**n for n in range(1, len(cuts) + 1)]
     assert cuts[-1] == {"step": 4, "pieces": pieces, "numbers": [0, 1], "split": None, "rank": 0}
     assert journal(tmp_path / "large") == []
-
-
-class StopAt(Callback):
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def on_step_end(self, trainer: Any, report: Any) -> None:
-        if report.step == self.step:
-            trainer.request_stop("enough")
 
 
 @pytest.mark.parametrize("stop", [2, 3, 4])

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from toy import ToyTask, same_bits, toy_trainer, weights
+from toy import StopAt, ToyTask, same_bits, toy_trainer, weights
 from vaak.callbacks.early_stopping import EarlyStoppingCallback
 from vaak.callbacks.step_log import StepLogCallback
 from vaak.core.callback import Callback
@@ -28,15 +28,6 @@ EVERYTHING: dict[str, Any] = {
     "feature_redraw_interval": 2,
 }
 """Twelve steps; what is remembered (plateau, best, patience, logs' windows) changes all the time."""
-
-
-class StopAt(Callback):
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def on_step_end(self, trainer: Any, report: StepReport) -> None:
-        if report.step == self.step:
-            trainer.request_stop("enough")
 
 
 class Adding(Callback):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from toy import ToyTask, same_bits, toy_trainer, weights
+from toy import StopAt, ToyTask, same_bits, toy_trainer, weights
 from vaak.core.callback import Callback
 from vaak.core.report import StepReport
 from vaak.engine.checkpoint import load_checkpoint
@@ -17,15 +17,6 @@ from vaak.engine.trainer import Trainer
 
 EMA: dict[str, Any] = {"ema": {"decay": 0.9, "start_step": 2}}
 FREEZE: dict[str, Any] = {"freeze": [{"match": "embedding", "until_step": 3}, {"match": r"head\.bias"}]}
-
-
-class StopAt(Callback):
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def on_step_end(self, trainer: Any, report: StepReport) -> None:
-        if report.step == self.step:
-            trainer.request_stop("enough")
 
 
 def run(folder: Path, *callbacks: Callback, **training: Any) -> Trainer:
