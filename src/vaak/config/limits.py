@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from vaak.config.experiment import Experiment
+from vaak.config.training import TrainingConfig
 
 _NO_PERFORMER = "no layer of this model draws random features (Performer), so nothing is redrawn"
 
@@ -24,13 +25,21 @@ def impossible(experiment: Experiment[Any, Any]) -> Iterator[tuple[str, str]]:
     if experiment.task == "lm" and training.batching.max_duration is not None:
         yield "training.batching.max_duration", "text has no duration in seconds; expected training.batching.max_tokens"
     yield from _impossible_curriculum(experiment)
+    thresholds = training.memory.thresholds
+    if thresholds is not None and list(thresholds) != sorted(set(thresholds)):
+        yield "training.memory.thresholds", f"{list(thresholds)} do not rise; expected moderate, high, critical"
     if training.scheduler.warmup_steps and training.scheduler.warmup_ratio is not None:
         yield "training.scheduler.warmup_ratio", "given beside warmup_steps; give one of them"
     if training.validation.interval is None and training.validation.interval_epochs is None:
-        if training.early_stopping is not None:
-            yield "training.early_stopping", "needs evaluations; give validation.interval or interval_epochs"
-        if training.scheduler.type == "plateau":
-            yield "training.scheduler.type", "plateau needs evaluations; give validation.interval or interval_epochs"
+        yield from _without_evaluations(training)
+
+
+def _without_evaluations(training: TrainingConfig) -> Iterator[tuple[str, str]]:
+    """What can't be had in a run that is never evaluated."""
+    if training.early_stopping is not None:
+        yield "training.early_stopping", "needs evaluations; give validation.interval or interval_epochs"
+    if training.scheduler.type == "plateau":
+        yield "training.scheduler.type", "plateau needs evaluations; give validation.interval or interval_epochs"
 
 
 def _impossible_curriculum(experiment: Experiment[Any, Any]) -> Iterator[tuple[str, str]]:

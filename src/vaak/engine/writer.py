@@ -40,8 +40,13 @@ class CheckpointWriter:
     def write(self, order: Order) -> None:
         """Begin to write; wait first for the one in flight. Raises that one's failure."""
         self.finish()
-        self.thread = threading.Thread(target=self._write, args=(order,), name="checkpoint")
-        self.thread.start()
+        thread = threading.Thread(target=self._write, args=(order,), name="checkpoint")
+        try:
+            thread.start()
+        except RuntimeError:  # the system has no room for another thread: it is written here and now
+            self._write(order)
+        else:
+            self.thread = thread
 
     @property
     def is_writing(self) -> bool:

@@ -74,6 +74,17 @@ def test_training_goes_on_while_one_is_written_and_a_second_waits(tmp_path: Path
     assert steps_in(tmp_path) == [1, 2]
 
 
+def test_without_room_for_a_thread_it_is_written_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def no_room(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", no_room)
+    writer = CheckpointWriter(tmp_path, tmp_path / "metrics.jsonl", None)
+    writer.write(order(3))
+    assert steps_in(tmp_path) == [3]
+    writer.finish()
+
+
 def test_a_failure_is_raised_once_and_later_checkpoints_succeed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def broken(folder: Path, snapshot: Snapshot) -> Path:
         raise CheckpointError("the disk is full")
