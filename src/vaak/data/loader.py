@@ -86,7 +86,7 @@ def _in_bursts(reader: _ErrorsAsValues, addresses: Iterator[Address]) -> Iterato
     """What is read at these addresses, in order; as much at once as takes a millisecond.
 
     Between two steps of a small model, the processor's caches have forgotten how to read: one microbatch alone then
-    takes three times as long as one of several.
+    takes longer than one of several.
     """
     for address in addresses:
         end = time.perf_counter() + READ_AHEAD_SECONDS

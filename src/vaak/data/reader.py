@@ -138,7 +138,7 @@ def generator_of(key: int) -> np.random.Generator:
 
 
 class _HashedKey(np.random.bit_generator.ISeedSequence):
-    """A key as the seed of a bit generator: its hash, in a fifth of the time that NumPy's SeedSequence takes."""
+    """A key as the seed of a bit generator: its hash, in less time than NumPy's SeedSequence takes."""
 
     def __init__(self, key: int) -> None:
         self.key = key
