@@ -189,7 +189,7 @@ def _mapped(path: Path, dtype: str, length: int) -> np.ndarray:
         size = path.stat().st_size
         if size != expected:
             raise DataError(f"{path}: {size} bytes where {expected} are due; delete the folder to make it anew")
-        # As a plain array, which is sliced in a tenth of the time that a memmap takes.
+        # As a plain array: slicing a memmap makes another memmap, which takes longer.
         return np.asarray(np.memmap(path, dtype, mode="r", shape=(length,))) if length else np.empty(0, dtype)
     except OSError as error:
         raise DataError(f"{path}: {error.strerror}; delete the folder to make it anew") from error
