@@ -28,7 +28,7 @@ test: setup
 
 test-slow: setup
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m slow
-	OMP_NUM_THREADS=1 HYPOTHESIS_PROFILE=search $(BIN)/pytest -n 2 -m "not slow" $$(grep -rl "from hypothesis" tests)
+	OMP_NUM_THREADS=1 HYPOTHESIS_PROFILE=search $(BIN)/pytest -n 2 -m "not slow" $$(grep -rl --include='test_*.py' 'from hypothesis' tests)
 
 bench: setup
 	for name in startup engine checkpoint plans; do $(BIN)/python benchmarks/$$name.py || exit 1; done
