@@ -22,6 +22,11 @@ MUON = (
     "training.scheduler={type: plateau, patience: 0, factor: 0.5}",
     "training.early_stopping={patience: 2, min_delta: 0.2}",
 )
+TOOLS = (
+    "training.curriculum={difficulty: lexical, initial_difficulty: 0.4}",
+    "training.ema=0.9",
+    "training.freeze=[{match: embedding, until_epoch: 1}]",
+)
 
 
 def last_record(run: Path) -> tuple[str, int]:
@@ -90,9 +95,11 @@ def kill_and_go_on(
         pytest.param((), 4, id="documents"),
         pytest.param(STREAM, 2, id="stream"),
         pytest.param(MUON, 2, id="muon"),
+        pytest.param(TOOLS, 2, id="tools"),
         pytest.param(LONG, 20, id="documents-20", marks=pytest.mark.slow),
         pytest.param((*STREAM, "training.epochs=18"), 20, id="stream-20", marks=pytest.mark.slow),
         pytest.param((*MUON, *LONG, "training.early_stopping.patience=8"), 20, id="muon-20", marks=pytest.mark.slow),
+        pytest.param((*TOOLS, *LONG), 20, id="tools-20", marks=pytest.mark.slow),
     ],
 )
 def test_a_killed_run_ends_with_the_same_bits(

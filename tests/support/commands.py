@@ -193,7 +193,9 @@ def assert_same_run(run: Path, reference: Path) -> None:
     assert checkpoints_of(run) == checkpoints_of(reference)
     for name in checkpoints_of(reference):
         ours, theirs = run / "checkpoints" / name, reference / "checkpoints" / name
-        for file in ("model.safetensors", "optimizer.safetensors"):
+        kept = sorted(path.name for path in theirs.glob("*.safetensors"))
+        assert sorted(path.name for path in ours.glob("*.safetensors")) == kept
+        for file in kept:
             assert (ours / file).read_bytes() == (theirs / file).read_bytes(), f"{file} of {name} differs"
         assert state_of(ours) == state_of(theirs)
     for pointer in ("best", "last"):
