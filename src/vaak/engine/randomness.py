@@ -55,7 +55,7 @@ def make_deterministic(config: TrainingConfig, device: torch.device) -> None:
         torch.set_deterministic_debug_mode("default")
         return
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    # The same switch as use_deterministic_algorithms, which imports the whole compiler first: a second and more.
+    # The same switch as use_deterministic_algorithms, which imports the whole compiler first.
     torch.set_deterministic_debug_mode("warn" if device.type == "mps" else "error")
     if config.performance.compile:
         torch.use_deterministic_algorithms(True, warn_only=device.type == "mps")

@@ -6,9 +6,8 @@
          └──────────┴──┴── lr (logarithmic)
 
 Source: Smith 2017, "Cyclical Learning Rates for Training Neural Networks", section 3.3.
-Differs: rates grow exponentially, and the curve is smoothed by a window that looks to both sides. Tried on ten small
-problems against the best of a grid of rates, its steepest point lay within 6 times of it, above or below. A running
-average lags behind: up to 15 times above. fastai's valley method: up to 20 times below.
+Differs: rates grow exponentially, and the curve is smoothed by a window that looks to both sides; a running
+average would lag behind, and suggest too high a rate.
 """
 
 from __future__ import annotations
