@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import model_validator
 
 from vaak.config.section import Section, option
+from vaak.text.config import TokenizerConfig
 
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {"d_model": 64, "num_layers": 2, "num_heads": 4},
@@ -118,19 +119,6 @@ class CorpusConfig(Section):
     on_invalid_utf8: Literal["fail", "replace"] = option(
         "replace puts U+FFFD in place of bad bytes and counts them.", "fail"
     )
-
-
-class TokenizerConfig(Section):
-    """How text becomes tokens."""
-
-    bare: ClassVar[str | None] = "type"
-
-    type: Literal["bpe", "unigram", "wordpiece", "byte_level", "character"] = option(
-        "The algorithm; byte_level is BPE over bytes, exact on any text.", "byte_level"
-    )
-    vocab_size: int = option("Number of tokens, special ones included.", 32000, gt=0)
-    min_frequency: int = option("Least count of a merged pair or character.", 2, gt=0)
-    path: str | None = option("An existing tokenizer.json, or a folder with one, in place of training.", None)
 
 
 class LanguageModelDataConfig(Section):

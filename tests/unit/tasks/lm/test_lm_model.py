@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from vaak.tasks.lm.config import LanguageModelConfig, TokenizerConfig
+from vaak.tasks.lm.config import LanguageModelConfig
 from vaak.tasks.lm.export import hf_config, hf_weights
 from vaak.tasks.lm.model import LanguageModel, num_parameters
 

@@ -1,0 +1,133 @@
+"""The options of a stack of transformer blocks, the same for every task. Imports no torch."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import model_validator
+
+from vaak.config.section import Section, option
+
+FACTORS_END = 32
+"""A ``d_ff`` below this is no width but a multiple of ``d_model``."""
+
+LINEAR = ("linear", "causal_linear")
+"""The attention types that never form a score for each pair of tokens."""
+
+
+class StackConfig(Section):
+    """One stack of blocks: attention, feed-forward, norms and positions.
+
+    Raises ValueError where sizes don't divide, and where parts are asked for that exclude each other.
+    """
+
+    d_model: int = option("Width of the residual stream.", 512, gt=0)
+    num_layers: int = option("Number of blocks.", 6, gt=0)
+    num_heads: int = option("Query heads of attention.", 8, gt=0)
+    num_key_value_heads: int | None = option("Key and value heads; null is num_heads.", None, gt=0)
+    d_ff: int | None = option(
+        "Width of the feed-forward layer, or, under 32, how many times d_model it is; null is 4 times, of the gated "
+        "ones 8/3 times, rounded up to 32.",
+        None,
+        gt=0,
+    )
+    dropout: float = option("Dropout of embeddings and of what each layer adds.", 0.1, ge=0, lt=1)
+    attention_dropout: float | None = option("Dropout of attention weights; null is dropout.", None, ge=0, lt=1)
+    attention_type: Literal["softmax", "linear", "causal_linear", "local"] = option(
+        "softmax; linear and causal_linear: Performer's FAVOR+; local: softmax over a window.", "softmax"
+    )
+    window: int = option("local: how far a token sees to each side, in tokens; a decoder to the left only.", 128, gt=0)
+    kernel_type: Literal["softmax", "relu"] = option(
+        "Linear attention: the kernel that its features stand for.", "softmax"
+    )
+    num_features: int | None = option(
+        "Linear attention: random features; null is d · ln d of a head's width d.", None, gt=0
+    )
+    orthogonal_features: bool = option("Linear attention: features in orthogonal blocks, not independent ones.", True)
+    qk_norm: bool = option("RMSNorm on queries and keys of each head.", False)
+    feed_forward_type: Literal["gelu", "relu", "swiglu", "geglu"] = option("The feed-forward layer.", "swiglu")
+    norm_type: Literal["layernorm", "rmsnorm", "scalenorm"] = option("The normalisation.", "rmsnorm")
+    norm_placement: Literal["pre", "post", "sandwich"] = option(
+        "Where it stands: before each layer, after the sum, or before and after the layer.", "pre"
+    )
+    norm_eps: float = option("Added under the root of the norms.", 1e-5, gt=0)
+    position_type: Literal["rotary", "sinusoidal", "learned", "alibi", "t5", "convolutional", "none"] = option(
+        "How a stack knows the order of its tokens.", "rotary"
+    )
+    rope_theta: float = option("Base of the rotary positions' wavelengths.", 10000.0, gt=0)
+    rope_scaling_type: Literal["linear", "ntk"] = option(
+        "How rotary positions reach lengths beyond training's: all slowed down, or the long wavelengths more.", "linear"
+    )
+    rope_scaling_factor: float = option("How many times longer; 1 changes nothing.", 1.0, ge=1)
+    bias: bool = option("Biases in the linear layers.", False)
+
+    @property
+    def head_width(self) -> int:
+        return self.d_model // self.num_heads
+
+    @property
+    def draws_features(self) -> bool:
+        """Whether some layer has random features, which training may redraw."""
+        return self.attention_type in LINEAR
+
+    @model_validator(mode="after")
+    def _sizes_divide(self) -> StackConfig:
+        if self.d_model % self.num_heads:
+            raise ValueError(f"d_model ({self.d_model}) must be a multiple of num_heads ({self.num_heads})")
+        if self.position_type == "rotary" and self.head_width % 2:
+            raise ValueError(f"d_model / num_heads ({self.head_width}) must be even for rotary positions")
+        if self.num_key_value_heads and self.num_heads % self.num_key_value_heads:
+            raise ValueError(
+                f"num_heads ({self.num_heads}) must be a multiple of num_key_value_heads ({self.num_key_value_heads})"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _positions_reach_attention(self) -> StackConfig:
+        if self.attention_type in LINEAR and self.position_type in ("alibi", "t5"):
+            raise ValueError(
+                f"position_type {self.position_type} adds to the score of each pair of tokens, and attention_type "
+                f"{self.attention_type} never forms one; expected rotary, sinusoidal, learned, convolutional or none"
+            )
+        return self
+
+
+class DecoderConfig(StackConfig):
+    """A stack that sees no later token, and may look at the output of an encoder."""
+
+    cross_attention_type: Literal["softmax", "linear"] | None = option(
+        "How it looks at the encoder; null is linear where attention_type is causal_linear, else softmax.", None
+    )
+
+    @property
+    def cross_type(self) -> str:
+        """The type of cross-attention, with its null filled in."""
+        return self.cross_attention_type or ("linear" if self.attention_type in LINEAR else "softmax")
+
+    @property
+    def draws_features(self) -> bool:
+        return "linear" in (self.attention_type.removeprefix("causal_"), self.cross_type)
+
+    @model_validator(mode="after")
+    def _sees_no_later_token(self) -> DecoderConfig:
+        if self.attention_type == "linear":
+            raise ValueError("attention_type linear sees later tokens; a decoder takes causal_linear")
+        return self
+
+
+class EncoderDecoderConfig(Section):
+    """A stack that reads the source, and one that writes the target and looks at the first."""
+
+    model_type: Literal["encoder_decoder"] = option("The only one with a source and a target.", "encoder_decoder")
+    name: str | None = option("A name for people; nothing depends on it.", None)
+    encoder: StackConfig = option("The stack that reads the source.", StackConfig())
+    decoder: DecoderConfig = option("The stack that writes the target.", DecoderConfig())
+    tie_embeddings: bool = option("Input and output embeddings of the target are one matrix.", True)
+    share_embeddings: bool = option(
+        "Source and target have one embedding, where tokenizer and width are the same.", True
+    )
+
+    @property
+    def draws_features(self) -> bool:
+        """Whether some layer has random features, which training may redraw."""
+        return self.encoder.draws_features or self.decoder.draws_features

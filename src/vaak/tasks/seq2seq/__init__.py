@@ -1,0 +1,1 @@
+"""Text from text: translation, and whatever else turns one sequence into another."""

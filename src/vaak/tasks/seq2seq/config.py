@@ -1,0 +1,100 @@
+"""The options of a sequence-to-sequence model. Imports no torch."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+from vaak.config.section import Section, option
+from vaak.nn.config import EncoderDecoderConfig
+from vaak.text.config import TokenizerConfig
+
+DEFAULTS: dict[str, Any] = {
+    "training": {
+        "epochs": 50,
+        "batch_size": 32,
+        "optimizer": {"type": "adamw", "lr": 2e-4, "betas": [0.9, 0.999], "weight_decay": 0.01},
+        "gradient_clipping": {"norm": 1.0},
+    },
+}
+
+ALIASES: dict[str, str] = {}
+
+
+class Seq2SeqConfig(EncoderDecoderConfig):
+    """A translator: one stack reads the source, the other writes the target."""
+
+
+class ParallelCorpusConfig(Section):
+    """Where the pairs of texts come from."""
+
+    bare: ClassVar[str | None] = "type"
+
+    type: Literal["grammar", "json", "tsv", "text", "huggingface"] = option(
+        "grammar is the built-in grammar, in English and Hindi; json reads JSON lists and JSON lines; text reads files "
+        "whose lines belong together.",
+        "grammar",
+    )
+    train: tuple[str, ...] = option("Files or glob patterns; alone, they are split by train_fraction.", ())
+    valid: tuple[str, ...] = option("Files of the validation split, kept as given.", ())
+    test: tuple[str, ...] = option("Files of the test split, kept as given.", ())
+    train_target: tuple[str, ...] = option("text: the target sides of train, in the same order.", ())
+    valid_target: tuple[str, ...] = option("text: the target sides of valid, in the same order.", ())
+    test_target: tuple[str, ...] = option("text: the target sides of test, in the same order.", ())
+    name: str | None = option("huggingface: name of the dataset, or a folder.", None)
+    subset: str | None = option("huggingface: name of its configuration.", None)
+    source_column: str = option("Key or column of the source; dots lead inside (translation.en).", "en")
+    target_column: str = option("Key or column of the target; a list holds several references.", "hi")
+    training_references: Literal["all", "first"] = option(
+        "Of a target with several references, which are trained on.", "all"
+    )
+    num_sentences: int = option("grammar: how many pairs to generate.", 20000, gt=0)
+    seed: int = option("grammar: the seed of its sentences; training.random_seed leaves the text as it is.", 0, ge=0)
+    deduplicate: bool = option("Drop exact duplicates of a training pair.", True)
+    train_fraction: float = option("Part of the pairs that goes to train where splits are made here.", 0.9, gt=0, lt=1)
+    valid_fraction: float = option("Part that goes to valid; the rest is test.", 0.05, gt=0, lt=1)
+    max_length_ratio: float | None = option(
+        "Drop training pairs whose longer side has more than so many times the other's tokens; null keeps all.",
+        None,
+        gt=1,
+    )
+    on_invalid_utf8: Literal["fail", "replace"] = option(
+        "replace puts U+FFFD in place of bad bytes and counts them.", "fail"
+    )
+
+
+class DecodingConfig(Section):
+    """How targets are written: in evaluation, and by default in vaak translate."""
+
+    bare: ClassVar[str | None] = "method"
+
+    method: Literal["greedy", "beam", "sampling"] = option("How the next token is chosen.", "greedy")
+    beam_size: int = option("beam: hypotheses kept.", 4, ge=1)
+    length_penalty: float = option(
+        "beam: scores are divided by this power of the length; 0 prefers short ones.", 1.0, ge=0
+    )
+    max_new_tokens: int | None = option("Tokens written at most; null is max_target_length.", None, gt=0)
+    valid_examples: int | None = option(
+        "How many examples of valid are translated as training goes; null is all.", None, ge=0
+    )
+
+
+class Seq2SeqDataConfig(Section):
+    """Pairs of texts and their tokens."""
+
+    corpus: ParallelCorpusConfig = option("Where the pairs come from.", ParallelCorpusConfig())
+    tokenizer: TokenizerConfig = option(
+        "How text becomes tokens; of both sides together, unless target_tokenizer is given.",
+        TokenizerConfig(vocab_size=8000),
+    )
+    target_tokenizer: TokenizerConfig | None = option(
+        "The target's own; tokenizer then is the source's alone. null has one for both.", None
+    )
+    max_source_length: int = option(
+        "Longest source, in tokens; longer training pairs are dropped and counted.", 128, gt=1
+    )
+    max_target_length: int = option(
+        "Longest target, in tokens; longer training pairs are dropped and counted.", 128, gt=1
+    )
+    decoding: DecodingConfig = option("How targets are written.", DecodingConfig())
+    on_bad_example: Literal["fail", "skip"] = option("What happens with an example that can't be read.", "fail")
+    cache_dir: str | None = option("Prepared data lie here, shared by runs; null is RUN/prepared.", None)

@@ -1,0 +1,20 @@
+"""Options of text that several tasks have. Imports no torch."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from vaak.config.section import Section, option
+
+
+class TokenizerConfig(Section):
+    """How text becomes tokens."""
+
+    bare: ClassVar[str | None] = "type"
+
+    type: Literal["bpe", "unigram", "wordpiece", "byte_level", "character"] = option(
+        "The algorithm; byte_level is BPE over bytes, exact on any text.", "byte_level"
+    )
+    vocab_size: int = option("Number of tokens, special ones included.", 32000, gt=0)
+    min_frequency: int = option("Least count of a merged pair or character.", 2, gt=0)
+    path: str | None = option("An existing tokenizer.json, or a folder with one, in place of training.", None)
