@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from vaak.tasks.lm.config import LanguageModelConfig
 from vaak.tasks.lm.export import hf_config, hf_weights
 from vaak.tasks.lm.model import LanguageModel, num_parameters
+from vaak.text.config import TokenizerConfig
 
 VOCAB_SIZE = 50
 SHAPES: list[dict[str, Any]] = [
