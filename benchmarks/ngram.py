@@ -16,7 +16,8 @@ import math
 from collections import Counter, defaultdict
 from pathlib import Path
 
-from vaak.tasks.lm.prepare import Prepared, prepared_folder
+from vaak.runs.prepared import prepared_folder
+from vaak.tasks.lm.prepare import Prepared
 from vaak.text.token_store import TokenStore
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from commands import TINY, Command, Commands, Ended
+from commands import JOBS, Command, Commands, Ended
 
 
 @pytest.fixture(scope="session")
@@ -19,19 +19,26 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
 
 
 @pytest.fixture(scope="session")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The YAML of a job of 21 steps with dropout, accumulation and random data augmentation."""
-    path = tmp_path_factory.mktemp("configuration") / "tiny.yml"
-    path.write_text(TINY)
-    return path
+def jobs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with the YAMLs of ``commands.JOBS``."""
+    folder = tmp_path_factory.mktemp("configuration")
+    for name, text in JOBS.items():
+        (folder / f"{name}.yml").write_text(text)
+    return folder
 
 
 @pytest.fixture(scope="session")
-def start(commands: Commands, tiny: Path) -> Callable[..., Command]:
-    """``start(run, *overrides)`` starts training the tiny job into a run directory."""
+def tiny(jobs: Path) -> Path:
+    """The YAML of a job of 21 steps with dropout, accumulation and random data augmentation."""
+    return jobs / "tiny.yml"
 
-    def start_training(run: Path, *overrides: str, **options: object) -> Command:
-        return commands.start(["train", tiny, f"run_dir={run}", *overrides], run.parent, **options)
+
+@pytest.fixture(scope="session")
+def start(commands: Commands, jobs: Path) -> Callable[..., Command]:
+    """``start(run, *overrides)`` starts training the tiny job, or another ``job``, into a run directory."""
+
+    def start_training(run: Path, *overrides: str, job: str = "tiny", **options: object) -> Command:
+        return commands.start(["train", jobs / f"{job}.yml", f"run_dir={run}", *overrides], run.parent, **options)
 
     return start_training
 

@@ -14,6 +14,7 @@ import pytest
 from commands import Command, Ended, assert_same_run, wait_until
 
 EVALUATION_INTERVAL = 4
+slow = pytest.mark.slow
 MOMENTS = ("step", "evaluation", "checkpoint", "start")
 LONG = ("training.epochs=9",)
 STREAM = ("data.layout=stream", "training.epochs=6")
@@ -26,6 +27,17 @@ TOOLS = (
     "training.curriculum={difficulty: lexical, initial_difficulty: 0.4}",
     "training.ema=0.9",
     "training.freeze=[{match: embedding, until_epoch: 1}]",
+)
+
+PERFORMER = (
+    "model.attention_type=causal_linear",
+    "training.feature_redraw_interval=2",
+    "training.loss.auxiliary={norm_reg: 0.01}",
+)
+TRANSLATING_PERFORMER = (
+    "model.encoder.attention_type=linear",
+    "model.decoder.attention_type=causal_linear",
+    *PERFORMER[1:],
 )
 
 
@@ -71,35 +83,47 @@ def kill_at(command: Command, run: Path, step: int, moment: str, rng: random.Ran
 
 
 def kill_and_go_on(
-    start: Callable[..., Command], run: Path, overrides: tuple[str, ...], num_kills: int, last_step: int
+    start: Callable[..., Command], run: Path, overrides: tuple[str, ...], num_kills: int, last_step: int, job: str
 ) -> Counter[str]:
     """Train with so many kills spread over the run and count the moments they fell in; workers come and go."""
     rng = random.Random(f"{run.name} {num_kills}")
     moments: Counter[str] = Counter()
     for number in range(num_kills):
         step = 1 + int((number + rng.random()) * (last_step - 1) / num_kills)
-        command = start(run, *overrides, f"training.performance.num_workers={2 * (number % 2)}")
+        command = start(run, *overrides, f"training.performance.num_workers={2 * (number % 2)}", job=job)
         moment = MOMENTS[number % 4]
         kill_at(command, run, step, moment, rng)
         ended = command.wait()
         assert ended.status == -signal.SIGKILL, ended
         moments["start" if moment == "start" else moment_of(run)] += 1
-    ended = start(run, *overrides).wait()
+    ended = start(run, *overrides, job=job).wait()
     assert ended.status == 0, ended.errors
     return moments
 
 
 @pytest.mark.parametrize(
-    ("overrides", "num_kills"),
+    ("job", "overrides", "num_kills"),
     [
-        pytest.param((), 4, id="documents"),
-        pytest.param(STREAM, 2, id="stream"),
-        pytest.param(MUON, 2, id="muon"),
-        pytest.param(TOOLS, 2, id="tools"),
-        pytest.param(LONG, 20, id="documents-20", marks=pytest.mark.slow),
-        pytest.param((*STREAM, "training.epochs=18"), 20, id="stream-20", marks=pytest.mark.slow),
-        pytest.param((*MUON, *LONG, "training.early_stopping.patience=8"), 20, id="muon-20", marks=pytest.mark.slow),
-        pytest.param((*TOOLS, *LONG), 20, id="tools-20", marks=pytest.mark.slow),
+        pytest.param("tiny", (), 4, id="documents"),
+        pytest.param("tiny", STREAM, 2, id="stream"),
+        pytest.param("tiny", MUON, 2, id="muon"),
+        pytest.param("tiny", TOOLS, 2, id="tools"),
+        pytest.param("tiny", PERFORMER, 2, id="performer"),
+        pytest.param("translator", (), 2, id="translator"),
+        pytest.param("translator", TRANSLATING_PERFORMER, 2, id="translating-performer"),
+        pytest.param("tiny", LONG, 20, id="documents-20", marks=slow),
+        pytest.param("tiny", (*STREAM, "training.epochs=18"), 20, id="stream-20", marks=slow),
+        pytest.param("tiny", (*MUON, *LONG, "training.early_stopping.patience=8"), 20, id="muon-20", marks=slow),
+        pytest.param("tiny", (*TOOLS, *LONG), 20, id="tools-20", marks=slow),
+        pytest.param("tiny", (*PERFORMER, *LONG), 20, id="performer-20", marks=slow),
+        pytest.param("translator", ("training.max_steps=63",), 20, id="translator-20", marks=slow),
+        pytest.param(
+            "translator",
+            (*TRANSLATING_PERFORMER, "training.max_steps=63"),
+            20,
+            id="translating-performer-20",
+            marks=slow,
+        ),
     ],
 )
 def test_a_killed_run_ends_with_the_same_bits(
@@ -107,13 +131,14 @@ def test_a_killed_run_ends_with_the_same_bits(
     train: Callable[..., Ended],
     reference: Path,
     tmp_path: Path,
+    job: str,
     overrides: tuple[str, ...],
     num_kills: int,
 ) -> None:
     whole = reference
-    if overrides:
+    if overrides or job != "tiny":
         whole = tmp_path / "whole"
-        assert train(whole, *overrides).status == 0
-    moments = kill_and_go_on(start, tmp_path / "killed", overrides, num_kills, last_record(whole)[1])
+        assert train(whole, *overrides, job=job).status == 0
+    moments = kill_and_go_on(start, tmp_path / "killed", overrides, num_kills, last_record(whole)[1], job)
     print(f"{num_kills} kills: {dict(moments)}")
     assert_same_run(tmp_path / "killed", whole)

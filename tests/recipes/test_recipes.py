@@ -22,36 +22,70 @@ from vaak.config.load import load
 REPOSITORY = Path(__file__).resolve().parents[2]
 RECIPES = sorted(str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "configs").rglob("*.yml"))
 EXPECTED: dict[str, Any] = json.loads(Path(__file__).with_name("expected.json").read_text())
-LOADED_ONLY = {"configs/comprehensive_all_options.yml"}
+ALL_OPTIONS = {"configs/comprehensive_all_options.yml", "configs/lm/all_options.yml"}
+OF_SEED_1 = ALL_OPTIONS | {
+    f"configs/{name}.yml"
+    for name in (
+        "training_simple", "training_example", "training_minimal", "encoder_model", "decoder_model",
+        "encoder_decoder_model", "full_experiment",
+    )
+}  # fmt: skip
+LM_SIZES = ("model.d_model=32", "model.num_layers=1", "model.num_heads=2", "data.max_length=32")
+SEQ2SEQ_SIZES = (
+    "model.global_config={d_model: 32, num_layers: 1, num_heads: 2}",
+    "data.max_source_length=48",
+    "data.max_target_length=48",
+    "data.decoding.valid_examples=2",
+)
+QUICK = (
+    "data.corpus.num_sentences=300", "data.tokenizer.vocab_size=500", "training.max_steps=4", "training.batch_size=8",
+    "training.scheduler.warmup_steps=0", "training.checkpoint.save_dir=null", "training.optimizer.lr=1e-2",
+)  # fmt: skip
 
 
 def test_every_recipe_is_known_here():
-    assert set(RECIPES) == LOADED_ONLY | set(EXPECTED)
+    assert set(RECIPES) == OF_SEED_1 | set(EXPECTED)
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_it_loads(recipe: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("VAAK_DATA", "anywhere")
     loaded = load([REPOSITORY / recipe])
-    assert loaded.warnings == [] or recipe in LOADED_ONLY
+    assert loaded.warnings == [] or recipe in ALL_OPTIONS
+
+
+@pytest.mark.parametrize("recipe", sorted(OF_SEED_1))
+def test_it_trains_in_small(recipe: str, tmp_path: Path):
+    experiment = load([REPOSITORY / recipe]).experiment
+    sizes = SEQ2SEQ_SIZES if experiment.task == "seq2seq" else LM_SIZES
+    if getattr(experiment.data, "target_tokenizer", None) is not None:
+        sizes += ("data.target_tokenizer.vocab_size=500",)
+    losses = trained(recipe, tmp_path / "run", [*sizes, *QUICK], dict(os.environ))
+    assert len(losses) == 4
+    assert losses[-1] < losses[0]
 
 
 @pytest.mark.parametrize("recipe", EXPECTED)
 def test_it_trains_to_its_loss(recipe: str, tmp_path: Path, vaak_data: Callable[[str], Path]):
     expected = EXPECTED[recipe]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment = dict(os.environ)
     if expected["data"]:
         environment["VAAK_DATA"] = str(vaak_data(expected["data"]).parent)
     overrides = [text.replace("${VAAK_DATA}", environment.get("VAAK_DATA", "")) for text in expected["overrides"]]
+    losses = trained(recipe, tmp_path / "run", overrides, environment)
+    assert losses[-1] == pytest.approx(expected["loss"], abs=expected["tolerance"])
+    assert losses[0] - losses[-1] > 10 * expected["tolerance"]
+
+
+def trained(recipe: str, run: Path, overrides: list[str], environment: dict[str, str]) -> list[float]:
+    """The loss of each step of a recipe trained through the real command."""
     command = [sys.executable, "-c", "from vaak.cli.main import main; main()", "train", str(REPOSITORY / recipe)]
     done = subprocess.run(
-        [*command, f"run_dir={tmp_path / 'run'}", "training.device=cpu", "training.logging.interval=1", *overrides],
-        env=environment,
+        [*command, f"run_dir={run}", "training.device=cpu", "training.logging.interval=1", *overrides],
+        env={**environment, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    records = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
-    losses = [record["loss"] for record in records if record["kind"] == "step"]
-    assert losses[-1] == pytest.approx(expected["loss"], abs=expected["tolerance"])
-    assert losses[0] - losses[-1] > 10 * expected["tolerance"]
+    records = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    return [record["loss"] for record in records if record["kind"] == "step"]

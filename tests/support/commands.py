@@ -38,6 +38,27 @@ training:
 """
 TOTAL_STEPS = 21
 
+TRANSLATOR = """
+task: seq2seq
+name: translator
+model:
+  global_config: {d_model: 32, num_layers: 1, num_heads: 2, dropout: 0.1}
+data:
+  corpus: {type: grammar, num_sentences: 240, train_fraction: 0.7, valid_fraction: 0.15}
+  tokenizer: {type: byte_level, vocab_size: 600}
+  decoding: {max_new_tokens: 8}
+training:
+  max_steps: 21
+  batch_size: 8
+  gradient_accumulation_steps: 3
+  optimizer: {type: adamw, lr: 1e-3}
+  scheduler: {type: cosine, warmup_steps: 5}
+  validation: {interval: 4}
+  checkpoint: {interval: 3, resume: auto}
+  logging: {interval: 1, tensorboard: false}
+"""
+JOBS = {"tiny": TINY, "translator": TRANSLATOR}
+
 
 @dataclass(frozen=True)
 class Ended:

@@ -43,6 +43,7 @@ def _tokens_and_examples(batch: Batch) -> dict[str, float]:
     return {
         "token": float(sum(target >= 0 for row in targets for target in row)),
         "example": float(sum(len({number for number in row if number >= 0}) for row in documents)),
+        "position": float(sum(number >= 0 for row in documents for number in row)),
     }
 
 
@@ -59,6 +60,30 @@ def _language_model(
     return TaskCase("lm", {"model": sizes, "data": corpus | (data or {})}, training or {}, about)
 
 
+def _targets_and_sources(batch: Batch) -> dict[str, float]:
+    """Targets and source tokens that are real."""
+    targets = float(sum(target >= 0 for row in batch["targets"].tolist() for target in row))
+    sources = float(sum(real for row in batch["source_mask"].tolist() for real in row))
+    return {
+        "token": targets,
+        "source_token": sources,
+        "position": targets + sources,
+        "example": float(len(batch["targets"])),
+    }
+
+
+def _translator(
+    *, model: dict[str, Any] | None = None, data: dict[str, Any] | None = None, training: dict[str, Any] | None = None
+) -> TaskCase:
+    corpus = {"corpus": {"type": "grammar", "num_sentences": 120}, "tokenizer": {"type": "character"}}
+    sizes = {"d_model": 32, "num_layers": 1, "num_heads": 2, "dropout": 0.1}
+    options = {"model": {"global_config": sizes, **(model or {})}, "data": corpus | (data or {})}
+    about = {"counted": _targets_and_sources, "inputs": ("The boy is good.", "")}
+    return TaskCase("seq2seq", options, training or {}, about)
+
+
+PERFORMER = {"feature_redraw_interval": 2, "loss": {"auxiliary": {"norm_reg": 0.01}}}
+
 CASES = {
     "lm decoder, documents": _language_model(data={"token_dropout": 0.1}, inputs=("", "लड़का")),
     "lm decoder, stream": _language_model(data={"layout": "stream"}, inputs=("लड़का",)),
@@ -68,4 +93,24 @@ CASES = {
     ),
     "lm encoder": _language_model(model={"model_type": "encoder"}),
     "lm encoder, packed": _language_model(model={"model_type": "encoder"}, training={"batching": {"type": "packed"}}),
+    "lm Performer": _language_model(model={"attention_type": "causal_linear"}, inputs=("", "लड़का"), training=PERFORMER),
+    "lm Performer encoder, packed": _language_model(
+        model={"model_type": "encoder", "attention_type": "linear"},
+        training=PERFORMER | {"batching": {"type": "packed"}},
+    ),
+    "lm local, convolutional, packed": _language_model(
+        model={"attention_type": "local", "window": 4, "position_type": "convolutional"},
+        inputs=("लड़का",),
+        training={"batching": {"type": "packed"}},
+    ),
+    "seq2seq": _translator(),
+    "seq2seq, two tokenizers": _translator(
+        model={"share_embeddings": False},
+        data={"target_tokenizer": {"type": "character"}},
+        training={"loss": {"label_smoothing": 0.1, "auxiliary": {"z_loss": 0.01}}},
+    ),
+    "seq2seq Performer": _translator(
+        model={"encoder": {"attention_type": "linear"}, "decoder": {"attention_type": "causal_linear"}},
+        training=PERFORMER,
+    ),
 }

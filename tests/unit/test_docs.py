@@ -29,8 +29,6 @@ QUICK = (
 )
 
 OF_THE_SEEDS = {
-    "configs/training_example.yml",
-    "configs/training_simple.yml",
     "configs/base_config.yaml",
     "src/training/trainer.py",
 }

@@ -21,6 +21,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "train": ("vaak.cli.train:train", "Train what a YAML says."),
     "eval": ("vaak.cli.eval:evaluate", "Evaluate a run or a checkpoint."),
     "generate": ("vaak.cli.generate:generate", "Continue a text with a trained language model."),
+    "translate": ("vaak.cli.translate:translate", "Translate texts with a trained model."),
     "export": ("vaak.cli.export:export", "Write a run in another format."),
     "find-batch-size": ("vaak.cli.find_batch_size:find_batch_size", "Find the largest batch that fits in memory."),
     "replay": ("vaak.cli.replay:replay", "Take a past step of a run again and look at it."),
@@ -29,6 +30,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "check-gradients": ("vaak.cli.check_gradients:check_gradients", "Compare gradients with finite differences."),
     "doctor": ("vaak.cli.doctor:doctor", "Say what this machine has and what would train on it."),
     "config": ("vaak.cli.config:app", "Check and show configurations."),
+    "model": ("vaak.cli.model:app", "Look at the model that a configuration describes."),
 }
 """Name → where the command is (a function, or a typer app of several) and the line that stands for it in the help."""
 

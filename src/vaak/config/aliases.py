@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from vaak.config.errors import Problem
 from vaak.config.shape import SectionType, spell_out
+from vaak.config.sides import Sides, options_in, spread
 from vaak.config.training import TrainingConfig
 from vaak.config.tree import Node, find, put, split_key, take
 
@@ -77,7 +78,9 @@ def option_aliases(of_task: Mapping[str, str]) -> dict[str, str]:
     return {**LOOP_OPTIONS, **inside, **ELSEWHERE, **of_task}
 
 
-def canonical(layer: Node, experiment: SectionType, of_task: Mapping[str, str]) -> tuple[Node, list[Problem]]:
+def canonical(
+    layer: Node, experiment: SectionType, of_task: Mapping[str, str], sides: Sides
+) -> tuple[Node, list[Problem]]:
     """The layer with every option under its canonical name, bare values spelled out; and what was given twice."""
     mover = _Mover(layer)
     for alias, name in FLAT_SECTIONS.items():
@@ -85,8 +88,13 @@ def canonical(layer: Node, experiment: SectionType, of_task: Mapping[str, str]) 
     mover.layer = spell_out(mover.layer, experiment)
     for prefix in ("", "training."):
         mover.join_precision_flags(prefix)
-    for alias, name in option_aliases(of_task).items():
+    for alias, name in {**option_aliases(of_task), **sides.aliases(of_task)}.items():
         mover.move(alias, name)
+    for section in sides.own.values():
+        for option, names in options_in(section, sides, experiment).items():
+            mover.move(f"{section}.{option}", names[0])
+    for section in sides.targets:
+        mover.problems += spread(mover.layer, section, options_in(section, sides, experiment))
     return spell_out(mover.layer, experiment), mover.problems
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterator
 from typing import Any
 
 from pydantic import BaseModel
@@ -10,10 +11,11 @@ from pydantic.fields import FieldInfo
 
 from vaak.config.aliases import option_aliases
 from vaak.config.describe import in_words, resolved
-from vaak.config.experiment import aliases_of, defaults_of, experiment_type
+from vaak.config.experiment import aliases_of, defaults_of, experiment_type, sides_of
 from vaak.config.limits import without_effect
 from vaak.config.merge import merge_all
 from vaak.config.shape import SectionType, applies, item_of, section_of, types_reading
+from vaak.config.sides import Sides
 from vaak.config.tree import from_plain, to_plain
 from vaak.config.yaml_writer import entry_text
 
@@ -31,12 +33,12 @@ section that is off by default. Other names without a dot stand at the top level
 def all_options(task: str) -> str:
     """A YAML that loads, with every option; those that can't apply beside the defaults are commented out."""
     kind = experiment_type(task)
-    given = {"task": task, "name": "comprehensive_all_options", "run_dir": "runs/comprehensive_all_options"}
+    given = {"task": task, "name": "all_options", "run_dir": "runs/all_options"}
     layers = [{"model": {}, "data": {}}, defaults_of(task), given]
     tree, _ = merge_all([from_plain(layer) for layer in layers], kind)
     untouched = kind.model_validate(to_plain(tree))
     head = "".join(f"# {line}\n" for line in _HEAD.format(task=task).splitlines())
-    writer = _Writer(kind.model_json_schema(), dict(without_effect(untouched)), other_names(task))
+    writer = _Writer(kind.model_json_schema(), dict(without_effect(untouched)), other_names(task), sides_of(task))
     return head + "\n" + writer.section(kind, untouched)
 
 
@@ -53,16 +55,27 @@ def other_names(task: str) -> dict[str, list[str]]:
 class _Writer:
     """Writes sections with a comment above each option; ``unread`` has the options that do nothing by default."""
 
-    def __init__(self, schema: dict[str, Any], unread: dict[str, str], names: dict[str, list[str]]) -> None:
+    def __init__(
+        self, schema: dict[str, Any], unread: dict[str, str], names: dict[str, list[str]], sides: Sides
+    ) -> None:
         self.schema = schema
         self.unread = unread
         self.names = names
+        self.sides = sides
 
     def section(self, section: SectionType, values: BaseModel | None, path: str = "", indent: int = 0) -> str:
         """All options of a section, with its values, or else with the types' defaults."""
         names = [name for name in section.model_fields if path or name not in _LATER]
         options = [self._option(section, name, values, f"{path}.{name}".lstrip("."), indent) for name in names]
-        return ("" if path else "\n").join(options)
+        return ("" if path else "\n").join([*self._shared(path, indent), *options])
+
+    def _shared(self, path: str, indent: int) -> Iterator[str]:
+        """The section's sections that stand for others; they are empty, for what they hold is shown there."""
+        for section, targets in self.sides.shared.items():
+            parent, _, name = section.rpartition(".")
+            if parent == path:
+                words = f"Holds any option of {' and '.join(targets)}, for where the same file doesn't give it."
+                yield _comment(words, indent) + f"{' ' * indent}{name}: {{}}\n"
 
     def _option(self, section: SectionType, name: str, values: BaseModel | None, path: str, indent: int) -> str:
         field = section.model_fields[name]

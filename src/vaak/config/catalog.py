@@ -11,7 +11,9 @@ from typing import Any
 class Entry:
     """Where a task's classes are, as ``module:Name``, and by which keys a YAML without ``task:`` is known as its own.
 
-    ``config`` is a module that holds DEFAULTS (the task's own defaults, from its seed) and ALIASES (other spellings).
+    ``config`` is a module that holds DEFAULTS (the task's own defaults, from its seed), ALIASES (other spellings),
+    SHARED and SIDES (``vaak.config.sides``). ``recognised_by`` has keys, and ``key=value``; by those that it ``shares``
+    with other tasks it is meant where nothing tells of another.
     """
 
     task: str
@@ -19,6 +21,7 @@ class Entry:
     model: str
     data: str
     recognised_by: tuple[str, ...]
+    shares: tuple[str, ...] = ()
 
 
 TASKS: dict[str, Entry] = {
@@ -27,7 +30,24 @@ TASKS: dict[str, Entry] = {
         config="vaak.tasks.lm.config",
         model="LanguageModelConfig",
         data="LanguageModelDataConfig",
-        recognised_by=("data.corpus", "data.tokenizer", "model.preset"),
+        recognised_by=("model.preset", "model.model_type=decoder", "model.model_type=encoder", "data.minimal_pairs"),
+        shares=("data.corpus", "data.tokenizer"),
+    ),
+    "seq2seq": Entry(
+        task="vaak.tasks.seq2seq.task:Seq2SeqTask",
+        config="vaak.tasks.seq2seq.config",
+        model="Seq2SeqConfig",
+        data="Seq2SeqDataConfig",
+        recognised_by=(
+            "model.model_type=encoder_decoder",
+            "model.encoder",
+            "data.target_tokenizer",
+            "data.max_source_length",
+            "data.max_target_length",
+            "data.decoding",
+            "data.corpus.source_column",
+            "data.corpus.target_column",
+        ),
     ),
 }
 
@@ -73,5 +93,6 @@ def task_class(task: str) -> Any:
 
 
 def tasks_recognised(keys: set[str]) -> list[str]:
-    """The tasks that have one of these dotted keys as their own."""
-    return [name for name, entry in TASKS.items() if keys & set(entry.recognised_by)]
+    """The tasks that have one of these dotted keys as their own; if none has, those that share one."""
+    own = [name for name, entry in TASKS.items() if keys & set(entry.recognised_by)]
+    return own or [name for name, entry in TASKS.items() if keys & set(entry.shares)]

@@ -18,14 +18,15 @@ class Problem:
     message: str
 
     def __str__(self) -> str:
-        return ": ".join(str(part) for part in (self.place, self.key, self.message) if part)
+        key = (self.place.key if self.place else "") or self.key
+        return ": ".join(str(part) for part in (self.place, key, self.message) if part)
 
 
 class ConfigError(UserError):
     """All mistakes of a configuration, one line each: ``file:line: key: what was wrong``."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
-        self.problems = sorted(dict.fromkeys(problems), key=_reading_order)
+        self.problems = sorted({str(problem): problem for problem in problems}.values(), key=_reading_order)
         super().__init__("\n".join(map(str, self.problems)))
 
 

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar, cast
 
 from vaak.config.catalog import TASKS, load_name
 from vaak.config.section import Section, option
+from vaak.config.sides import Sides
 from vaak.config.training import TrainingConfig
 
 Model = TypeVar("Model")
@@ -75,3 +76,9 @@ def defaults_of(task: str) -> dict[str, Any]:
 def aliases_of(task: str) -> dict[str, str]:
     """The task's other spellings: dotted key → canonical dotted key."""
     return load_name(f"{TASKS[task].config}:ALIASES")
+
+
+def sides_of(task: str) -> Sides:
+    """The sections of the task's model that stand for others."""
+    config = TASKS[task].config
+    return Sides(load_name(f"{config}:SHARED"), load_name(f"{config}:SIDES"))

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from vaak.config.experiment import Experiment
+from vaak.config.stack_limits import options_unread, sharing_denied
 from vaak.config.training import TrainingConfig
 
-_NO_PERFORMER = "no layer of this model draws random features (Performer), so nothing is redrawn"
+_NO_PERFORMER = "no layer of this model draws random features (Performer)"
 
 
 def impossible(experiment: Experiment[Any, Any]) -> Iterator[tuple[str, str]]:
@@ -18,12 +19,14 @@ def impossible(experiment: Experiment[Any, Any]) -> Iterator[tuple[str, str]]:
         yield "datasets", f"audio datasets aren't built yet; the task {experiment.task} reads the section data"
     if experiment.global_config:
         yield "global_config", f"audio features aren't built yet; the task {experiment.task} reads the section data"
-    if "norm_reg" in training.loss.auxiliary:
-        yield "training.loss.auxiliary.norm_reg", "needs Performer layers, which aren't built yet; leave it out"
+    if "norm_reg" in training.loss.auxiliary and not _draws_features(experiment):
+        yield "training.loss.auxiliary.norm_reg", f"{_NO_PERFORMER}; it needs an attention_type linear or causal_linear"
     if training.distributed.backend == "nccl" and training.device in ("cpu", "mps"):
         yield "training.distributed.backend", f"nccl needs CUDA, and device is {training.device}; expected gloo or null"
-    if experiment.task == "lm" and training.batching.max_duration is not None:
+    if hasattr(experiment.data, "tokenizer") and training.batching.max_duration is not None:
         yield "training.batching.max_duration", "text has no duration in seconds; expected training.batching.max_tokens"
+    if experiment.task == "seq2seq" and training.batching.type == "packed":
+        yield "training.batching.type", "a row holds one source and its target, so none are packed; expected bucketed"
     yield from _impossible_curriculum(experiment)
     thresholds = training.memory.thresholds
     if thresholds is not None and list(thresholds) != sorted(set(thresholds)):
@@ -63,8 +66,12 @@ def without_effect(experiment: Experiment[Any, Any]) -> Iterator[tuple[str, str]
     training = experiment.training
     if experiment.task != "diarization":
         yield "training.eval_knobs", f"options of diarization; the task {experiment.task} does not read them"
-    yield "training.feature_redraw_interval", _NO_PERFORMER
-    yield "training.fixed_projection", _NO_PERFORMER
+    if not _draws_features(experiment):
+        yield "training.feature_redraw_interval", f"{_NO_PERFORMER}, so nothing is redrawn"
+        yield "training.fixed_projection", f"{_NO_PERFORMER}, so nothing is redrawn"
+    elif training.fixed_projection:
+        yield "training.feature_redraw_interval", "fixed_projection is true, so features are never redrawn"
+    yield from options_unread(experiment)
     if training.mixed_precision != "fp16":
         yield "training.amp_loss_scale", f"only fp16 scales the loss, and mixed_precision is {training.mixed_precision}"
     if training.max_steps is not None:
@@ -73,6 +80,15 @@ def without_effect(experiment: Experiment[Any, Any]) -> Iterator[tuple[str, str]
         reason = "num_workers is 0: the main process loads the data"
         yield "training.performance.prefetch_factor", reason
         yield "training.performance.persistent_workers", reason
+
+
+def _draws_features(experiment: Experiment[Any, Any]) -> bool:
+    return bool(getattr(experiment.model, "draws_features", False))
+
+
+def impossible_if_asked(experiment: Experiment[Any, Any]) -> Iterator[tuple[str, str]]:
+    """Dotted keys that are on by default where they can be, each with why it can't here: a mistake if it is given."""
+    yield from sharing_denied(experiment)
 
 
 def remarks(experiment: Experiment[Any, Any]) -> Iterator[tuple[str, str]]:

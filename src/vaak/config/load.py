@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,11 @@ from vaak.config.aliases import canonical, option_aliases
 from vaak.config.catalog import TASKS, tasks_recognised
 from vaak.config.components import did_you_mean
 from vaak.config.errors import ConfigError, Problem
-from vaak.config.experiment import Experiment, aliases_of, defaults_of, experiment_type
+from vaak.config.experiment import Experiment, aliases_of, defaults_of, experiment_type, sides_of
 from vaak.config.layers import read_layers
 from vaak.config.merge import fill_items, merge_all
+from vaak.config.shape import SectionType, annotation_of, section_of
+from vaak.config.sides import Sides, take_other_sides
 from vaak.config.tree import Node, Place, find, from_plain, split_key, to_plain, walk
 from vaak.config.validate import Validation, given_keys, options_of_other_types, settle_components
 
@@ -60,22 +62,22 @@ def _experiment_of(layers: list[Node], source: Path) -> Loaded:
     """The experiment of layers, the lowest first; ``source`` is the file that the run and its folder are named by."""
     problems = _not_built_yet(layers)
     task = _task_of(layers, source, problems)
-    aliases = aliases_of(task) if task else {}
-    tree, warnings = _merged(layers, task, aliases, problems)
+    tree, warnings = _merged(layers, task, problems)
     _name_run(tree, source)
     folder = source.parent
     kind = experiment_type(task)
     problems += settle_components(tree, kind, folder)
     problems += options_of_other_types(tree, kind)
-    validation = Validation(tree, kind, option_aliases(aliases))
+    validation = Validation(tree, kind, _other_names(task))
     experiment = validation.experiment()
     problems += validation.problems
     if experiment is not None and task is not None:
         problems += [_at(tree, key, reason) for key, reason in limits.impossible(experiment)]
+        problems += _of_those_given(limits.impossible_if_asked(experiment), tree)
     if problems or experiment is None:
         raise ConfigError(problems)
     given = given_keys(tree)
-    warnings += _warnings(experiment, tree, given)
+    warnings += _of_those_given((*limits.without_effect(experiment), *limits.remarks(experiment)), tree)
     return Loaded(experiment, list(dict.fromkeys(map(str, warnings))), given, folder)
 
 
@@ -97,7 +99,7 @@ def _task_of(layers: list[Node], source: Path, problems: list[Problem]) -> str |
         message = f"is {task!r}; expected one of the tasks built: {names}{hint}"
         problems.append(Problem(given[-1].place, "task", message))
         return None
-    found = tasks_recognised({".".join(path) for layer in layers for path, _ in walk(layer)})
+    found = tasks_recognised({key for layer in layers for path, node in walk(layer) for key in _telling(path, node)})
     if len(found) == 1:
         return found[0]
     what = f"fits {' and '.join(found)}" if found else "is not given and can't be told from the sections"
@@ -105,20 +107,38 @@ def _task_of(layers: list[Node], source: Path, problems: list[Problem]) -> str |
     return None
 
 
-def _merged(
-    layers: list[Node], task: str | None, aliases: Mapping[str, str], problems: list[Problem]
-) -> tuple[Node, list[Problem]]:
+def _telling(path: tuple[str, ...], node: Node) -> tuple[str, str]:
+    """What a task may be recognised by: a key, and a key with its value."""
+    key = ".".join(path)
+    return key, f"{key}={node.value}" if isinstance(node.value, str) else key
+
+
+def _other_names(task: str | None) -> list[str]:
+    """Every dotted key that is none of the types', but understood."""
+    aliases, sides = (aliases_of(task), sides_of(task)) if task else ({}, Sides())
+    return [*option_aliases(aliases), *sides.aliases(aliases), *sides.targets]
+
+
+def _merged(layers: list[Node], task: str | None, problems: list[Problem]) -> tuple[Node, list[Problem]]:
     """All layers over the task's defaults, under canonical names, and what was dropped on the way."""
     kind = experiment_type(task)
+    aliases, sides = (aliases_of(task), sides_of(task)) if task else ({}, Sides())
+    problems += take_other_sides(layers, sides, _default_model_type(kind))
     known = []
     for layer in layers:
-        tree, twice = canonical(layer, kind, aliases)
+        tree, twice = canonical(layer, kind, aliases, sides)
         known.append(tree)
         problems += twice
     defaults = {"task": task or "", "model": {}, "data": {}, **(defaults_of(task) if task else {})}
     tree, dropped = merge_all([from_plain(defaults), *known], kind)
     tree.value["task"].value = task or ""
     return fill_items(tree, kind), dropped
+
+
+def _default_model_type(kind: SectionType) -> str | None:
+    model = section_of(annotation_of(kind, "model"))
+    field = model.model_fields.get("model_type") if model else None
+    return field.default if field else None
 
 
 def _name_run(tree: Node, last_file: Path) -> None:
@@ -135,9 +155,9 @@ def _at(tree: Node, key: str, message: str) -> Problem:
     return Problem(places[0] if places else None, key, message)
 
 
-def _warnings(experiment: Experiment[Any, Any], tree: Node, given: set[str]) -> list[Problem]:
-    """What the user gave and what becomes of it."""
-    said = [*limits.without_effect(experiment), *limits.remarks(experiment)]
+def _of_those_given(said: Iterable[tuple[str, str]], tree: Node) -> list[Problem]:
+    """What is said of the keys that the user gave."""
+    given = given_keys(tree)
     return [_at(tree, key, reason) for key, reason in said if key in given and _asks(tree, key)]
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from vaak.config.experiment import aliases_of, experiment_type
+from vaak.config.describe import resolved
+from vaak.config.experiment import aliases_of, experiment_type, sides_of
 from vaak.config.shape import SectionType, annotation_of, bare_field, item_of, section_of
 
 
@@ -26,6 +27,7 @@ def json_schema(task: str) -> dict[str, Any]:
         bare = bare_field(sections[name]) if name in sections else None
         if bare:
             schema["$defs"][name] = {"anyOf": [definition, definition["properties"][bare]]}
+    _allow_sections(schema, task)
     _allow_aliases(schema, task)
     return schema
 
@@ -41,11 +43,29 @@ def _sections(section: SectionType) -> list[SectionType]:
     return [section, *below]
 
 
+def _allow_sections(schema: dict[str, Any], task: str) -> None:
+    """Sections that stand for others hold what those do."""
+    found = {
+        section: {key: option for target in targets for key, option in _properties_at(schema, target).items()}
+        for section, targets in sides_of(task).targets.items()
+    }
+    for section, options in found.items():
+        parent, _, key = section.rpartition(".")
+        words = f"Options of {' and '.join(sides_of(task).targets[section])}."
+        closed = {"type": "object", "properties": options, "additionalProperties": False}
+        _properties_at(schema, parent)[key] = {"description": words, **closed}
+
+
+def _properties_at(schema: dict[str, Any], key: str) -> dict[str, Any]:
+    return _properties(schema, key.split(".")) or {}
+
+
 def _allow_aliases(schema: dict[str, Any], task: str) -> None:
-    """Other spellings at the top level and in ``training:`` are right, though not suggested."""
+    """Other spellings, wherever they stand, are right, though not suggested."""
     from vaak.config.aliases import FLAT_SECTIONS, option_aliases
 
-    spellings = {**FLAT_SECTIONS, **option_aliases(aliases_of(task))}
+    aliases = aliases_of(task)
+    spellings = {**FLAT_SECTIONS, **option_aliases(aliases), **sides_of(task).aliases(aliases)}
     for alias, name in spellings.items():
         *parents, key = alias.split(".")
         properties = _properties(schema, parents)
@@ -58,9 +78,11 @@ def _properties(schema: dict[str, Any], path: list[str]) -> dict[str, Any] | Non
     here = schema
     for key in path:
         below = here["properties"].get(key)
-        if below is None or "$ref" not in below:
+        if below is None:
             return None
-        here = schema["$defs"][below["$ref"].rpartition("/")[2]]
+        here = resolved(below, schema)
         here = next((part for part in here.get("anyOf", ()) if "properties" in part), here)
+        if "properties" not in here:
+            return None
     properties: dict[str, Any] = here["properties"]
     return properties

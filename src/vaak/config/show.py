@@ -26,7 +26,8 @@ def resolved_values(experiment: Experiment[Any, Any]) -> dict[str, Any]:
     """What ``as_yaml`` writes, as values."""
     untouched = _defaults(experiment)
     values = _values(experiment, untouched)
-    unread = [key for key, _ in (*limits.without_effect(experiment), *limits.remarks(experiment))]
+    silent = (limits.without_effect, limits.remarks, limits.impossible_if_asked)
+    unread = [key for said in silent for key, _ in said(experiment)]
     for key in unread:
         _drop_default(values, untouched, key.split("."))
     for key in ("global_config", "datasets"):

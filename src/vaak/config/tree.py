@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 
 @dataclass(frozen=True)
 class Place:
-    """A line of a file, or the command line."""
+    """A line of a file, or the command line; ``key`` is what was written there, if that is not what it became."""
 
     file: str
     line: int | None = None
+    key: str = field(default="", compare=False)
 
     def __str__(self) -> str:
         return self.file if self.line is None else f"{self.file}:{self.line}"

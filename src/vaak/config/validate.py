@@ -6,7 +6,7 @@ import difflib
 import functools
 import json
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ _MOST_ROUNDS = 4
 class Validation:
     """Checks one tree against its type; ``aliases`` are known names for "did you mean"."""
 
-    def __init__(self, tree: Node, kind: type[Experiment[Any, Any]], aliases: Mapping[str, str]) -> None:
+    def __init__(self, tree: Node, kind: type[Experiment[Any, Any]], aliases: Collection[str]) -> None:
         self.tree = tree
         self.kind = kind
         self.aliases = aliases

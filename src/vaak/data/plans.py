@@ -90,6 +90,13 @@ def evaluation_plan(lengths: np.ndarray, batch_size: int) -> BatchPlan:
     return BatchPlan(order, None, starts_every(batch_size, len(order)))
 
 
+def largest_rows(config: TrainingConfig, longest: float) -> int:
+    """Rows of the largest microbatch there may be, where every example has the greatest length."""
+    budget, _ = _budget(config.batching)
+    bounded = config.batching.type == "bucketed" and budget is not None
+    return max(1, int(budget // longest)) if bounded and budget is not None else config.batch_size
+
+
 def _budget(batching: BatchingConfig) -> tuple[float | None, str]:
     """The padded budget of a batch and the option it comes from."""
     if batching.max_tokens is not None and batching.max_duration is not None:

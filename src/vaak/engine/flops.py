@@ -119,8 +119,13 @@ def work_of(trainer: Trainer, peak_tflops: float | None) -> Work | None:
         log.info("profiling: the next microbatch can't be run whole, so MFU is left out")
         return None
     flops, counts = counted
-    unit = next((unit for unit in UNITS if counts.get(unit)), max(counts, key=lambda unit: counts[unit]))
+    unit = main_unit(counts)
     return Work(unit, flops / counts[unit] / (peak * trainer.ranks.world_size))
+
+
+def main_unit(counts: dict[str, float]) -> str:
+    """The unit that operations are proportional to, of those that a batch counts."""
+    return next((unit for unit in UNITS if counts.get(unit)), max(counts, key=lambda unit: counts[unit]))
 
 
 def _count_on_next_microbatch(trainer: Trainer) -> tuple[int, dict[str, float]] | None:

@@ -126,6 +126,18 @@ def z_loss(outputs: Tensor, valid: Tensor, per: str = "token") -> Term:
     return Term(torch.where(valid, exact.logsumexp(-1).square(), 0.0).sum(), per)
 
 
+def losses_of_logits(
+    main: Loss, auxiliary: Iterable[str], logits: Tensor, targets: Tensor, per: str
+) -> dict[str, Term]:
+    """The main loss of logits (..., classes) for targets (...), -100 where there is none, and the auxiliary losses.
+
+    Auxiliary losses that aren't of logits are left to the task.
+    """
+    of_logits = [name for name in auxiliary if name in AUXILIARY]
+    terms = {name: AUXILIARY[name](logits, targets != IGNORED, per) for name in of_logits}
+    return {main.name: main(logits, targets, per=per), **terms}
+
+
 AUXILIARY: dict[str, Callable[..., Term]] = {"z_loss": z_loss}
 """Further losses on the logits (outputs, valid, per); a task may have others of its own."""
 

@@ -116,7 +116,7 @@ class Trainer:
         self.plateau = Plateau(config.scheduler, config.optimizer.lr) if config.scheduler.type == "plateau" else None
         self.precision = Precision(config.mixed_precision, self.ranks.device)
         self.loss_scale = LossScale(self.precision.name == "fp16", config.amp_loss_scale)
-        self.loss_weights = auxiliary_losses(config.loss)
+        self.loss_weights = auxiliary_losses(config.loss, getattr(self.task, "auxiliary_losses", ()))
         self.clip_norm, self.clip_value = config.gradient_clipping.norm, config.gradient_clipping.value
         self.redraw_interval = None if config.fixed_projection else config.feature_redraw_interval
 

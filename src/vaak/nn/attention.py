@@ -1,91 +1,127 @@
-"""Softmax attention in which several query heads share one head of keys and values.
+"""The attention layer: heads of queries, keys and values, what mixes them, and the way back to the stream.
 
-Sources: Vaswani et al. 2017, "Attention Is All You Need"; Ainslie et al. 2023, "GQA"; Henry et al. 2020, "Query-Key
-Normalization for Transformers" (here as RMSNorm per head, like Qwen3). Query, key and value keep matrices of their own:
-one fused product is no faster on a CPU (54 ms to 55 for 4,096 tokens of width 256), and Muon treats each as a matrix.
+Self-attention takes all three from the stream; cross-attention takes keys and values from a memory, an encoder's
+output. What mixes them is a kernel of its own: ``softmax_attention``, ``local_attention`` or ``linear_attention``.
+
+Source: Vaswani et al. 2017, "Attention Is All You Need", section 3.2.2; Henry et al. 2020, "Query-Key Normalization for
+Transformers" (here as RMSNorm per head, like Qwen3). Query, key and value keep matrices of their own: one fused product
+is no faster on a CPU, and Muon treats each as a matrix.
 """
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from vaak.nn.cache import LayerCache
-from vaak.nn.documents import causal_mask
+from vaak.nn.config import LINEAR, StackConfig
+from vaak.nn.linear_attention import linear_attention
+from vaak.nn.local_attention import local_attention
 from vaak.nn.norms import RMSNorm
+from vaak.nn.random_features import RandomFeatures
 from vaak.nn.rotary import Rotation, rotate
+from vaak.nn.sight import Sight
+from vaak.nn.softmax_attention import attend, attention_weights
+from vaak.nn.squared_norms import SquaredNorms
 
-LONGEST_EXPLICIT = 1024
 
+class Attention(nn.Module):
+    """One layer of attention of any type; with ``memory_width``, cross-attention to vectors of that width."""
 
-class GroupedQueryAttention(nn.Module):
-    """Self-attention with rotary positions; ``num_key_value_heads`` equal to ``num_heads`` is the plain one."""
-
-    def __init__(
-        self, width: int, num_heads: int, num_key_value_heads: int, *, dropout: float, norm_eps: float | None
-    ) -> None:
-        """``norm_eps`` None leaves queries and keys unnormalised."""
+    def __init__(self, config: StackConfig, attention_type: str, memory_width: int | None = None) -> None:
         super().__init__()
-        self.head_width = width // num_heads
-        self.dropout = dropout
-        self.query = nn.Linear(width, num_heads * self.head_width, bias=False)
-        self.key = nn.Linear(width, num_key_value_heads * self.head_width, bias=False)
-        self.value = nn.Linear(width, num_key_value_heads * self.head_width, bias=False)
-        self.output = nn.Linear(num_heads * self.head_width, width, bias=False)
-        self.query_norm = nn.Identity() if norm_eps is None else RMSNorm(self.head_width, norm_eps)
-        self.key_norm = nn.Identity() if norm_eps is None else RMSNorm(self.head_width, norm_eps)
+        width, head_width = config.d_model, config.head_width
+        num_key_heads = config.num_key_value_heads or config.num_heads
+        self.attention_type = attention_type
+        self.head_width = head_width
+        self.window = config.window
+        self.dropout = config.dropout if config.attention_dropout is None else config.attention_dropout
+        self.query = nn.Linear(width, config.num_heads * head_width, bias=config.bias)
+        self.key = nn.Linear(memory_width or width, num_key_heads * head_width, bias=config.bias)
+        self.value = nn.Linear(memory_width or width, num_key_heads * head_width, bias=config.bias)
+        self.output = nn.Linear(config.num_heads * head_width, width, bias=config.bias)
+        self.query_norm = RMSNorm(head_width, config.norm_eps) if config.qk_norm else nn.Identity()
+        self.key_norm = RMSNorm(head_width, config.norm_eps) if config.qk_norm else nn.Identity()
+        self.features = None
+        if attention_type in LINEAR:
+            self.features = RandomFeatures(
+                head_width, config.num_features, kernel=config.kernel_type, orthogonal=config.orthogonal_features
+            )
 
     def forward(
-        self, x: Tensor, rotation: Rotation, mask: Tensor | None, is_causal: bool, cache: LayerCache | None = None
+        self,
+        x: Tensor,
+        sight: Sight,
+        *,
+        rotation: Rotation | None = None,
+        memory: Tensor | None = None,
+        cache: LayerCache | None = None,
+        norms: tuple[SquaredNorms, SquaredNorms] | None = None,
     ) -> Tensor:
-        """Each token's mixture of the tokens it may see, ``(batch, time, width)``; see ``attend`` for the mask."""
-        query, key, value = (
-            projection(x).unflatten(-1, (-1, self.head_width)) for projection in (self.query, self.key, self.value)
-        )
-        query = rotate(self.query_norm(query), rotation).to(value.dtype).transpose(1, 2)
-        key = rotate(self.key_norm(key), rotation).to(value.dtype).transpose(1, 2)
-        value = value.transpose(1, 2)
-        if cache is not None:
-            key, value = cache.append(key, value)
-        dropout = self.dropout if self.training else 0.0
-        mixed = attend(query, key, value, mask=mask, is_causal=is_causal, dropout=dropout)
+        """Each token's mixture of what it may see, ``(batch, time, width)``.
+
+        ``memory`` ``(batch, memory time, memory_width)`` is what cross-attention looks at. ``norms`` tally the queries
+        and the keys that enter a feature map, for the places of ``x`` and of the memory.
+        """
+        query = self._turned(self.query, self.query_norm, x, rotation)
+        if memory is not None and cache is not None and cache.tensors:  # it was read with the first tokens
+            key, value = cache.tensors.get("keys", query), cache.tensors.get("values", query)
+        else:
+            source = x if memory is None else memory
+            key = self._turned(self.key, self.key_norm, source, rotation)
+            value = self._heads(self.value, source)
+        if norms is not None and self.features is not None:
+            norms[0].add(query)
+            norms[1].add(key)
+        mixed = self._mix(query, key, value, sight, cache, is_cross=memory is not None)
         return self.output(mixed.transpose(1, 2).flatten(2))
 
+    def weights(self, x: Tensor, memory: Tensor, sight: Sight) -> Tensor:
+        """How much of each place of ``memory`` each token takes, ``(batch, heads, query, key)``: to look at."""
+        query = self._turned(self.query, self.query_norm, x, None)
+        key = self._repeated(self._turned(self.key, self.key_norm, memory, None), query)
+        pairs = sight.of_pairs(query.shape[2], key.shape[2], query).pairs
+        if self.features is not None:
+            products = self.features(query) @ self.features(key).transpose(-1, -2)
+            seen = products if pairs is None else products * pairs
+            return seen / seen.sum(-1, keepdim=True)
+        return attention_weights(query, key, pairs, is_causal=False)
 
-def attend(
-    query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None, is_causal: bool, dropout: float
-) -> Tensor:
-    """``softmax(query · keyᵀ / sqrt(head_width)) · value``, ``(batch, heads, query, head_width)``.
+    def _mix(
+        self, query: Tensor, key: Tensor, value: Tensor, sight: Sight, cache: LayerCache | None, is_cross: bool
+    ) -> Tensor:
+        dropout = self.dropout if self.training else 0.0
+        if self.features is not None:
+            key, value = self._repeated(key, query), self._repeated(value, query)
+            return linear_attention(self.features, query, key, value, sight, cache)
+        if self.attention_type == "local":
+            key, value = self._repeated(key, query), self._repeated(value, query)
+            return local_attention(query, key, value, sight, window=self.window, dropout=dropout, cache=cache)
+        if cache is not None and is_cross:
+            cache.tensors.update(keys=key, values=value)
+        elif cache is not None:
+            key, value = cache.append(key, value)
+        is_causal = sight.causal and sight.pairs is None and query.shape[2] > 1
+        return attend(query, key, value, mask=sight.pairs, is_causal=is_causal, dropout=dropout)
 
-    ``mask`` ``(batch or 1, 1, query, key)`` is True where a query may see a key; ``is_causal`` in its place lets it see
-    itself and what is before. ``key`` and ``value`` may have fewer heads, each serving consecutive query heads.
-    """
-    low_precision_cpu = query.device.type == "cpu" and query.dtype is torch.bfloat16
-    explicitly = low_precision_cpu and query.shape[2] > 1 and key.shape[2] <= LONGEST_EXPLICIT
-    groups = query.shape[1] // key.shape[1]
-    if groups > 1 and (explicitly or mask is not None):  # on CUDA no fast kernel takes a mask and fewer key heads
-        key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
-        groups = 1
-    if explicitly:
-        return _attend_explicitly(query, key, value, mask, is_causal, dropout)
-    return F.scaled_dot_product_attention(
-        query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=is_causal, enable_gqa=groups > 1
-    )
+    def _heads(self, projection: nn.Module, x: Tensor) -> Tensor:
+        """A projection cut in heads, ``(batch, heads, time, head_width)``."""
+        return projection(x).unflatten(-1, (-1, self.head_width)).transpose(1, 2)
+
+    def _turned(self, projection: nn.Module, norm: nn.Module, x: Tensor, rotation: Rotation | None) -> Tensor:
+        """Heads of queries or keys: normalised, and turned to their positions."""
+        projected = projection(x)
+        heads = norm(projected.unflatten(-1, (-1, self.head_width)))
+        if rotation is not None:
+            heads = rotate(heads, rotation)
+        return heads.to(projected.dtype).transpose(1, 2)
+
+    @staticmethod
+    def _repeated(x: Tensor, query: Tensor) -> Tensor:
+        """Heads of keys or values, each as often as there are query heads that share it."""
+        groups = query.shape[1] // x.shape[1]
+        return x.repeat_interleave(groups, 1) if groups > 1 else x
 
 
-def _attend_explicitly(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool, dropout: float
-) -> Tensor:
-    """The formula as it stands: with bfloat16 on a CPU two to three times as fast as torch's kernel.
-
-    Forward and backward of 32 rows × 128 tokens × 4 heads of 64, one thread with AMX: 15 ms to 52, with dropout 29 to
-    52. It holds all weights at once, so long rows are left to the kernel.
-    """
-    scores = (query * query.shape[-1] ** -0.5) @ key.transpose(-1, -2)
-    if is_causal:
-        mask = causal_mask(query.shape[2], key.shape[2], query.device)
-    if mask is not None:
-        scores = scores + torch.zeros_like(mask, dtype=scores.dtype).masked_fill(~mask, float("-inf"))
-    weights = F.dropout(scores.softmax(-1, dtype=scores.dtype), dropout, training=dropout > 0)
-    return weights @ value
+def is_dense(attention_type: str) -> bool:
+    """Whether a type forms the scores of all pairs of tokens."""
+    return attention_type == "softmax"

@@ -14,6 +14,20 @@ FACTORS_END = 32
 LINEAR = ("linear", "causal_linear")
 """The attention types that never form a score for each pair of tokens."""
 
+STACK_ALIASES = {
+    "hidden_size": "d_model",
+    "hidden_dim": "d_model",
+    "num_hidden_layers": "num_layers",
+    "num_attention_heads": "num_heads",
+    "intermediate_size": "d_ff",
+    "hidden_dropout_prob": "dropout",
+    "dropout_prob": "dropout",
+    "attention_probs_dropout_prob": "attention_dropout",
+}
+"""Other spellings of a stack's options, in the section that they stand in."""
+
+SEES_LATER = "attention_type linear sees later tokens; a decoder takes causal_linear"
+
 
 class StackConfig(Section):
     """One stack of blocks: attention, feed-forward, norms and positions.
@@ -111,7 +125,23 @@ class DecoderConfig(StackConfig):
     @model_validator(mode="after")
     def _sees_no_later_token(self) -> DecoderConfig:
         if self.attention_type == "linear":
-            raise ValueError("attention_type linear sees later tokens; a decoder takes causal_linear")
+            raise ValueError(SEES_LATER)
+        return self
+
+
+class SingleStackConfig(StackConfig):
+    """One stack over tokens: a decoder scores the next token, an encoder the token at each place."""
+
+    model_type: Literal["decoder", "encoder"] = option(
+        "decoder: sees no later token; encoder: sees both sides.", "decoder"
+    )
+    name: str | None = option("A name for people; nothing depends on it.", None)
+    tie_embeddings: bool = option("Input and output embeddings are one matrix.", True)
+
+    @model_validator(mode="after")
+    def _a_decoder_sees_no_later_token(self) -> SingleStackConfig:
+        if self.model_type == "decoder" and self.attention_type == "linear":
+            raise ValueError(SEES_LATER)
         return self
 
 

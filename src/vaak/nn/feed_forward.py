@@ -1,12 +1,102 @@
-"""The gated feed-forward layer: one projection opens and closes the other's channels.
+"""The feed-forward layer: each token alone, widened, bent and narrowed again.
 
-Source: Shazeer 2020, "GLU Variants Improve Transformer" (SwiGLU). Without biases, as in Llama.
+    plain   down(activation(up(x)))             GELU, ReLU
+    gated   down(activation(gate(x)) · up(x))   SwiGLU, GEGLU: one projection opens and closes the other's channels
+
+Sources: Vaswani et al. 2017, "Attention Is All You Need" (ReLU); Hendrycks and Gimpel 2016, "Gaussian Error Linear
+Units (GELUs)", the exact form; Shazeer 2020, "GLU Variants Improve Transformer" (SwiGLU, GEGLU).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from vaak.nn.config import FACTORS_END
+
+Activation = Callable[[Tensor], Tensor]
+
+
+class FeedForward(nn.Module):
+    """``down(activation(up(x)))``."""
+
+    activation: Activation
+
+    def __init__(self, width: int, inner_width: int, bias: bool = False) -> None:
+        super().__init__()
+        self.up = nn.Linear(width, inner_width, bias=bias)
+        self.down = nn.Linear(inner_width, width, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shape kept: ``(batch, time, width)``."""
+        return self.down(self.activation(self.up(x)))
+
+
+class GatedFeedForward(nn.Module):
+    """``down(activation(gate(x)) · up(x))``."""
+
+    activation: Activation
+
+    def __init__(self, width: int, inner_width: int, bias: bool = False) -> None:
+        super().__init__()
+        self.gate = nn.Linear(width, inner_width, bias=bias)
+        self.up = nn.Linear(width, inner_width, bias=bias)
+        self.down = nn.Linear(inner_width, width, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shape kept: ``(batch, time, width)``."""
+        return self.down(self.activation(self.gate(x)) * self.up(x))
+
+
+class GELU(FeedForward):
+    """``down(gelu(up(x)))``."""
+
+    activation = staticmethod(F.gelu)
+
+
+class ReLU(FeedForward):
+    """``down(relu(up(x)))``."""
+
+    activation = staticmethod(F.relu)
+
+
+class SwiGLU(GatedFeedForward):
+    """``down(silu(gate(x)) · up(x))``."""
+
+    activation = staticmethod(F.silu)
+
+
+class GEGLU(GatedFeedForward):
+    """``down(gelu(gate(x)) · up(x))``."""
+
+    activation = staticmethod(F.gelu)
+
+
+FEED_FORWARDS: dict[str, type[FeedForward | GatedFeedForward]] = {
+    "gelu": GELU,
+    "relu": ReLU,
+    "swiglu": SwiGLU,
+    "geglu": GEGLU,
+}
+
+
+def make_feed_forward(feed_forward_type: str, width: int, inner_width: int, bias: bool) -> nn.Module:
+    """The layer that ``feed_forward_type`` names."""
+    return FEED_FORWARDS[feed_forward_type](width, inner_width, bias)
+
+
+def inner_width(d_model: int, d_ff: int | None, feed_forward_type: str) -> int:
+    """The width that ``d_ff`` means: itself, under 32 so many times ``d_model``, None what the layer is used to.
+
+    >>> inner_width(512, 2048, "gelu"), inner_width(512, 4, "gelu"), inner_width(512, None, "swiglu")
+    (2048, 2048, 1376)
+    """
+    if d_ff is None:
+        is_gated = issubclass(FEED_FORWARDS[feed_forward_type], GatedFeedForward)
+        return gated_width(d_model) if is_gated else 4 * d_model
+    return d_ff * d_model if d_ff < FACTORS_END else d_ff
 
 
 def gated_width(width: int, multiple_of: int = 32) -> int:
@@ -16,17 +106,3 @@ def gated_width(width: int, multiple_of: int = 32) -> int:
     1376
     """
     return -(-8 * width // (3 * multiple_of)) * multiple_of
-
-
-class SwiGLU(nn.Module):
-    """``down(silu(gate(x)) · up(x))``."""
-
-    def __init__(self, width: int, inner_width: int) -> None:
-        super().__init__()
-        self.gate = nn.Linear(width, inner_width, bias=False)
-        self.up = nn.Linear(width, inner_width, bias=False)
-        self.down = nn.Linear(inner_width, width, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Shape kept: ``(batch, time, width)``."""
-        return self.down(F.silu(self.gate(x)) * self.up(x))

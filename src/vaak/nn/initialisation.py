@@ -1,26 +1,51 @@
 """How weights begin: normal with a small deviation, and smaller where a layer adds to the residual stream.
 
-Every block adds two outputs to the stream; dividing their deviation by sqrt(2 · num_layers) keeps the stream's variance
-from growing with depth.
+    matrices, embeddings, learned positions, T5's numbers   normal, deviation 0.02
+    outputs into the residual stream                        normal, deviation 0.02 / sqrt(n) for n of them in a stack
+    kernels of convolutional positions                      normal, deviation 1 / sqrt(kernel size)
+    biases                                                  0
+    gains of norms                                          1, of ScaleNorm sqrt(width)
 
-Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners" (GPT-2), section 2.3.
+A stack of L blocks adds n = 2 · L outputs to the stream (attention and feed-forward), a decoder that looks at an
+encoder n = 3 · L. Dividing their deviation by sqrt(n) keeps the stream's variance from growing with depth. n is counted
+in the model, so the two sides of an encoder–decoder may differ in depth. The rule is the same wherever the norms stand:
+after the sum (post), small outputs keep each norm close to the identity, and gradients from vanishing; behind the layer
+(sandwich), the norm takes the factor out again.
+
+Sources: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners" (GPT-2), section 2.3; Zhang, Titov
+and Sennrich 2019, "Improving Deep Transformer with Depth-Scaled Initialization and Merged Attention" (post). Differs
+from the second: one factor for all blocks, not one that grows with each.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+
 from torch import nn
+
+from vaak.nn.convolutional_positions import ConvolutionalPositions
 
 DEVIATION = 0.02
 RESIDUAL_OUTPUTS = ("attention.output", "feed_forward.down")
 
 
-def initialise(model: nn.Module, num_layers: int) -> None:
-    """Draw every matrix and embedding anew, in the order of their names, from torch's default generator.
+def initialise(model: nn.Module) -> None:
+    """Draw every weight anew, in the order of the modules' names, from torch's default generator.
 
-    So the weights are a function of the seed that the generator was given. Gains of norms stay one.
+    So the weights are a function of the seed that the generator was given. Gains of norms stay as they are made.
     """
-    for name, module in sorted(model.named_modules()):
+    modules = sorted(model.named_modules())
+    num_outputs = Counter(_stack_of(name) for name, _ in modules if name.endswith(RESIDUAL_OUTPUTS))
+    for name, module in modules:
         if isinstance(module, nn.Linear | nn.Embedding):
-            is_residual = name.endswith(RESIDUAL_OUTPUTS)
-            deviation = DEVIATION / (2 * num_layers) ** 0.5 if is_residual else DEVIATION
-            nn.init.normal_(module.weight, std=deviation)
+            scale = num_outputs[_stack_of(name)] ** 0.5 if name.endswith(RESIDUAL_OUTPUTS) else 1.0
+            nn.init.normal_(module.weight, std=DEVIATION / scale)
+            if isinstance(module, nn.Linear) and module.bias is not None:
+                nn.init.zeros_(module.bias)
+        elif isinstance(module, ConvolutionalPositions):
+            module.reset_parameters()
+
+
+def _stack_of(name: str) -> str:
+    """The stack that a block's module is in: ``decoder.`` of ``decoder.blocks.3.cross_attention.output``."""
+    return name.rpartition("blocks.")[0]

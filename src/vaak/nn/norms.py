@@ -1,7 +1,13 @@
-"""Root-mean-square normalisation: a vector divided by its root mean square, times a learned gain.
+"""Normalisation of vectors: by mean and deviation, by root mean square, or by length.
 
-Source: Zhang and Sennrich 2019, "Root Mean Square Layer Normalization". Unlike layer normalisation it subtracts no
-mean and has no bias.
+    LayerNorm   (x - mean(x)) / sqrt(var(x) + eps) · weight + bias
+    RMSNorm     x / sqrt(mean(x²) + eps) · weight
+    ScaleNorm   x / max(|x|, eps) · scale              one learned number; every vector comes out as long
+
+All work in the higher precision of input and weights, so low-precision activations are normalised in float32.
+
+Sources: Ba, Kiros and Hinton 2016, "Layer Normalization"; Zhang and Sennrich 2019, "Root Mean Square Layer
+Normalization"; Nguyen and Salazar 2019, "Transformers without Tears: Improving the Normalization of Self-Attention".
 """
 
 from __future__ import annotations
@@ -11,8 +17,24 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 
+class LayerNorm(nn.Module):
+    """``(x - mean(x)) / sqrt(var(x) + eps) · weight + bias`` over the last dimension."""
+
+    def __init__(self, width: int, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.bias = nn.Parameter(torch.zeros(width))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shape kept: ``(..., width)``."""
+        precise = x.to(torch.promote_types(x.dtype, self.weight.dtype))
+        weight, bias = self.weight.to(precise.dtype), self.bias.to(precise.dtype)
+        return F.layer_norm(precise, weight.shape, weight, bias, self.eps)
+
+
 class RMSNorm(nn.Module):
-    """``x / sqrt(mean(x²) + eps) · weight`` over the last dimension, in the higher of both precisions."""
+    """``x / sqrt(mean(x²) + eps) · weight`` over the last dimension: no mean is subtracted, and there is no bias."""
 
     def __init__(self, width: int, eps: float = 1e-5) -> None:
         super().__init__()
@@ -23,3 +45,29 @@ class RMSNorm(nn.Module):
         """Shape kept: ``(..., width)``."""
         precise = x.to(torch.promote_types(x.dtype, self.weight.dtype))
         return F.rms_norm(precise, self.weight.shape, self.weight.to(precise.dtype), self.eps)
+
+
+class ScaleNorm(nn.Module):
+    """``x / max(|x|, eps) · scale`` over the last dimension; ``scale`` begins as sqrt(width), so coordinates as one."""
+
+    def __init__(self, width: int, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.full((1,), width**0.5))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shape kept: ``(..., width)``."""
+        precise = x.to(torch.promote_types(x.dtype, self.scale.dtype))
+        return F.normalize(precise, dim=-1, eps=self.eps) * self.scale.to(precise.dtype)
+
+
+NORMS: dict[str, type[LayerNorm | RMSNorm | ScaleNorm]] = {
+    "layernorm": LayerNorm,
+    "rmsnorm": RMSNorm,
+    "scalenorm": ScaleNorm,
+}
+
+
+def make_norm(norm_type: str, width: int, eps: float) -> nn.Module:
+    """The normalisation of vectors of ``width`` that ``norm_type`` names."""
+    return NORMS[norm_type](width, eps)

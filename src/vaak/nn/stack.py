@@ -1,79 +1,48 @@
-"""Pre-norm transformer blocks, one on another, with a last normalisation.
+"""Transformer blocks, one on another, with the positions beneath them and, before its end, a last normalisation.
 
-Sources: Xiong et al. 2020, "On Layer Normalization in the Transformer Architecture" (pre-norm); Touvron et al. 2023,
-"LLaMA" (RMSNorm, rotary positions and SwiGLU together).
+The options say which blocks (``vaak.nn.config``); the defaults are Llama's. Source: Touvron et al. 2023, "LLaMA"
+(pre-norm, RMSNorm, rotary positions and SwiGLU together).
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from vaak.nn.attention import GroupedQueryAttention
-from vaak.nn.cache import KeyValueCache, LayerCache
-from vaak.nn.documents import attention_mask, causal_mask, positions_in_documents
-from vaak.nn.feed_forward import SwiGLU
-from vaak.nn.norms import RMSNorm
-from vaak.nn.rotary import Rotation, rotation
-
-
-@dataclass(frozen=True)
-class StackShape:
-    """The sizes and options of a stack; ``causal`` False lets every token see its whole document."""
-
-    width: int
-    num_layers: int
-    num_heads: int
-    num_key_value_heads: int
-    feed_forward_width: int
-    dropout: float = 0.0
-    attention_dropout: float = 0.0
-    qk_norm: bool = False
-    rope_theta: float = 10000.0
-    norm_eps: float = 1e-5
-    causal: bool = True
-
-
-class Block(nn.Module):
-    """``x + attention(norm(x))``, then ``x + feed_forward(norm(x))``, with dropout on what is added."""
-
-    def __init__(self, shape: StackShape) -> None:
-        super().__init__()
-        self.attention_norm = RMSNorm(shape.width, shape.norm_eps)
-        self.attention = GroupedQueryAttention(
-            shape.width,
-            shape.num_heads,
-            shape.num_key_value_heads,
-            dropout=shape.attention_dropout,
-            norm_eps=shape.norm_eps if shape.qk_norm else None,
-        )
-        self.feed_forward_norm = RMSNorm(shape.width, shape.norm_eps)
-        self.feed_forward = SwiGLU(shape.width, shape.feed_forward_width)
-        self.dropout = nn.Dropout(shape.dropout)
-
-    def forward(
-        self, x: Tensor, rotation: Rotation, mask: Tensor | None, is_causal: bool, cache: LayerCache | None = None
-    ) -> Tensor:
-        """Shape kept: ``(batch, time, width)``."""
-        x = x + self.dropout(self.attention(self.attention_norm(x), rotation, mask, is_causal, cache))
-        return x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
+from vaak.nn.attention import is_dense
+from vaak.nn.block import Block, Surroundings
+from vaak.nn.cache import StackCache
+from vaak.nn.config import DecoderConfig, StackConfig
+from vaak.nn.documents import positions_in_documents
+from vaak.nn.norms import make_norm
+from vaak.nn.positions import Positions
+from vaak.nn.sight import Sight
+from vaak.nn.squared_norms import SquaredNorms
 
 
 class TransformerStack(nn.Module):
-    """The blocks and the last normalisation.
+    """The blocks and the last normalisation (which post-norm blocks don't need).
+
+    ``causal`` hides later tokens from earlier ones, as causal linear attention always does. With ``memory_width`` each
+    block looks at an encoder's output of that width. ``max_length`` is needed by learned positions.
 
     ``gradient_checkpointing = True`` keeps only the blocks' inputs in training and computes the rest again in the
     backward pass, with the same dropout (Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost").
     """
 
-    def __init__(self, shape: StackShape) -> None:
+    def __init__(
+        self, config: StackConfig, *, causal: bool, memory_width: int | None = None, max_length: int | None = None
+    ) -> None:
         super().__init__()
-        self.shape = shape
-        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.num_layers))
-        self.norm = RMSNorm(shape.width, shape.norm_eps)
+        self.config = config
+        self.causal = causal or config.attention_type == "causal_linear"
+        self.cross_type = config.cross_type if isinstance(config, DecoderConfig) else "softmax"
+        self.positions = Positions(config, causal=self.causal, max_length=max_length)
+        self.blocks = nn.ModuleList(Block(config, memory_width, self.cross_type) for _ in range(config.num_layers))
+        self.norm: nn.Module = nn.Identity()
+        if config.norm_placement != "post":
+            self.norm = make_norm(config.norm_type, config.d_model, config.norm_eps)
         self.gradient_checkpointing = False
 
     def forward(
@@ -81,30 +50,65 @@ class TransformerStack(nn.Module):
         x: Tensor,
         *,
         documents: Tensor | None = None,
+        mask: Tensor | None = None,
         positions: Tensor | None = None,
-        cache: KeyValueCache | None = None,
+        cache: StackCache | None = None,
+        memory: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        norms: tuple[SquaredNorms, SquaredNorms] | None = None,
     ) -> Tensor:
-        """Shape kept: ``(batch, time, width)``; see ``LanguageModel.forward`` for the arguments."""
-        assert cache is None or self.shape.causal, "only a causal stack can go on from a cache"
-        mask, default_positions = self._sight(x, documents, cache)
-        is_causal = self.shape.causal and mask is None and x.shape[1] > 1
-        positions = default_positions if positions is None else positions
-        turn = rotation(positions, self.shape.width // self.shape.num_heads, self.shape.rope_theta)
+        """Shape kept: ``(batch, time, width)``.
+
+        ``documents`` and ``positions`` are ``(batch, time)``. ``documents`` numbers the document of each token, −1
+        where it is padding: tokens see only their own document, and positions restart with each. Without it a row is
+        one document, padded on the right where ``mask`` ``(batch, time)`` is False; a causal stack needs none, for no
+        token sees what comes after it. ``positions`` replaces the positions computed so. A causal stack with ``cache``
+        goes on behind the tokens already read; ``documents`` then holds the new tokens' only.
+
+        ``memory`` ``(batch, memory time, memory_width)`` is what cross-attention looks at, where ``memory_mask``
+        ``(batch, memory time)`` is True. ``norms`` tally what enters feature maps, of these places and of the memory's.
+        """
+        assert cache is None or self.causal, "only a causal stack can go on from a cache"
+        sight, own_positions = self._sight(x, documents, mask, cache)
+        positions = own_positions if positions is None else positions
+        padding = sight.key_documents if documents is None else documents
+        x = self.positions.add(x, positions, padding, None if cache is None else cache.positions)
+        own_norms, memory_norms = norms or (None, None)
+        around = Surroundings(
+            sight, self.positions.rotation(positions), memory, _memory_sight(memory_mask), own_norms, memory_norms
+        )
         recompute = self.gradient_checkpointing and self.training and torch.is_grad_enabled()
         for layer, block in enumerate(self.blocks):
             if recompute:
-                x = checkpoint(block, x, turn, mask, is_causal, use_reentrant=False)
+                x = checkpoint(block, x, around, use_reentrant=False)
+            elif cache is None:
+                x = block(x, around)
             else:
-                x = block(x, turn, mask, is_causal, None if cache is None else cache.layers[layer])
+                x = block(x, around, cache.self_attention[layer], cache.cross_attention[layer])
+        if cache is not None:
+            cache.length += positions.shape[1]
         return self.norm(x)
 
-    def _sight(self, x: Tensor, documents: Tensor | None, cache: KeyValueCache | None) -> tuple[Tensor | None, Tensor]:
-        """The mask, None where ``is_causal`` says it all or every key is visible, and the positions of the tokens."""
+    def _sight(
+        self, x: Tensor, documents: Tensor | None, mask: Tensor | None, cache: StackCache | None
+    ) -> tuple[Sight, Tensor]:
+        """What each token sees, and the positions of the tokens."""
         time, past = x.shape[1], 0 if cache is None else cache.length
         if documents is None:
-            needs_mask = past > 0 and time > 1
-            mask = causal_mask(time, past + time, x.device)[None, None] if needs_mask else None
-            return mask, torch.arange(past, past + time, device=x.device)[None]
-        key_documents = documents if cache is None else cache.append_documents(documents)
-        mask = attention_mask(documents, key_documents, self.shape.causal)
-        return mask, positions_in_documents(key_documents)[:, -time:]
+            key_documents = None if mask is None or self.causal else torch.where(mask, 0, -1)
+            positions = torch.arange(past, past + time, device=x.device)[None]
+        else:
+            key_documents = documents if cache is None else cache.append_documents(documents)
+            positions = positions_in_documents(key_documents)[:, -time:]
+        sight = Sight(self.causal, documents, key_documents, self.positions.bias)
+        if is_dense(self.config.attention_type):
+            sight = sight.of_pairs(time, past + time, x)
+        return sight, positions
+
+
+def _memory_sight(mask: Tensor | None) -> Sight:
+    """What cross-attention sees: every real place of the memory."""
+    if mask is None:
+        return Sight(causal=False)
+    documents = torch.where(mask, 0, -1)
+    return Sight(causal=False, key_documents=documents, pairs=mask[:, None, None, :])

@@ -17,13 +17,16 @@ from vaak.core.errors import UserError
 from vaak.core.task import Task
 from vaak.engine.checkpoint import load_checkpoint, load_weights, resolve_checkpoint
 from vaak.engine.launcher import precision_from_launcher, warn_of_what_a_device_lacks
+from vaak.engine.memory import read_memory
 from vaak.engine.ranks import Ranks, start_ranks
 from vaak.engine.records import read_records
 from vaak.engine.trainer import Trainer
 from vaak.engine.writer import remove_leftovers
 from vaak.runs.directory import holds_a_run, make_directory, the_only_writer, write_status
+from vaak.runs.doctor.finding import size
 from vaak.runs.environment import environment
 from vaak.runs.logs import logging_to
+from vaak.runs.memory_forecast import at_rest
 from vaak.runs.user_code import config_of_run
 from vaak.runs.watchers import callbacks_of
 
@@ -115,6 +118,11 @@ def _begin(trainer: Trainer) -> None:
         parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
         where = f"{trainer.ranks.device}, {trainer.ranks.world_size} process(es), precision {trainer.precision.name}"
         log.info("%s: %s parameters on %s", trainer.directory, f"{parameters:,}", where)
+        log.info(
+            "weights, gradients and optimizer will take %s of %s; what a batch needs comes on top (vaak model show)",
+            size(at_rest(trainer.model, trainer.config).total),
+            size(read_memory(trainer.ranks.device).limit),
+        )
         log.info(
             "steps %d to %d, %d an epoch; padding is %.1f %% of a batch",
             trainer.position.step,

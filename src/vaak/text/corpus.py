@@ -28,7 +28,23 @@ from vaak.text.statistics import SplitStatistics
 SPLITS = ("train", "valid", "test")
 
 
-class CorpusOptions(ReadingOptions, Protocol):
+class SplittingOptions(Protocol):
+    """How what comes from one source is split in three."""
+
+    @property
+    def train_fraction(self) -> float: ...
+    @property
+    def valid_fraction(self) -> float: ...
+
+
+class GrammarOptions(SplittingOptions, Protocol):
+    """How many sentences a grammar makes, and how they are split."""
+
+    @property
+    def num_sentences(self) -> int: ...
+
+
+class CorpusOptions(ReadingOptions, GrammarOptions, Protocol):
     """Where the text comes from and how it is split; the language model's ``corpus:`` section is one."""
 
     @property
@@ -42,13 +58,7 @@ class CorpusOptions(ReadingOptions, Protocol):
     @property
     def subset(self) -> str | None: ...
     @property
-    def num_sentences(self) -> int: ...
-    @property
     def deduplicate(self) -> bool: ...
-    @property
-    def train_fraction(self) -> float: ...
-    @property
-    def valid_fraction(self) -> float: ...
 
 
 class Splits(dict[str, list[str]]):
@@ -70,7 +80,7 @@ class CorpusBuilder:
         """
         self.options = options
         self._source = _open_source(options, seed)
-        self._ranges = _split_ranges(self._source.given, options)
+        self._ranges = split_ranges(self._source.given, options)
         self._statistics: dict[str, SplitStatistics] = {}
 
     @property
@@ -130,8 +140,8 @@ class CorpusBuilder:
         seen: set[int] = set()
         for document in self._source.read("train"):
             text = normalise(document.text)
-            digest = _digest(text)
-            if not low <= _fraction(digest) < high:
+            digest = digest_of(text)
+            if not low <= fraction_of(digest) < high:
                 continue
             counts.replaced_bytes += document.replaced_bytes
             if not self._is_document(text):
@@ -148,7 +158,7 @@ class CorpusBuilder:
     def _held_out(self) -> set[int]:
         """Digests of the given evaluation documents."""
         given = [split for split in self._source.given if split != "train"]
-        return {_digest(normalise(document.text)) for split in given for document in self._source.read(split)}
+        return {digest_of(normalise(document.text)) for split in given for document in self._source.read(split)}
 
     def _is_document(self, text: str) -> bool:
         """Blank lines and cells are none; of a file taken whole, every newline counts."""
@@ -215,9 +225,7 @@ class GrammarSource:
     source_files: list[Path] = []  # noqa: RUF012 - never changed
 
     def __init__(self, options: CorpusOptions, seed: int):
-        valid = round(options.num_sentences * options.valid_fraction)
-        train = round(options.num_sentences * options.train_fraction)
-        self.counts = {"train": train, "valid": valid, "test": max(options.num_sentences - train - valid, 0)}
+        self.counts = sentences_of_splits(options)
         self.seed = seed
         self._made: dict[str, list[Document]] = {}
 
@@ -232,6 +240,13 @@ class GrammarSource:
         return f"the grammar's {self.counts[split]} sentences"
 
 
+def sentences_of_splits(options: GrammarOptions) -> dict[str, int]:
+    """How many of a grammar's sentences each split gets."""
+    valid = round(options.num_sentences * options.valid_fraction)
+    train = round(options.num_sentences * options.train_fraction)
+    return {"train": train, "valid": valid, "test": max(options.num_sentences - train - valid, 0)}
+
+
 def _open_source(options: CorpusOptions, seed: int) -> Source:
     if options.type == "grammar":
         return GrammarSource(options, seed)
@@ -240,7 +255,7 @@ def _open_source(options: CorpusOptions, seed: int) -> Source:
     return FileSource(options)
 
 
-def _split_ranges(given: tuple[str, ...], options: CorpusOptions) -> dict[str, tuple[float, float]]:
+def split_ranges(given: tuple[str, ...], options: SplittingOptions) -> dict[str, tuple[float, float]]:
     """The hashes, in [0, 1), of each split that comes from the training source; train alone is cut in three.
 
     Where only test is given, valid is cut from train; where valid is given, nothing is.
@@ -258,10 +273,11 @@ def _split_ranges(given: tuple[str, ...], options: CorpusOptions) -> dict[str, t
     return ranges | ({"test": (end_of_valid, 1.0)} if end_of_valid < 1 - 1e-9 else {})
 
 
-def _fraction(digest: int) -> float:
+def fraction_of(digest: int) -> float:
     """The digest's place in [0, 1): its first 53 bits, since a float can't hold all 64 and would round up to 1."""
     return (digest >> 11) / 2**53
 
 
-def _digest(text: str) -> int:
+def digest_of(text: str) -> int:
+    """64 bits that stand for a text, the same in every process."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")

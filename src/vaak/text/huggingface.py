@@ -21,20 +21,11 @@ class HuggingFaceSource:
 
         Raises UserError when it can't be had, DataError when it has no split of a known name or no ``text_column``.
         """
-        if not name:
-            raise UserError("corpus.name: give the name of a dataset on the Hugging Face Hub, or a folder")
-        self.name = name
+        self.splits, self.lacks_train = load_splits(name, subset)
+        self.name = str(name)
         self.text_column = text_column
-        there = _load(name, subset)
-        names = {
-            ours: [theirs for theirs in candidates if theirs in there] for ours, candidates in _SPLIT_NAMES.items()
-        }
-        self.splits = {ours: there[found[0]] for ours, found in names.items() if found}
         self.given = tuple(self.splits)
-        self.source_files = sorted(path for path in Path(name).rglob("*") if path.is_file())
-        self.lacks_train = f"dataset {name}: there is no train split; there are {', '.join(map(str, there))}"
-        if not self.splits:
-            raise DataError(self.lacks_train)
+        self.source_files = files_of(self.name)
         for split in self.splits.values():
             if text_column not in split.column_names:
                 raise missing_column(f"dataset {name}", text_column, split.column_names)
@@ -50,6 +41,27 @@ class HuggingFaceSource:
 
     def describe(self, split: str) -> str:
         return f"dataset {self.name}, {split}"
+
+
+def load_splits(name: str | None, subset: str | None) -> tuple[dict[str, Any], str]:
+    """A dataset's splits by our names, and what to say to who wants training data where there are none.
+
+    Raises UserError when it can't be had, DataError when it has no split of a known name.
+    """
+    if not name:
+        raise UserError("corpus.name: give the name of a dataset on the Hugging Face Hub, or a folder")
+    there = _load(name, subset)
+    names = {ours: [theirs for theirs in candidates if theirs in there] for ours, candidates in _SPLIT_NAMES.items()}
+    splits = {ours: there[found[0]] for ours, found in names.items() if found}
+    lacks_train = f"dataset {name}: there is no train split; there are {', '.join(map(str, there))}"
+    if not splits:
+        raise DataError(lacks_train)
+    return splits, lacks_train
+
+
+def files_of(name: str) -> list[Path]:
+    """The files of a dataset in a folder; of one on the Hub none."""
+    return sorted(path for path in Path(name).rglob("*") if path.is_file()) if name else []
 
 
 def _load(name: str, subset: str | None) -> dict[Any, Any]:

@@ -10,6 +10,7 @@ parquet   Parquet                  the column ``text_column``
 from __future__ import annotations
 
 import csv
+import difflib
 import glob
 import json
 import re
@@ -25,7 +26,14 @@ _ESCAPED_BYTES = re.compile("[\udc80-\udcff]")
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
-class ReadingOptions(Protocol):
+class BytesOptions(Protocol):
+    """How bytes become text."""
+
+    @property
+    def on_invalid_utf8(self) -> str: ...
+
+
+class ReadingOptions(BytesOptions, Protocol):
     """How files become documents."""
 
     @property
@@ -34,8 +42,6 @@ class ReadingOptions(Protocol):
     def text_column(self) -> str: ...
     @property
     def document(self) -> str: ...
-    @property
-    def on_invalid_utf8(self) -> str: ...
 
 
 class Document(NamedTuple):
@@ -43,6 +49,14 @@ class Document(NamedTuple):
 
     text: str
     replaced_bytes: int = 0
+
+
+class Entry(NamedTuple):
+    """A value of a JSON file, where it stands, and how many bytes since the entry before were no UTF-8."""
+
+    value: Any
+    where: str
+    replaced_bytes: int
 
 
 def read_documents(paths: Iterable[Path], options: ReadingOptions) -> Iterator[Document]:
@@ -80,18 +94,24 @@ def find_files(patterns: Iterable[str], option: str) -> list[Path]:
 
 
 def _read_text(path: Path, options: ReadingOptions) -> Iterator[Document]:
-    pieces: Callable[[Path], Iterator[_Piece]] = {"line": _lines, "paragraph": _paragraphs, "file": _whole}[
+    pieces: Callable[[Path], Iterator[Piece]] = {"line": file_lines, "paragraph": _paragraphs, "file": _whole}[
         options.document
     ]
     for piece in pieces(path):
-        yield _decoded(piece, path, options)
+        yield decoded(piece, path, options)
 
 
 def _read_json(path: Path, options: ReadingOptions) -> Iterator[Document]:
+    for value, where, replaced in json_entries(path, options):
+        yield checked(_text_of(value, where, options), replaced, where, options)
+
+
+def json_entries(path: Path, options: BytesOptions) -> Iterator[Entry]:
+    """The values of a JSON list, or of JSON lines; blank lines are none."""
     with open(path, "rb") as file:
         is_list = file.read(4096).removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"["
-    for piece in _whole(path) if is_list else _lines(path):
-        content, replaced = _decoded(piece, path, options)
+    for piece in _whole(path) if is_list else file_lines(path):
+        content, replaced = decoded(piece, path, options)
         content = content.removeprefix("\ufeff")
         if not content.strip():
             continue
@@ -102,7 +122,7 @@ def _read_json(path: Path, options: ReadingOptions) -> Iterator[Document]:
             raise DataError(f"{path}:{line}: this is no JSON: {error.msg} at column {error.colno}") from error
         for number, entry in enumerate(value) if is_list else ((None, value),):
             where = f"{path}:{piece.line}" if number is None else f"{path}: entry {number}"
-            yield _checked(_text_of(entry, where, options), replaced, where, options)
+            yield Entry(entry, where, replaced)
             replaced = 0
 
 
@@ -112,8 +132,8 @@ def _read_csv(path: Path, options: ReadingOptions) -> Iterator[Document]:
 
     def lines() -> Iterator[str]:
         nonlocal replaced
-        for piece in _lines(path):
-            content, bad = _decoded(piece, path, options)
+        for piece in file_lines(path):
+            content, bad = decoded(piece, path, options)
             replaced += bad
             yield content.removeprefix("\ufeff") + "\n"
 
@@ -144,7 +164,7 @@ def _read_parquet(path: Path, options: ReadingOptions) -> Iterator[Document]:
             for batch in file.iter_batches(batch_size=1024, columns=[options.text_column]):
                 for value in batch.column(0).to_pylist():
                     where = f"{path}: row {row}"
-                    yield _checked(_text_of(value, where, options), 0, where, options)
+                    yield checked(_text_of(value, where, options), 0, where, options)
                     row += 1
     except (pyarrow.ArrowException, UnicodeDecodeError) as error:
         raise DataError(f"{path}: this is no Parquet file that can be read: {error}") from error
@@ -158,7 +178,7 @@ _READERS: dict[str, Callable[[Path, ReadingOptions], Iterator[Document]]] = {
 }
 
 
-class _Piece(NamedTuple):
+class Piece(NamedTuple):
     """Bytes of a file, and the line and the byte at which they begin."""
 
     content: bytes
@@ -166,19 +186,19 @@ class _Piece(NamedTuple):
     offset: int
 
 
-def _lines(path: Path) -> Iterator[_Piece]:
+def file_lines(path: Path) -> Iterator[Piece]:
     r"""Each line without its end; only ``\n`` ends one, so that U+2028 and form feeds stay text."""
     offset = 0
     with open(path, "rb") as file:
         for number, line in enumerate(file, start=1):
-            yield _Piece(line.rstrip(b"\r\n"), number, offset)
+            yield Piece(line.rstrip(b"\r\n"), number, offset)
             offset += len(line)
 
 
-def _paragraphs(path: Path) -> Iterator[_Piece]:
+def _paragraphs(path: Path) -> Iterator[Piece]:
     """Lines up to a blank one, joined."""
-    lines: list[_Piece] = []
-    for line in _lines(path):
+    lines: list[Piece] = []
+    for line in file_lines(path):
         if line.content.strip():
             lines.append(line)
         elif lines:
@@ -188,15 +208,15 @@ def _paragraphs(path: Path) -> Iterator[_Piece]:
         yield _joined(lines)
 
 
-def _joined(lines: list[_Piece]) -> _Piece:
+def _joined(lines: list[Piece]) -> Piece:
     return lines[0]._replace(content=b"\n".join(line.content for line in lines))
 
 
-def _whole(path: Path) -> Iterator[_Piece]:
-    yield _Piece(path.read_bytes(), 1, 0)
+def _whole(path: Path) -> Iterator[Piece]:
+    yield Piece(path.read_bytes(), 1, 0)
 
 
-def _decoded(piece: _Piece, path: Path, options: ReadingOptions) -> Document:
+def decoded(piece: Piece, path: Path, options: BytesOptions) -> Document:
     """The piece's text; bytes that are no UTF-8 are an error that says where they are, or U+FFFD, each one."""
     try:
         return Document(piece.content.decode("utf-8"))
@@ -210,7 +230,7 @@ def _decoded(piece: _Piece, path: Path, options: ReadingOptions) -> Document:
     return Document(*_ESCAPED_BYTES.subn(REPLACEMENT, piece.content.decode("utf-8", "surrogateescape")))
 
 
-def _checked(text: str, replaced: int, where: str, options: ReadingOptions) -> Document:
+def checked(text: str, replaced: int, where: str, options: BytesOptions) -> Document:
     r"""The document, unless JSON wrote half a character in it (``\ud800``), which is no UTF-8 either."""
     text, halves = _SURROGATES.subn(REPLACEMENT, text)
     if halves and options.on_invalid_utf8 == "fail":
@@ -239,7 +259,9 @@ def _column(names: list[str], where: str, options: ReadingOptions) -> int:
     return names.index(options.text_column)
 
 
-def missing_column(where: str, column: str, names: Iterable[str]) -> DataError:
-    """The error that lists the columns there are."""
-    there = ", ".join(map(str, names)) or "none"
-    return DataError(f"{where}: there is no column {column!r}; the columns are: {there} (set text_column)")
+def missing_column(where: str, column: str, names: Iterable[str], option: str = "text_column") -> DataError:
+    """The error that lists the columns there are, and the one that may have been meant."""
+    names = [str(name) for name in names]
+    close = difflib.get_close_matches(column, names, n=1)
+    hint = f"set {option}; did you mean {close[0]!r}?" if close else f"set {option}"
+    return DataError(f"{where}: there is no column {column!r}; the columns are: {', '.join(names) or 'none'} ({hint})")

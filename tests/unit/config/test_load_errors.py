@@ -119,7 +119,7 @@ def test_one_wrong_section(mistakes, text, expected):
         ("optimizer: {momentum: 0.9}",
          "f.yml:3: training.optimizer.momentum: is read by the type sgd, muon only, and the type here is adamw"),
         ("scheduler:\n  type: constant\n  min_lr: 0.1", "f.yml:5: training.scheduler.min_lr: is read by the"),
-        ("loss: {auxiliary: {norm_reg: 0.1}}", "f.yml:3: training.loss.auxiliary.norm_reg: needs Performer layers"),
+        ("loss: {auxiliary: {norm_reg: 0.1}}", "f.yml:3: training.loss.auxiliary.norm_reg: no layer of this model"),
         ("memory: {thresholds: [0.9, 0.5, 0.6]}", "f.yml:3: training.memory.thresholds: [0.9, 0.5, 0.6] do not rise"),
         ("device: cpu\ndistributed: {backend: nccl}", "f.yml:4: training.distributed.backend: nccl needs CUDA"),
         ("eval_knobs: {max_duration: 30.0}", "f.yml:3: training.batching.max_duration: text has no duration"),

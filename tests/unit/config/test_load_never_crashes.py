@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 
 from vaak.config.aliases import option_aliases
 from vaak.config.errors import ConfigError
-from vaak.config.experiment import experiment_type
+from vaak.config.catalog import TASKS
+from vaak.config.experiment import aliases_of, experiment_type
 from vaak.config.load import load
 from vaak.config.shape import item_of, section_of
 from vaak.config.show import as_yaml
 from vaak.config.yaml_writer import yaml_text
-from vaak.tasks.lm.config import ALIASES
 
 
 def names_of(section):
@@ -24,15 +24,19 @@ def names_of(section):
             yield from names_of(inner)
 
 
-words = {key for alias in option_aliases(ALIASES) for key in alias.split(".")}
-keys = st.sampled_from(sorted({*names_of(experiment_type("lm")), *words, "0", "1", "extends", "tasks", "nonsense"}))
+words = {key for task in TASKS for alias in option_aliases(aliases_of(task)) for key in alias.split(".")}
+words |= {name for task in TASKS for name in names_of(experiment_type(task))}
+keys = st.sampled_from(sorted({*words, "0", "1", "extends", "tasks", "nonsense"}))
 scalars = st.sampled_from(
     [None, True, False, 0, 1, -1, 2.5, 1e400, float("nan"), "", "adamw", "sgd", "no", "x:y", "./a.py:B"]
 )
 values = st.recursive(scalars, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(keys, inner, max_size=3))
 sections = st.dictionaries(keys, values, max_size=5)
+sides = st.dictionaries(st.sampled_from(["global_config", "encoder", "decoder"]), sections | scalars, min_size=1)
+models = sections | st.builds(dict.__or__, sections, sides)
 documents = (
-    st.fixed_dictionaries({"task": st.just("lm")}, optional={"training": sections, "model": sections}) | sections
+    st.fixed_dictionaries({"task": st.sampled_from(sorted(TASKS))}, optional={"training": sections, "model": models})
+    | sections
 )
 
 

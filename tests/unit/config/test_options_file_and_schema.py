@@ -3,14 +3,23 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from vaak.config.all_options import all_options
+from vaak.config.catalog import TASKS
 from vaak.config.experiment import aliases_of, experiment_type
 from vaak.config.load import load
 from vaak.config.schema import json_schema
 from vaak.config.shape import item_of, section_of
 
 ROOT = Path(__file__).parents[3]
-FILE = ROOT / "configs" / "comprehensive_all_options.yml"
+FILES = {"seq2seq": "configs/comprehensive_all_options.yml", "lm": "configs/lm/all_options.yml"}
+
+tasks = pytest.mark.parametrize("task", FILES)
+
+
+def text_of(task):
+    return (ROOT / FILES[task]).read_text(encoding="utf-8")
 
 
 def options(section, indent=0):
@@ -24,37 +33,42 @@ def options(section, indent=0):
             yield from options(inner, indent + 2)
 
 
-def test_the_shipped_file_is_what_the_types_say():
-    assert FILE.read_text(encoding="utf-8") == all_options("lm"), (
-        "run: vaak config show --all-options > configs/comprehensive_all_options.yml"
-    )
+def test_every_task_has_its_file():
+    assert set(FILES) == set(TASKS)
 
 
-def test_the_shipped_file_loads_to_the_defaults(tmp_path):
-    loaded = load([FILE])
-    path = tmp_path / "comprehensive_all_options.yml"
-    path.write_text("task: lm\n")
+@tasks
+def test_the_shipped_file_is_what_the_types_say(task):
+    assert text_of(task) == all_options(task), f"run: vaak config show --all-options --task {task} > {FILES[task]}"
+
+
+@tasks
+def test_the_shipped_file_loads_to_the_defaults(task, tmp_path):
+    loaded = load([ROOT / FILES[task]])
+    path = tmp_path / "all_options.yml"
+    path.write_text(f"task: {task}\n")
     assert loaded.experiment == load([path]).experiment
 
 
-def test_every_option_is_there_with_its_description():
-    text = FILE.read_text(encoding="utf-8")
-    words = " ".join(line.strip().lstrip("# ") for line in text.splitlines())
-    for name, field in options(experiment_type("lm")):
+@tasks
+def test_every_option_is_there_with_its_description(task):
+    words = " ".join(line.strip().lstrip("# ") for line in text_of(task).splitlines())
+    for name, field in options(experiment_type(task)):
         assert f"{name}:" in words
         assert field.description, name
         assert " ".join(field.description.split()) in words
 
 
-def test_the_schema_has_every_option_and_is_json():
-    schema = json_schema("lm")
+@tasks
+def test_the_schema_has_every_option_and_is_json(task):
+    schema = json_schema(task)
     assert json.loads(json.dumps(schema)) == schema
     text = json.dumps(schema)
-    for name, _ in options(experiment_type("lm")):
+    for name, _ in options(experiment_type(task)):
         assert f'"{name}"' in text
-    assert schema["properties"]["task"]["const"] == "lm"
+    assert schema["properties"]["task"]["const"] == task
     optimizer = schema["$defs"]["OptimizerConfig"]["anyOf"]
     assert optimizer[0]["properties"]["type"]["enum"] == optimizer[1]["enum"]
-    for alias in aliases_of("lm"):
+    for alias in aliases_of(task):
         if "." not in alias:
             assert alias in schema["properties"]

@@ -78,6 +78,29 @@ training:
     max_duration: null  # for dynamic bucketing
 """
 
+SEED_1_MODEL = """\
+model:
+  model_type: encoder_decoder
+  name: performer_translator
+
+  global_config:
+    dropout: 0.1
+    batch_size: 32
+    d_ff: 4
+
+  encoder:
+    d_model: 512
+    num_layers: 6
+    num_heads: 8
+    attention_type: linear
+
+  decoder:
+    d_model: 512
+    num_layers: 6
+    num_heads: 8
+    attention_type: causal_linear
+"""
+
 SEED_1_MINIMAL = """\
 training:
   epochs: 10
@@ -167,7 +190,7 @@ def loaded(tmp_path, monkeypatch):
     def from_text(*texts, task="lm"):
         for number, text in enumerate(texts):
             (tmp_path / f"f{number}.yml").write_text(text)
-        return load([f"f{number}.yml" for number in range(len(texts))], [f"task={task}"])
+        return load([f"f{number}.yml" for number in range(len(texts))], [f"task={task}"] if task else [])
 
     return from_text
 
@@ -176,9 +199,29 @@ def without(text, *lines):
     return "".join(line for line in text.splitlines(keepends=True) if line.strip() not in lines)
 
 
+def test_seed_1s_model_and_training_load_as_written(loaded):
+    result = loaded(SEED_1_MODEL, SEED_1, task=None)
+    experiment = result.experiment
+    model, training = experiment.model, experiment.training
+    assert (experiment.task, model.model_type, model.name) == ("seq2seq", "encoder_decoder", "performer_translator")
+    sides = (model.encoder, model.decoder)
+    assert [(side.d_model, side.num_layers, side.num_heads) for side in sides] == [(512, 6, 8)] * 2
+    assert [(side.dropout, side.d_ff) for side in sides] == [(0.1, 4)] * 2
+    assert [side.attention_type for side in sides] == ["linear", "causal_linear"]
+    assert (training.feature_redraw_interval, training.fixed_projection) == (100, False)
+    assert training.loss.auxiliary == {"norm_reg": 0.1}
+    assert (training.batch_size, training.validation.batch_size) == (32, 64)
+    assert [warning.split(": ")[1] for warning in result.warnings] == ["training.eval_knobs"]
+
+
+def test_seed_1s_model_loads_alone(loaded):
+    experiment = loaded(SEED_1_MODEL, task=None).experiment
+    assert (experiment.task, experiment.training.batch_size) == ("seq2seq", 32)
+
+
 def test_seed_1_needs_performer_layers_for_norm_reg_only(loaded):
     with pytest.raises(
-        Exception, match=r"^f0.yml:34: training.loss.auxiliary.norm_reg: needs Performer layers.*$"
+        Exception, match=r"^f0.yml:34: training.loss.auxiliary.norm_reg: no layer of this model draws random.*$"
     ) as error:
         loaded(SEED_1)
     assert len(str(error.value).splitlines()) == 1

@@ -1,16 +1,61 @@
-"""SwiGLU is its formula and has as many weights as the plain layer it replaces."""
+"""Each feed-forward layer is its formula, and as wide as the option says."""
 
+import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F
 
-from vaak.nn.feed_forward import SwiGLU, gated_width
+from vaak.nn.config import FACTORS_END
+from vaak.nn.feed_forward import FEED_FORWARDS, gated_width, inner_width, make_feed_forward
+
+ACTIVATIONS = {
+    "gelu": lambda x: x * (1 + torch.erf(x / 2**0.5)) / 2,
+    "relu": lambda x: x.clamp(min=0),
+    "swiglu": lambda x: x * torch.sigmoid(x),
+    "geglu": lambda x: x * (1 + torch.erf(x / 2**0.5)) / 2,
+}
 
 
-def test_equals_the_formula():
-    layer = SwiGLU(8, 24).double()
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("feed_forward_type", ["gelu", "relu"])
+def test_plain_layers_equal_the_formula(feed_forward_type, bias):
+    layer = make_feed_forward(feed_forward_type, 8, 24, bias).double()
     x = torch.randn(2, 3, 8, dtype=torch.float64)
-    expected = (F.silu(x @ layer.gate.weight.T) * (x @ layer.up.weight.T)) @ layer.down.weight.T
+    inner = ACTIVATIONS[feed_forward_type](x @ layer.up.weight.T + _bias_of(layer.up))
+    expected = inner @ layer.down.weight.T + _bias_of(layer.down)
     torch.testing.assert_close(layer(x), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("feed_forward_type", ["swiglu", "geglu"])
+def test_gated_layers_equal_the_formula(feed_forward_type, bias):
+    layer = make_feed_forward(feed_forward_type, 8, 24, bias).double()
+    x = torch.randn(2, 3, 8, dtype=torch.float64)
+    gate = ACTIVATIONS[feed_forward_type](x @ layer.gate.weight.T + _bias_of(layer.gate))
+    inner = gate * (x @ layer.up.weight.T + _bias_of(layer.up))
+    expected = inner @ layer.down.weight.T + _bias_of(layer.down)
+    torch.testing.assert_close(layer(x), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("feed_forward_type", FEED_FORWARDS)
+def test_gradients(feed_forward_type):
+    layer = make_feed_forward(feed_forward_type, 4, 8, True).double()
+    x = torch.randn(2, 3, 4, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(layer, (x,))
+
+
+@pytest.mark.parametrize("feed_forward_type", FEED_FORWARDS)
+def test_biases_only_where_asked_for(feed_forward_type):
+    with_bias = {name for name, _ in make_feed_forward(feed_forward_type, 4, 8, True).named_parameters()}
+    without = {name for name, _ in make_feed_forward(feed_forward_type, 4, 8, False).named_parameters()}
+    assert without == {name for name in with_bias if name.endswith("weight")}
+    assert with_bias == without | {name.replace("weight", "bias") for name in without}
+
+
+def test_swiglu_is_the_language_models():
+    layer = make_feed_forward("swiglu", 8, 24, False)
+    x = torch.randn(2, 3, 8)
+    assert torch.equal(layer(x), layer.down(F.silu(layer.gate(x)) * layer.up(x)))
 
 
 def test_three_matrices_weigh_what_two_of_four_times_the_width_do():
@@ -18,3 +63,14 @@ def test_three_matrices_weigh_what_two_of_four_times_the_width_do():
         inner = gated_width(width)
         assert inner % 32 == 0
         assert 0 <= 3 * inner - 8 * width < 3 * 32
+
+
+def test_inner_width():
+    assert FACTORS_END == 32
+    assert [inner_width(96, factor, "gelu") for factor in (1, 4, 31)] == [96, 384, 2976]
+    assert [inner_width(96, width, "swiglu") for width in (4, 32, 100)] == [384, 32, 100]
+    assert [inner_width(96, None, kind) for kind in ("gelu", "relu", "swiglu", "geglu")] == [384, 384, 256, 256]
+
+
+def _bias_of(linear: nn.Linear) -> torch.Tensor | float:
+    return 0.0 if linear.bias is None else linear.bias

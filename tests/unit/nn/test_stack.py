@@ -2,22 +2,17 @@
 
 import torch
 
-from vaak.nn.cache import KeyValueCache
+from vaak.nn.cache import StackCache
+from vaak.nn.config import StackConfig
 from vaak.nn.initialisation import initialise
-from vaak.nn.stack import StackShape, TransformerStack
+from vaak.nn.stack import TransformerStack
 
 
-def small_stack(**options: object) -> TransformerStack:
+def small_stack(*, causal: bool = True, **options: object) -> TransformerStack:
     torch.manual_seed(0)
-    sizes = {
-        "width": 16,
-        "num_layers": 3,
-        "num_heads": 4,
-        "num_key_value_heads": 2,
-        "feed_forward_width": 32,
-    } | options
-    stack = TransformerStack(StackShape(**sizes)).double()
-    initialise(stack, 3)
+    sizes = {"d_model": 16, "num_layers": 3, "num_heads": 4, "num_key_value_heads": 2, "d_ff": 32, "dropout": 0.0}
+    stack = TransformerStack(StackConfig(**(sizes | options)), causal=causal).double()
+    initialise(stack)
     return stack
 
 
@@ -74,7 +69,7 @@ def test_pieces_through_a_cache_equal_the_whole():
     x = torch.randn(2, 9, 16, dtype=torch.float64)
     documents = torch.tensor([[-1, -1, 0, 0, 0, 0, 0, 0, 0], [0] * 9])
     for given in (None, documents):
-        cache = KeyValueCache(3)
+        cache = StackCache(3)
         pieces = [slice(0, 4), slice(4, 5), slice(5, 9)]
         outputs = [stack(x[:, s], documents=None if given is None else given[:, s], cache=cache) for s in pieces]
         assert cache.length == 9

@@ -38,7 +38,7 @@ def test_sizes_double_up_to_the_last_and_the_run_directory_stays_untouched(tiny_
     assert sizes(advice) == [1, 2, 4, 8, 16, 20]
     assert heard == advice.trials
     assert all(trial.fits and trial.rows == trial.size for trial in advice.trials)
-    assert all(set(trial.per_second) == {"token", "example", "byte"} for trial in advice.trials)
+    assert all(set(trial.per_second) == {"token", "example", "position", "byte"} for trial in advice.trials)
     assert all(trial.memory_bytes > 2**20 for trial in advice.trials)
     assert advice.largest == 20
     assert not run.exists()

@@ -19,6 +19,7 @@ from vaak.config.experiment import Experiment
 from vaak.config.load import Loaded, load
 from vaak.config.training import TrainingConfig
 from vaak.core.errors import UserError
+from vaak.engine.dry_pass import numberless
 from vaak.engine.launcher import check_launcher, pick_device, precision_from_launcher
 from vaak.engine.memory import read_memory
 from vaak.runs.directory import holds_a_run, is_being_written
@@ -26,10 +27,9 @@ from vaak.runs.doctor.finding import Finding, size
 from vaak.runs.doctor.machine import nearest_existing
 from vaak.runs.doctor.packages import version_of
 from vaak.runs.doctor.training import has_wandb_key, what_compiling_lacks
+from vaak.runs.memory_forecast import at_rest
 
 ABOUT = "configuration"
-MOMENTS = {"adamw": 2, "adam": 2, "muon": 2, "lion": 1, "sgd": 1, "adafactor": 1}
-"""At most so many numbers are kept by an optimizer for each weight."""
 
 
 def examine_configuration(files: Sequence[Path | str], overrides: Sequence[str]) -> Iterator[Finding]:
@@ -124,7 +124,7 @@ def _task(loaded: Loaded, device: torch.device | None) -> Iterator[Finding]:
         yield Finding(ABOUT, "data", "ok", f"{len(sources)} files, {amount}" if sources else "it reads no files")
     if hasattr(task, "sketch"):
         try:
-            with torch.device("meta"):
+            with numberless(torch.device("cpu")):
                 model = task.sketch()
         except UserError as error:
             yield Finding(ABOUT, "model", "problem", str(error))
@@ -138,13 +138,12 @@ def _space_and_memory(
     """Whether the disk holds the checkpoints, and the device the weights with all that is kept for each."""
     training = experiment.training
     number = sum(parameter.numel() for parameter in model.parameters())
-    weights = sum(tensor.numel() * tensor.element_size() for tensor in (*model.parameters(), *model.buffers()))
-    kept = 1 + MOMENTS[training.optimizer.type] + (training.ema is not None)
-    checkpoint = kept * weights
+    rest = at_rest(model, training)
+    checkpoint = rest.total - rest.gradients
     save_dir = training.checkpoint.save_dir
     place = nearest_existing(Path(save_dir) if save_dir else experiment.run_dir)
     yield _space(checkpoint, training.checkpoint.save_total_limit, place)
-    needed = (kept + 1) * weights  # and a gradient for each
+    needed = rest.total
     said = f"up to {number:,} parameters; weights, gradients and optimizer take {size(needed)}"
     if device is None:
         return

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import model_validator
 
 from vaak.config.section import Section, option
+from vaak.nn.config import STACK_ALIASES, SingleStackConfig
 from vaak.text.config import TokenizerConfig
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -27,14 +28,7 @@ DEFAULTS: dict[str, Any] = {
 }
 
 _MODEL_ALIASES: dict[str, str] = {
-    "hidden_size": "model.d_model",
-    "hidden_dim": "model.d_model",
-    "num_hidden_layers": "model.num_layers",
-    "num_attention_heads": "model.num_heads",
-    "intermediate_size": "model.d_ff",
-    "hidden_dropout_prob": "model.dropout",
-    "dropout_prob": "model.dropout",
-    "attention_probs_dropout_prob": "model.attention_dropout",
+    **{alias: f"model.{name}" for alias, name in STACK_ALIASES.items()},
     "model_size": "model.preset",
     "vocab_size": "data.tokenizer.vocab_size",
     "tokenizer_type": "data.tokenizer.type",
@@ -46,12 +40,14 @@ ALIASES: dict[str, str] = {
     **_MODEL_ALIASES,
     **{f"model.{alias}": name for alias, name in _MODEL_ALIASES.items()},
     **{name: f"model.{name}" for name in ("model_type", "d_model", "num_layers", "num_heads", "dropout")},
-    "model.global_config.dropout": "model.dropout",
 }
 
+SHARED = {"model.global_config": ("model",)}
+SIDES = {"decoder": "model.decoder", "encoder": "model.encoder"}
 
-class LanguageModelConfig(Section):
-    """A transformer of Llama's kind; a preset gives sizes that any other key replaces."""
+
+class LanguageModelConfig(SingleStackConfig):
+    """One stack of blocks, by default of Llama's kind; a preset gives sizes that any other key replaces."""
 
     bare: ClassVar[str | None] = "preset"
 
@@ -59,37 +55,14 @@ class LanguageModelConfig(Section):
     model_type: Literal["decoder", "encoder"] = option(
         "decoder: causal objective; encoder: masked objective.", "decoder"
     )
-    d_model: int = option("Width of the residual stream.", 512, gt=0)
     num_layers: int = option("Number of blocks.", 8, gt=0)
-    num_heads: int = option("Query heads of attention.", 8, gt=0)
-    num_key_value_heads: int | None = option("Key and value heads; null is num_heads.", None, gt=0)
-    d_ff: int | None = option("Width of the feed-forward layer; null is 8/3 d_model, rounded up to 32.", None, gt=0)
-    dropout: float = option("Dropout of embeddings, attention and feed-forward.", 0.1, ge=0, lt=1)
-    attention_dropout: float | None = option("Dropout of attention weights; null is dropout.", None, ge=0, lt=1)
-    tie_embeddings: bool = option("Input and output embeddings are one matrix.", True)
     qk_norm: bool = option("RMSNorm on queries and keys of each head (exported as Qwen3 in place of Llama).", False)
-    rope_theta: float = option("Base of the rotary positions' wavelengths.", 10000.0, gt=0)
-    norm_eps: float = option("Added to the mean square in RMSNorm.", 1e-5, gt=0)
 
     @model_validator(mode="before")
     @classmethod
     def _preset_beneath(cls, values: Any) -> Any:
         preset = values.get("preset") if isinstance(values, dict) else None
         return {**PRESETS[preset], **values} if isinstance(preset, str) and preset in PRESETS else values
-
-    @model_validator(mode="after")
-    def _heads_divide(self) -> LanguageModelConfig:
-        if self.d_model % self.num_heads:
-            raise ValueError(f"d_model ({self.d_model}) must be a multiple of num_heads ({self.num_heads})")
-        if (self.d_model // self.num_heads) % 2:
-            raise ValueError(
-                f"d_model / num_heads ({self.d_model // self.num_heads}) must be even for rotary positions"
-            )
-        if self.num_key_value_heads and self.num_heads % self.num_key_value_heads:
-            raise ValueError(
-                f"num_heads ({self.num_heads}) must be a multiple of num_key_value_heads ({self.num_key_value_heads})"
-            )
-        return self
 
 
 class CorpusConfig(Section):

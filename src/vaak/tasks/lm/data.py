@@ -224,6 +224,7 @@ def collate(rows: list[list[Sequence]], pad: int) -> Batch:
     counts = {
         "token": (targets != IGNORED).sum(axis=1),
         "example": np.array([len(row) for row in rows]),
+        "position": np.array(lengths),
         "byte": np.array([sum(example.num_bytes for example in row) for row in rows]),
     }
     return Batch(

@@ -20,8 +20,11 @@ from tokenizers import Tokenizer
 
 from vaak.core.errors import UserError
 from vaak.core.files import sync_directory, sync_file, write_json
+from vaak.nn.feed_forward import inner_width
 from vaak.nn.initialisation import DEVIATION
-from vaak.tasks.lm.model import LanguageModel, stack_shape
+from vaak.nn.rotary import ntk_theta
+from vaak.tasks.lm.config import LanguageModelConfig
+from vaak.tasks.lm.model import LanguageModel
 
 PARTS_OF_A_BLOCK = {
     "attention_norm": "input_layernorm",
@@ -37,6 +40,15 @@ PARTS_OF_A_BLOCK = {
     "feed_forward.down": "mlp.down_proj",
 }
 OTHER_PARTS = {"embedding": "model.embed_tokens", "stack.norm": "model.norm", "head": "lm_head"}
+OF_LLAMA = {
+    "attention_type": "softmax",
+    "feed_forward_type": "swiglu",
+    "norm_type": "rmsnorm",
+    "norm_placement": "pre",
+    "position_type": "rotary",
+    "bias": False,
+}
+"""Options of a stack with the only value that transformers' Llama and Qwen3 know."""
 SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token", "mask_token", "sep_token", "cls_token")
 
 
@@ -51,10 +63,7 @@ def export_hf(
     Raises UserError for an encoder, a tokenizer that does not fit the model, a special token the tokenizer does not
     know, and a folder that has something in it or can't be written.
     """
-    if model.config.model_type != "decoder":
-        raise UserError(
-            "Only a decoder can be exported: transformers has no encoder of this kind (rotary, pre-norm, SwiGLU)."
-        )
+    _refuse_what_transformers_lacks(model.config)
     special_ids = _special_ids(tokenizer_file, special_tokens, model.vocab_size)
     folder = folder.absolute()
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
@@ -73,28 +82,51 @@ def export_hf(
     sync_directory(folder.parent)
 
 
+def _refuse_what_transformers_lacks(config: LanguageModelConfig) -> None:
+    """Raise UserError for a model that is no Llama and no Qwen3."""
+    if config.model_type != "decoder":
+        raise UserError(
+            "Only a decoder can be exported: transformers has no encoder of this kind (rotary, pre-norm, SwiGLU)."
+        )
+    for name, value in OF_LLAMA.items():
+        if getattr(config, name) != value:
+            raise UserError(
+                f"A model with {name} {getattr(config, name)} can't be exported: transformers' Llama has {value}."
+            )
+
+
+def _rope_parameters(config: LanguageModelConfig) -> dict[str, Any]:
+    """The rotary positions under transformers' names; ntk scaling is another base of the wavelengths."""
+    factor = config.rope_scaling_factor
+    if factor == 1:
+        return {"rope_type": "default", "rope_theta": config.rope_theta}
+    if config.rope_scaling_type == "linear":
+        return {"rope_type": "linear", "rope_theta": config.rope_theta, "factor": factor}
+    return {"rope_type": "default", "rope_theta": ntk_theta(config.rope_theta, config.head_width, factor)}
+
+
 def hf_config(model: LanguageModel, max_length: int) -> dict[str, Any]:
     """The model's ``config.json``."""
-    shape = stack_shape(model.config)
+    config, rope = model.config, _rope_parameters(model.config)
     return {
-        "architectures": ["Qwen3ForCausalLM" if shape.qk_norm else "LlamaForCausalLM"],
-        "model_type": "qwen3" if shape.qk_norm else "llama",
+        "architectures": ["Qwen3ForCausalLM" if config.qk_norm else "LlamaForCausalLM"],
+        "model_type": "qwen3" if config.qk_norm else "llama",
         "vocab_size": model.vocab_size,
-        "hidden_size": shape.width,
-        "intermediate_size": shape.feed_forward_width,
-        "num_hidden_layers": shape.num_layers,
-        "num_attention_heads": shape.num_heads,
-        "num_key_value_heads": shape.num_key_value_heads,
-        "head_dim": shape.width // shape.num_heads,
+        "hidden_size": config.d_model,
+        "intermediate_size": inner_width(config.d_model, config.d_ff, config.feed_forward_type),
+        "num_hidden_layers": config.num_layers,
+        "num_attention_heads": config.num_heads,
+        "num_key_value_heads": config.num_key_value_heads or config.num_heads,
+        "head_dim": config.head_width,
         "hidden_act": "silu",
         "max_position_embeddings": max_length,
-        "rms_norm_eps": shape.norm_eps,
+        "rms_norm_eps": config.norm_eps,
         # transformers 5 reads rope_parameters, transformers 4 rope_theta.
-        "rope_theta": shape.rope_theta,
-        "rope_parameters": {"rope_type": "default", "rope_theta": shape.rope_theta},
+        "rope_theta": rope["rope_theta"],
+        "rope_parameters": rope,
         "attention_bias": False,
         "attention_dropout": 0.0,
-        **({} if shape.qk_norm else {"mlp_bias": False}),
+        **({} if config.qk_norm else {"mlp_bias": False}),
         "initializer_range": DEVIATION,
         "tie_word_embeddings": model.config.tie_embeddings,
         "dtype": str(model.embedding.weight.dtype).removeprefix("torch."),

@@ -28,7 +28,7 @@ class TextMeters:
 
     def update(self, model: nn.Module, batch: Batch) -> None:
         scored = batch["targets"] != IGNORED
-        logits = model(batch["inputs"], documents=documents_of(self.options, batch), select=scored)
+        logits = model(batch["inputs"], **sight_of(self.options, batch), select=scored)
         targets = batch["targets"][scored]
         nats = float(_exact_sum(F.cross_entropy(logits.float(), targets, reduction="none")))
         right = float((logits.argmax(-1) == targets).sum())
@@ -57,8 +57,7 @@ class PairMeters:
 
     def update(self, model: nn.Module, batch: Batch) -> None:
         inputs, targets = batch["inputs"].flatten(0, 1), batch["targets"].flatten(0, 1)
-        documents = documents_of(self.options, batch)
-        logits = model(inputs, documents=None if documents is None else documents.flatten(0, 1))
+        logits = model(inputs)  # a decoder's: it needs no mask to ignore padding
         losses = F.cross_entropy(logits.float().transpose(1, 2), targets, reduction="none", ignore_index=IGNORED)
         nats = losses.sum(dim=1)
         right = (nats[0::2] < nats[1::2]).tolist()
@@ -77,9 +76,11 @@ class PairMeters:
         return {"accuracy": sum(right.values()) / sum(pairs.values()), **by_phenomenon}
 
 
-def documents_of(options: LanguageModelConfig, batch: Batch) -> Tensor | None:
-    """Documents where attention needs them: in packed rows, and in an encoder, which would see padding."""
-    return batch["documents"] if batch.extra["packed"] or options.model_type == "encoder" else None
+def sight_of(options: LanguageModelConfig, batch: Batch) -> dict[str, Tensor]:
+    """What the model is told of sight: the documents of packed rows; in an encoder, which would see it, the padding."""
+    if batch.extra["packed"]:
+        return {"documents": batch["documents"]}
+    return {"mask": batch["documents"] >= 0} if options.model_type == "encoder" else {}
 
 
 def _exact_sum(values: Tensor) -> Tensor:

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
+from vaak.config.training import TrainingConfig
+from vaak.core.batch import Batch
+from vaak.data.plans import largest_rows
 from vaak.tasks.lm.config import LanguageModelConfig, LanguageModelDataConfig
+from vaak.tasks.lm.data import Corruption, SpecialTokens, collate, corrupted
 from vaak.tasks.lm.model import LanguageModel
 from vaak.text.corpus import CorpusBuilder
 from vaak.text.readers import find_files
@@ -33,4 +39,14 @@ def sketch(options: LanguageModelConfig, data: LanguageModelDataConfig) -> Langu
     """
     tokenizer = data.tokenizer
     vocab_size = Tokenizer.load(Path(tokenizer.path)).vocab_size if tokenizer.path else tokenizer.vocab_size
-    return LanguageModel(options, vocab_size)
+    return LanguageModel(options, vocab_size, data.max_length)
+
+
+def sketch_batch(options: LanguageModelConfig, data: LanguageModelDataConfig, training: TrainingConfig) -> Batch:
+    """The largest microbatch there may be, of one token over and over; packed rows hold two documents."""
+    masking = data.masking_probability if options.model_type == "encoder" else 0.0
+    special = SpecialTokens(pad=0, bos=0, mask=0, eos=None, vocab_size=1)
+    documents = 2 if training.batching.type == "packed" else 1
+    ids, rng = np.zeros(data.max_length // documents + 1, dtype=np.int64), np.random.default_rng(0)
+    example = corrupted(ids, ids[1:], 0, Corruption(masking=masking), special, rng)
+    return collate([[example] * documents] * largest_rows(training, data.max_length), special.pad)

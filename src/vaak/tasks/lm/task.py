@@ -18,16 +18,18 @@ from torch import nn
 from vaak.config.experiment import Experiment
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
-from vaak.engine.losses import AUXILIARY, Loss, make_loss
+from vaak.engine.losses import Loss, losses_of_logits, make_loss
+from vaak.nn.squared_norms import NORM_REG, SquaredNorms, norm_reg
+from vaak.runs.prepared import prepared_folder
 from vaak.tasks.lm.config import CorpusConfig, LanguageModelConfig, LanguageModelDataConfig
 from vaak.tasks.lm.data import IGNORED, Corruption, SpecialTokens, StreamDataset, TextDataset
 from vaak.tasks.lm.export import export_hf
-from vaak.tasks.lm.metrics import PairMeters, TextMeters, documents_of
+from vaak.tasks.lm.metrics import PairMeters, TextMeters, sight_of
 from vaak.tasks.lm.minimal_pairs import PairDataset, read_pairs
 from vaak.tasks.lm.model import LanguageModel
-from vaak.tasks.lm.outlook import sketch, source_files
+from vaak.tasks.lm.outlook import sketch, sketch_batch, source_files
 from vaak.tasks.lm.predict import SamplingSettings, generate
-from vaak.tasks.lm.prepare import Prepared, prepare, prepare_run, prepared_folder
+from vaak.tasks.lm.prepare import Prepared, prepare, prepare_run
 from vaak.text.corpus import SPLITS
 from vaak.text.normalise import normalise
 from vaak.text.tokenizers import Tokenizer
@@ -37,6 +39,8 @@ SHOWN_SAMPLES = 5
 
 class LanguageModelTask:
     """Trains a decoder on the next token, or an encoder on masked tokens."""
+
+    auxiliary_losses = (NORM_REG,)
 
     def __init__(
         self, experiment: Experiment[LanguageModelConfig, LanguageModelDataConfig], directory: Path, folder: Path
@@ -116,8 +120,12 @@ class LanguageModelTask:
         """A model as large as the trained one may become, before there is a tokenizer."""
         return sketch(self.options, self.data)
 
+    def sketch_batch(self) -> Batch:
+        """A microbatch as large as one of training may become."""
+        return sketch_batch(self.options, self.data, self.experiment.training)
+
     def model(self) -> LanguageModel:
-        model = LanguageModel(self.options, self.tokenizer.vocab_size)
+        model = LanguageModel(self.options, self.tokenizer.vocab_size, self.data.max_length)
         model.stack.gradient_checkpointing = self.experiment.training.performance.gradient_checkpointing
         return model
 
@@ -127,16 +135,16 @@ class LanguageModelTask:
         return make_loss(self.experiment.training.loss, self.folder)
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
-        targets, documents = batch["targets"], documents_of(self.options, batch)
-        if self.causal:
-            logits = model(batch["inputs"], documents=documents)
-        else:  # few places are predicted: pick them before they grow as wide as the vocabulary
+        auxiliary = self.experiment.training.loss.auxiliary
+        targets, scored = batch["targets"], None
+        norms = SquaredNorms(batch["documents"] >= 0) if NORM_REG in auxiliary else None
+        if not self.causal:  # few places are predicted: pick them before they grow as wide as the vocabulary
             scored = targets != IGNORED
-            logits = model(batch["inputs"], documents=documents, select=scored)
             targets = targets[scored]
-        terms = {self.main_loss.name: self.main_loss(logits, targets, per="token")}
-        for name in self.experiment.training.loss.auxiliary:
-            terms[name] = AUXILIARY[name](logits, targets != IGNORED, per="token")
+        logits = model(batch["inputs"], **sight_of(self.options, batch), norms=norms, select=scored)
+        terms = losses_of_logits(self.main_loss, auxiliary, logits, targets, per="token")
+        if norms is not None:
+            terms[NORM_REG] = norm_reg(norms)
         return terms
 
     def meters(self, split: str) -> TextMeters | PairMeters:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
+from pydantic import field_validator, model_validator
+
 from vaak.config.section import Section, option
-from vaak.nn.config import EncoderDecoderConfig
+from vaak.nn.config import STACK_ALIASES, EncoderDecoderConfig
 from vaak.text.config import TokenizerConfig
 
 DEFAULTS: dict[str, Any] = {
@@ -17,7 +19,14 @@ DEFAULTS: dict[str, Any] = {
     },
 }
 
-ALIASES: dict[str, str] = {}
+_SECTIONS = ("model.encoder", "model.decoder")
+
+ALIASES: dict[str, str] = {
+    f"{section}.{alias}": f"{section}.{name}" for section in _SECTIONS for alias, name in STACK_ALIASES.items()
+}
+
+SHARED = {"model.global_config": _SECTIONS}
+SIDES: dict[str, str] = {}
 
 
 class Seq2SeqConfig(EncoderDecoderConfig):
@@ -37,12 +46,19 @@ class ParallelCorpusConfig(Section):
     train: tuple[str, ...] = option("Files or glob patterns; alone, they are split by train_fraction.", ())
     valid: tuple[str, ...] = option("Files of the validation split, kept as given.", ())
     test: tuple[str, ...] = option("Files of the test split, kept as given.", ())
-    train_target: tuple[str, ...] = option("text: the target sides of train, in the same order.", ())
-    valid_target: tuple[str, ...] = option("text: the target sides of valid, in the same order.", ())
-    test_target: tuple[str, ...] = option("text: the target sides of test, in the same order.", ())
+    train_target: tuple[str, ...] = option(
+        "text: the target sides of train, in the same order.", (), only_for=("text",)
+    )
+    valid_target: tuple[str, ...] = option(
+        "text: the target sides of valid, in the same order.", (), only_for=("text",)
+    )
+    test_target: tuple[str, ...] = option("text: the target sides of test, in the same order.", (), only_for=("text",))
     name: str | None = option("huggingface: name of the dataset, or a folder.", None)
     subset: str | None = option("huggingface: name of its configuration.", None)
-    source_column: str = option("Key or column of the source; dots lead inside (translation.en).", "en")
+    source_column: str = option(
+        "Key or column of the source; dots lead inside (translation.en); numbers are for tsv without a header.",
+        "en",
+    )
     target_column: str = option("Key or column of the target; a list holds several references.", "hi")
     training_references: Literal["all", "first"] = option(
         "Of a target with several references, which are trained on.", "all"
@@ -61,6 +77,19 @@ class ParallelCorpusConfig(Section):
         "replace puts U+FFFD in place of bad bytes and counts them.", "fail"
     )
 
+    @field_validator("source_column", "target_column", mode="before")
+    @classmethod
+    def _number_as_text(cls, column: Any) -> Any:
+        return str(column) if type(column) is int else column
+
+    @model_validator(mode="after")
+    def _columns_differ(self) -> ParallelCorpusConfig:
+        if self.type != "text" and self.source_column == self.target_column:
+            raise ValueError(
+                f"source_column and target_column are both {self.source_column!r}: a pair has two sides, name both"
+            )
+        return self
+
 
 class DecodingConfig(Section):
     """How targets are written: in evaluation, and by default in vaak translate."""
@@ -72,6 +101,9 @@ class DecodingConfig(Section):
     length_penalty: float = option(
         "beam: scores are divided by this power of the length; 0 prefers short ones.", 1.0, ge=0
     )
+    temperature: float = option("sampling: under 1 the probable become more probable; 0 is greedy.", 1.0, ge=0)
+    top_k: int = option("sampling: only so many most probable tokens; 0 is all.", 0, ge=0)
+    top_p: float = option("sampling: only the fewest tokens that have this probability together.", 1.0, ge=0, le=1)
     max_new_tokens: int | None = option("Tokens written at most; null is max_target_length.", None, gt=0)
     valid_examples: int | None = option(
         "How many examples of valid are translated as training goes; null is all.", None, ge=0

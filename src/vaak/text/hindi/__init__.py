@@ -1,4 +1,4 @@
-"""The embedded corpus: a small grammar of Hindi that generates sentences, and minimal pairs that test what was learnt.
+"""The embedded corpus: a small grammar of Hindi that generates sentences, also with their English, and minimal pairs.
 
 >>> next(sentences("train", 1, seed=1)) == next(sentences("train", 9, seed=1))
 True
@@ -8,5 +8,17 @@ from vaak.text.hindi.corpus import sentences
 from vaak.text.hindi.holdout import SPLITS
 from vaak.text.hindi.lexicon import Lexicon, lexicon
 from vaak.text.hindi.pairs import PHENOMENA, MinimalPair, Phenomenon, minimal_pairs
+from vaak.text.hindi.translation import ParallelGrammar, grammar_pairs
 
-__all__ = ["PHENOMENA", "SPLITS", "Lexicon", "MinimalPair", "Phenomenon", "lexicon", "minimal_pairs", "sentences"]
+__all__ = [
+    "PHENOMENA",
+    "SPLITS",
+    "Lexicon",
+    "MinimalPair",
+    "ParallelGrammar",
+    "Phenomenon",
+    "grammar_pairs",
+    "lexicon",
+    "minimal_pairs",
+    "sentences",
+]

@@ -160,13 +160,16 @@ def lexicon() -> Lexicon:
     return Lexicon(
         tuple(
             Noun(lemma, gender, inflection, _classes(classes), gloss)
-            for lemma, gender, inflection, classes, gloss in _rows("nouns.tsv")
+            for lemma, gender, inflection, classes, gloss in table_rows("nouns.tsv")
         ),
-        tuple(_verb(row) for row in _rows("verbs.tsv")),
+        tuple(_verb(row) for row in table_rows("verbs.tsv")),
         tuple(
-            Adjective(lemma, kind, _classes(classes), gloss) for lemma, kind, classes, gloss in _rows("adjectives.tsv")
+            Adjective(lemma, kind, _classes(classes), gloss)
+            for lemma, kind, classes, gloss in table_rows("adjectives.tsv")
         ),
-        tuple(Adverb(lemma, kind, _classes(aspects), gloss) for lemma, kind, aspects, gloss in _rows("adverbs.tsv")),
+        tuple(
+            Adverb(lemma, kind, _classes(aspects), gloss) for lemma, kind, aspects, gloss in table_rows("adverbs.tsv")
+        ),
     )
 
 
@@ -180,7 +183,8 @@ def _classes(cell: str) -> frozenset[str]:
     return frozenset() if cell == "-" else frozenset(cell.split(","))
 
 
-def _rows(name: str) -> Iterator[list[str]]:
+def table_rows(name: str) -> Iterator[list[str]]:
+    """The cells of each line of a table in ``data``, without its head, in NFC."""
     text = (files(__package__) / "data" / name).read_text(encoding="utf-8")
     for line in unicodedata.normalize("NFC", text).splitlines()[1:]:
         yield line.split("\t")

@@ -177,6 +177,7 @@ def test_rows_are_padded_on_the_right_and_know_their_counts() -> None:
     assert {unit: count.tolist() for unit, count in batch.counts.items()} == {
         "token": [3, 1],
         "example": [2, 1],
+        "position": [5, 2],
         "byte": [50, 20],
     }
     assert batch.extra["packed"]

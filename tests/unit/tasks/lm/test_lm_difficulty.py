@@ -10,9 +10,9 @@ import pytest
 
 import tiny_runs
 from vaak.core.errors import UserError
-from vaak.tasks.lm import difficulty as measuring
 from vaak.tasks.lm.data import StreamDataset, TextDataset
 from vaak.tasks.lm.task import LanguageModelTask
+from vaak.text import kept_difficulties as measuring
 from vaak.text.difficulty import difficulties_of
 
 CURRICULUM = (

@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vaak.core.errors import UserError
+from vaak.nn.sampling import probabilities
 from vaak.tasks.lm.config import LanguageModelConfig
 from vaak.tasks.lm.model import LanguageModel
-from vaak.tasks.lm.predict import Reader, SamplingSettings, generate, generate_batch, probabilities
+from vaak.tasks.lm.predict import Reader, SamplingSettings, generate, generate_batch
 
 VOCAB_SIZE = 30
 GREEDY = SamplingSettings(temperature=0, max_new_tokens=20)

@@ -14,7 +14,8 @@ import pytest
 
 import tiny_runs
 from vaak.core.errors import DataError, UserError
-from vaak.tasks.lm.prepare import DONE, Prepared, fingerprint, prepare
+from vaak.runs.prepared import DONE
+from vaak.tasks.lm.prepare import Prepared, fingerprint, prepare
 from vaak.text.token_store import TokenStore
 from vaak.text.tokenizers import Tokenizer
 

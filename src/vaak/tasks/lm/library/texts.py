@@ -20,8 +20,9 @@ from vaak.data.loader import evaluation_addresses, load, training_addresses
 from vaak.data.plan import BatchPlan, Planner
 from vaak.data.plans import evaluation_plan, training_planner
 from vaak.data.reader import Reader
+from vaak.runs.prepared import DONE
 from vaak.tasks.lm.library.config import ExperimentConfig
-from vaak.tasks.lm.prepare import DONE, Prepared
+from vaak.tasks.lm.prepare import Prepared
 from vaak.tasks.lm.task import LanguageModelTask
 from vaak.text import corpus, tokenizer_factory
 from vaak.text.normalise import normalise

@@ -24,10 +24,11 @@ from vaak.engine.records import Record
 from vaak.engine.trainer import Trainer
 from vaak.engine.writer import Order
 from vaak.runs import start
+from vaak.runs.prepared import DONE, prepared_folder
 from vaak.tasks.lm.library.config import ExperimentConfig
 from vaak.tasks.lm.library.texts import TextLoader
 from vaak.tasks.lm.model import LanguageModel
-from vaak.tasks.lm.prepare import DONE, fingerprint, prepared_folder
+from vaak.tasks.lm.prepare import fingerprint
 from vaak.tasks.lm.task import LanguageModelTask
 from vaak.text.tokenizers import Tokenizer
 

@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
-from vaak.nn import attention
-from vaak.nn.attention import attend
+from vaak.nn import softmax_attention
 from vaak.nn.documents import causal_mask
+from vaak.nn.softmax_attention import attend
 
 
 def reference(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
@@ -49,7 +49,7 @@ def test_equals_the_formula_with_a_causal_flag_a_mask_and_neither(dtype: torch.d
 def test_the_explicit_path_has_the_kernels_gradients(monkeypatch: pytest.MonkeyPatch):
     gradients = []
     for longest in (1024, 0):
-        monkeypatch.setattr(attention, "LONGEST_EXPLICIT", longest)
+        monkeypatch.setattr(softmax_attention, "LONGEST_EXPLICIT", longest)
         inputs = drawn(torch.bfloat16)
         attend(*inputs, mask=None, is_causal=True, dropout=0.0).float().square().sum().backward()
         gradients.append([tensor.grad for tensor in inputs])

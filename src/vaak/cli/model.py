@@ -1,0 +1,87 @@
+"""``vaak model``: look at the model that a configuration describes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from vaak.cli.config import Arguments, AsJson, files_and_overrides
+
+if TYPE_CHECKING:
+    from vaak.runs.model_outlook import Outlook
+    from vaak.runs.model_tree import Branch
+
+app = typer.Typer(help="Look at the model that a configuration describes.", no_args_is_help=True, add_completion=False)
+
+
+@app.callback()
+def model() -> None:
+    """Look at the model that a configuration describes."""
+
+
+@app.command()
+def show(
+    arguments: Arguments,
+    trust_code: Annotated[
+        bool, typer.Option("--trust-code", help="Use a run's configuration that brings code of its own.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show the model's parts, parameters, work per token, and the memory that training would take; no data are read.
+
+    Example: vaak model show configs/quickstart.yml model.num_layers=6
+    """
+    from vaak.config.load import load
+
+    files, overrides = files_and_overrides(arguments)
+    loaded = load(files, overrides)
+    if not trust_code:
+        from vaak.runs.user_code import demand_trust
+
+        demand_trust(loaded.experiment, map(Path, files))
+
+    from vaak.runs.model_outlook import model_outlook
+
+    outlook = model_outlook(loaded)
+    if as_json:
+        print(json.dumps(outlook.as_json(), ensure_ascii=False))
+        return
+    print_tree(outlook.tree)
+    print_figures(outlook)
+
+
+def print_tree(tree: list[Branch]) -> None:
+    """A line for each module: name, class, shapes, parameters."""
+    heads = [f"{'  ' * branch.depth}{branch.name}" for branch in tree]
+    kinds = [branch.kind + (f" × {branch.repeats}" if branch.repeats > 1 else "") for branch in tree]
+    widths = max(map(len, heads)), max(map(len, kinds))
+    for head, kind, branch in zip(heads, kinds, tree, strict=True):
+        shapes = ", ".join(f"{name} {'×'.join(map(str, shape))}" for name, shape in branch.tensors.items())
+        number = f"tied to {branch.same_as}" if branch.same_as else f"{branch.parameters:,}"
+        print(f"{head:<{widths[0]}}  {kind:<{widths[1]}}  {number:>13}  {shapes}".rstrip())
+
+
+def print_figures(outlook: Outlook) -> None:
+    """What is below the tree."""
+    from vaak.runs.doctor.finding import size
+
+    print(f"\nparameters     {outlook.parameters:,}, of which {outlook.trained:,} are trained")
+    rest = outlook.at_rest
+    if outlook.work is not None and outlook.flops is not None:
+        unit = outlook.work.unit
+        print(f"work           {outlook.flops / 1e6:,.1f} MFLOPs a {unit} to train on, counted")
+        print(f"microbatch     {outlook.rows} rows, as long as they may be: {outlook.work.count:,.0f} {unit}s")
+    print(f"\nmemory of training on {outlook.device}, precision {outlook.precision}")
+    lines = {"weights": rest.weights, "gradients": rest.gradients, "optimizer": rest.optimizer}
+    if rest.average:
+        lines["average"] = rest.average
+    for name, number in lines.items():
+        print(f"  {name:<12} {size(number):>10}")
+    if outlook.work is None:
+        print(f"  activations  not known: {outlook.unknown}")
+    else:
+        print(f"  activations  {size(outlook.activations):>10}  by a pass of that microbatch without its numbers")
+    print(f"  in all       {size(outlook.needed):>10}  of {size(outlook.limit)}; libraries' own memory comes on top")

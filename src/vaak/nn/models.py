@@ -1,0 +1,161 @@
+"""Whole networks over tokens: embeddings, one stack or two, and scores of every token.
+
+    tokens ──embedding──▶ stack ──▶ hidden ──head (or the embedding again)──▶ logits          one stack
+    source ──embedding──▶ encoder ──▶ memory ─┐
+    target ──embedding──▶ decoder ◀──looks at─┘──▶ hidden ──▶ logits                          encoder and decoder
+
+Sources: Vaswani et al. 2017, "Attention Is All You Need"; Press and Wolf 2017, "Using the Output Embedding to Improve
+Language Models" (tied embeddings). Differs: embeddings are multiplied by sqrt(d_model) only where sinusoidal positions
+are added to them, which they would else be drowned by.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vaak.nn.cache import StackCache
+from vaak.nn.config import EncoderDecoderConfig, StackConfig
+from vaak.nn.initialisation import initialise
+from vaak.nn.squared_norms import SquaredNorms
+from vaak.nn.stack import TransformerStack
+
+
+class TransformerModel(nn.Module):
+    """A decoder scores the token after each token; an encoder, which sees both sides, the token at each place."""
+
+    def __init__(
+        self, config: StackConfig, vocab_size: int, *, causal: bool, tied: bool = True, max_length: int | None = None
+    ) -> None:
+        """Weights are drawn from torch's default generator (``vaak.nn.initialisation``)."""
+        super().__init__()
+        self.config = config
+        self.vocab_size = vocab_size
+        self.embedding = nn.Embedding(vocab_size, config.d_model)
+        self.dropout = nn.Dropout(config.dropout)
+        self.stack = TransformerStack(config, causal=causal, max_length=max_length)
+        self.head = None if tied else nn.Linear(config.d_model, vocab_size, bias=False)
+        initialise(self)
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        *,
+        documents: Tensor | None = None,
+        mask: Tensor | None = None,
+        positions: Tensor | None = None,
+        cache: StackCache | None = None,
+        select: Tensor | None = None,
+        norms: SquaredNorms | None = None,
+    ) -> Tensor:
+        """Scores of every token at every place, ``(batch, time, vocab)``.
+
+        ``input_ids`` is ``(batch, time)``; ``documents``, ``mask``, ``positions`` and ``cache`` are those of
+        ``TransformerStack``: an encoder needs one of the first two to ignore padding. ``norms`` tally what enters
+        feature maps.
+
+        ``select`` ``(batch, time)``, True where scores are wanted, gives those alone, ``(selected, vocab)``, and the
+        others are never computed.
+        """
+        hidden = self.hidden(input_ids, documents=documents, mask=mask, positions=positions, cache=cache, norms=norms)
+        return self.logits(hidden if select is None else hidden[select])
+
+    def hidden(
+        self,
+        input_ids: Tensor,
+        *,
+        documents: Tensor | None = None,
+        mask: Tensor | None = None,
+        positions: Tensor | None = None,
+        cache: StackCache | None = None,
+        norms: SquaredNorms | None = None,
+    ) -> Tensor:
+        """What ``logits`` scores, ``(batch, time, width)``: before they grow as wide as the vocabulary."""
+        embedded = self.dropout(embed(self.embedding, input_ids, self.config))
+        tallies = None if norms is None else (norms, norms)
+        return self.stack(embedded, documents=documents, mask=mask, positions=positions, cache=cache, norms=tallies)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Scores of every token, ``(..., vocab)``, from hidden vectors ``(..., width)``."""
+        return F.linear(hidden, self.embedding.weight if self.head is None else self.head.weight)
+
+    def new_cache(self) -> StackCache:
+        """An empty cache, for decoding token by token."""
+        return StackCache(self.config.num_layers)
+
+
+class EncoderDecoderModel(nn.Module):
+    """An encoder reads the source, a decoder writes the target and looks at what the encoder made of the source."""
+
+    def __init__(
+        self,
+        config: EncoderDecoderConfig,
+        source_vocab_size: int,
+        target_vocab_size: int,
+        *,
+        max_source_length: int | None = None,
+        max_target_length: int | None = None,
+    ) -> None:
+        """Weights are drawn from torch's default generator. The lengths are needed by learned positions.
+
+        Where embeddings are shared, both vocabularies must be one, and both stacks of one width.
+        """
+        super().__init__()
+        self.config = config
+        encoder, decoder = config.encoder, config.decoder
+        shared = config.share_embeddings
+        assert not shared or (source_vocab_size, encoder.d_model) == (target_vocab_size, decoder.d_model)
+        self.target_embedding = nn.Embedding(target_vocab_size, decoder.d_model)
+        self.source_embedding = self.target_embedding if shared else nn.Embedding(source_vocab_size, encoder.d_model)
+        self.source_dropout, self.target_dropout = nn.Dropout(encoder.dropout), nn.Dropout(decoder.dropout)
+        self.encoder = TransformerStack(encoder, causal=False, max_length=max_source_length)
+        self.decoder = TransformerStack(
+            decoder, causal=True, memory_width=encoder.d_model, max_length=max_target_length
+        )
+        self.head = None if config.tie_embeddings else nn.Linear(decoder.d_model, target_vocab_size, bias=False)
+        initialise(self)
+
+    def forward(
+        self,
+        source: Tensor,
+        source_mask: Tensor,
+        target: Tensor,
+        *,
+        norms: tuple[SquaredNorms, SquaredNorms] | None = None,
+    ) -> Tensor:
+        """Scores of the token after each target token, ``(batch, target time, vocab)``.
+
+        ``source`` is ``(batch, source time)``, real where ``source_mask`` is True; ``target`` ``(batch, target time)``
+        may be padded on the right. ``norms`` tally what enters feature maps, of the source's places and the target's.
+        """
+        source_norms, target_norms = norms or (None, None)
+        memory = self.encode(source, source_mask, norms=source_norms)
+        tallies = None if source_norms is None or target_norms is None else (target_norms, source_norms)
+        embedded = self.target_dropout(embed(self.target_embedding, target, self.config.decoder))
+        hidden = self.decoder(embedded, memory=memory, memory_mask=source_mask, norms=tallies)
+        return self.logits(hidden)
+
+    def encode(self, source: Tensor, source_mask: Tensor, *, norms: SquaredNorms | None = None) -> Tensor:
+        """What the decoder looks at, ``(batch, source time, width)``."""
+        embedded = self.source_dropout(embed(self.source_embedding, source, self.config.encoder))
+        tallies = None if norms is None else (norms, norms)
+        return self.encoder(embedded, mask=source_mask, norms=tallies)
+
+    def decode(self, target: Tensor, memory: Tensor, source_mask: Tensor, *, cache: StackCache | None = None) -> Tensor:
+        """What ``logits`` scores, ``(batch, target time, width)``; beside ``cache``, ``target`` has new tokens only."""
+        embedded = self.target_dropout(embed(self.target_embedding, target, self.config.decoder))
+        return self.decoder(embedded, cache=cache, memory=memory, memory_mask=source_mask)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Scores of every token of the target, ``(..., vocab)``, from hidden vectors ``(..., width)``."""
+        return F.linear(hidden, self.target_embedding.weight if self.head is None else self.head.weight)
+
+    def new_cache(self) -> StackCache:
+        """An empty cache, for decoding token by token."""
+        return StackCache(self.config.decoder.num_layers)
+
+
+def embed(embedding: nn.Embedding, tokens: Tensor, config: StackConfig) -> Tensor:
+    """Vectors of tokens ``(batch, time)`` as they enter a stack, ``(batch, time, width)``."""
+    vectors = embedding(tokens)
+    return vectors * config.d_model**0.5 if config.position_type == "sinusoidal" else vectors

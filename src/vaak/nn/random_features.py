@@ -1,0 +1,140 @@
+"""Positive orthogonal random features: vectors whose products are, on average, the softmax kernel (FAVOR+).
+
+With ``x`` scaled by ``head_width ** -0.25`` and Gaussian rows ``w``, the feature ``exp(w·x − |x|²/2) / sqrt(m)`` is
+positive, and the mean over draws of ``features(q) · features(k)`` is ``exp(q·k / sqrt(head_width))``. The variance
+falls as ``1/m`` and grows exponentially with the norms of ``q`` and ``k``. Rows that are orthogonal within blocks of
+``head_width`` err less than independent ones. The other kernel, ``relu(w·x) + 0.001``, stands for no softmax.
+
+Source: Choromanski et al. 2021, "Rethinking Attention with Performers", sections 2.3 and 2.4, lemma 1.
+Differs: nothing is subtracted that depends on other tokens (the authors' code subtracts the largest exponent of a row
+of keys, and adds 1e-4 to each feature). So a token's features depend on itself alone: not on later tokens, padding or
+other documents; and the mean is the kernel itself.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+Kernel = Literal["softmax", "relu"]
+
+RELU_FLOOR = 1e-3
+"""Added to the features of the relu kernel, so that no token has none."""
+
+LARGEST_EXPONENT = 60.0
+"""exp of it, times a million tokens, times their values, is still finite in float32."""
+
+BOUNDED_WIDTH = 128
+"""Up to this head width one shift keeps every exponent below the largest; beyond, larger ones are cut."""
+
+
+class RandomFeatures(nn.Module):
+    """The features of one attention layer, the same for all of its heads.
+
+    ``projection`` ``(num_features, head_width)`` is a buffer, so it is stored with the model. The first draw takes its
+    key from torch's default generator.
+    """
+
+    projection: Tensor
+
+    def __init__(
+        self, head_width: int, num_features: int | None = None, *, kernel: Kernel = "softmax", orthogonal: bool = True
+    ) -> None:
+        """``num_features`` None is ``d · ln d`` of the head's width ``d``."""
+        super().__init__()
+        num_features = num_features or max(1, int(head_width * math.log(head_width)))
+        self.kernel: Kernel = kernel
+        self.orthogonal = orthogonal
+        self.register_buffer("projection", torch.empty(num_features, head_width))
+        self.redraw_features(int(torch.randint(2**31, ()).item()))
+
+    def redraw_features(self, key: int) -> None:
+        """Draw the projection anew: a function of ``key``, with the same bits on every device."""
+        num_features, head_width = self.projection.shape
+        drawn = draw_projection(num_features, head_width, key, orthogonal=self.orthogonal)
+        with torch.no_grad():
+            self.projection.copy_(drawn)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The features of ``x`` ``(..., head_width)``: ``(..., num_features)``, float32, or float64 of float64."""
+        with torch.autocast(x.device.type, enabled=False):
+            inputs = self.key_inputs(x)
+            products = inputs @ self.weights(inputs.dtype).mT
+            features = products.relu() + RELU_FLOOR if self.kernel == "relu" else products.exp()
+            return features * self.projection.shape[0] ** -0.5
+
+    def key_inputs(self, x: Tensor, shift: Tensor | float = 0.0) -> Tensor:
+        """What ``weights`` turn into exponents: ``x`` and, for the softmax kernel, ``shift − |scaled x|²/2`` behind."""
+        x = precise(x)
+        if self.kernel == "relu":
+            return x
+        half_norms = x.square().sum(-1, keepdim=True) * (x.shape[-1] ** -0.5 / 2)
+        return torch.cat((x, shift - half_norms), -1)
+
+    def weights(self, dtype: torch.dtype) -> Tensor:
+        """The projection times the scale of ``x`` and, for the softmax kernel, a column of ones behind."""
+        scaled = (self.projection * self.projection.shape[1] ** -0.25).to(dtype)
+        return scaled if self.kernel == "relu" else torch.cat((scaled, torch.ones_like(scaled[:, :1])), 1)
+
+    def shift(self) -> Tensor:
+        """What added to every key's exponents keeps them below the largest: ``w·x − |x|²/2`` is at most ``|w|²/2``.
+
+        It is a factor that all keys share, so attention doesn't change.
+        """
+        return (LARGEST_EXPONENT - self.projection.square().sum(-1).amax() / 2).clamp(min=-LARGEST_EXPONENT)
+
+
+def draw_projection(num_features: int, head_width: int, key: int, *, orthogonal: bool) -> Tensor:
+    """Rows with the standard Gaussian's distribution, ``(num_features, head_width)``, float64, on the CPU.
+
+    Orthogonal ones are the columns of uniformly random rotations (one QR for all blocks; the sign of R's diagonal makes
+    it uniform), as long as independent Gaussian rows are.
+    """
+    generator = torch.Generator().manual_seed(key)
+    blocks = math.ceil(num_features / head_width)
+    gaussian = torch.randn(blocks, head_width, head_width, generator=generator, dtype=torch.float64)
+    if not orthogonal:
+        return gaussian.flatten(0, 1)[:num_features]
+    rotation, upper = torch.linalg.qr(gaussian)
+    rotation = rotation * upper.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
+    lengths = torch.randn(num_features, head_width, generator=generator, dtype=torch.float64).norm(dim=-1)
+    return rotation.mT.flatten(0, 1)[:num_features] * lengths[:, None]
+
+
+def precise(x: Tensor) -> Tensor:
+    """``x`` as float32, or float64 where it is that: exponents of less would be off by whole per cents."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def query_map(inputs: Tensor, weights: Tensor, kernel: Kernel) -> Tensor:
+    """Features of queries ``(..., num_features)``, each query's divided by its largest.
+
+    That factor is the query's own and cancels in attention. So does its norm, which is therefore left out: no query
+    is so long that its features vanish.
+    """
+    products = inputs @ weights[:, : inputs.shape[-1]].mT
+    if kernel == "relu":
+        return products.relu_().add_(RELU_FLOOR)
+    return products.sub_(products.amax(-1, keepdim=True)).exp_()
+
+
+def key_map(inputs: Tensor, weights: Tensor, kernel: Kernel) -> Tensor:
+    """Features of keys ``(..., num_features)``, with the factor that is in the shift of the inputs."""
+    products = inputs @ weights.mT
+    if kernel == "relu":
+        return products.relu_().add_(RELU_FLOOR)
+    if weights.shape[1] > BOUNDED_WIDTH + 1:
+        products.clamp_(max=LARGEST_EXPONENT)
+    return products.exp_()
+
+
+def map_backward(gradient: Tensor, features: Tensor, weights: Tensor, kernel: Kernel) -> Tensor:
+    """The gradient of a map's inputs, where ``gradient`` is that of its features (and is used up).
+
+    The query's largest counts as a constant, for attention doesn't depend on it.
+    """
+    gradient.mul_(features > RELU_FLOOR if kernel == "relu" else features)
+    return gradient @ weights

@@ -1,0 +1,159 @@
+"""What a task prepares before it trains: made once, under a fingerprint of everything it depends on, and kept.
+
+FOLDER (RUN/prepared, or CACHE_DIR/FINGERPRINT, to which RUN/prepared then points)
+  …                            whatever the task makes
+  prepared.json                the fingerprint, the options, what there is to say; written last: it means "complete"
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import vaak
+from vaak.core.errors import DataError, UserError
+from vaak.core.files import fingerprint_of, read_json, write_json
+from vaak.core.lock import locked
+from vaak.runs.directory import holds_a_run
+
+log = logging.getLogger("vaak")
+
+DONE = "prepared.json"
+LOCK = ".lock"
+
+
+@dataclass(frozen=True)
+class PreparedFolder:
+    """What was prepared in a folder; its ``about`` has ``statistics`` by split."""
+
+    folder: Path
+
+    @classmethod
+    def open(cls, folder: Path) -> Self:
+        """Raises DataError where nothing was prepared."""
+        if not (folder / DONE).exists():
+            raise DataError(f"{folder}: no prepared data; train makes them")
+        return cls(folder)
+
+    def split_folder(self, split: str) -> Path:
+        """Where a split lies. Raises UserError where the corpus has no such split."""
+        there = self.about["statistics"]
+        if split not in there:
+            raise UserError(f"there is no split {split}; there are {', '.join(sorted(there))}")
+        return self.folder / split
+
+    @property
+    def about(self) -> dict[str, Any]:
+        return read_json(self.folder / DONE)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a task's data are made.
+
+    ``make`` fills a folder and returns what ``prepared.json`` is to say. ``fingerprint`` hashes everything that it
+    depends on, and raises UserError where a source has gone. ``options`` are those that decide over the data besides
+    where they lie: a run may find them elsewhere after it has moved. ``sections`` is what a message calls them.
+    """
+
+    make: Callable[[Path], dict[str, Any]]
+    fingerprint: Callable[[], str]
+    options: dict[str, Any]
+    sections: str = "data.corpus or data.tokenizer"
+
+
+def prepared_folder(directory: Path) -> Path:
+    """Where a run's prepared data are found, whether they lie there or in a cache."""
+    return directory / "prepared"
+
+
+def prepare_for_run(recipe: Recipe, directory: Path, cache: str | None) -> None:
+    """Prepare a run's data; with a ``cache`` they lie there and RUN/prepared points to them.
+
+    So a run finds what it was trained with even when its corpus has changed or gone; and one that has begun keeps it.
+
+    Raises UserError where a run that has begun is to go on with other options.
+    """
+    folder = prepared_folder(directory)
+    if holds_a_run(directory) and (folder / DONE).exists():
+        _keep(recipe, PreparedFolder(folder))
+        return
+    if cache is None:
+        if folder.is_symlink():
+            folder.unlink()
+        prepare_folder(recipe, folder)
+        return
+    shared = Path(cache) / recipe.fingerprint()
+    prepare_folder(recipe, shared)
+    if folder.is_symlink():
+        folder.unlink()
+    elif folder.exists():  # made before there was a cache
+        shutil.rmtree(folder)
+    folder.symlink_to(shared.resolve(), target_is_directory=True)
+
+
+def _keep(recipe: Recipe, prepared: PreparedFolder) -> None:
+    """Go on with the data that a run was begun with; say so where their sources are no longer what they were."""
+    if prepared.about["options"] != recipe.options:
+        raise UserError(
+            f"{recipe.sections} has other options than this run was begun with: put them back, or give "
+            "another name= to begin a new run"
+        )
+    try:
+        unchanged = prepared.about["fingerprint"] == recipe.fingerprint()
+    except UserError:  # a source has gone
+        unchanged = False
+    if not unchanged:
+        log.warning("the corpus is not what it was when this run began; it goes on with %s", prepared.folder)
+
+
+def fingerprint_with_files(options: dict[str, Any], files: Iterable[Path]) -> str:
+    """A hash of options, of the version, and of the size and time of change of every file."""
+    return fingerprint_of({**options, "files": [_stamp(path) for path in files], "vaak": vaak.__version__})
+
+
+def _stamp(path: Path) -> list[Any]:
+    """What changes with a file's content; nothing for one that isn't there, which its reader will name."""
+    return [str(path), *((path.stat().st_size, path.stat().st_mtime_ns) if path.exists() else ())]
+
+
+def prepare_folder(recipe: Recipe, folder: Path) -> None:
+    """Make what the recipe makes unless it is there, from the same sources.
+
+    Processes that prepare the same folder wait for one another.
+
+    Raises UserError where the folder can't be written.
+    """
+    mark = recipe.fingerprint()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with locked(folder / LOCK):
+            if _is_done(folder, mark):
+                log.info("prepared data in %s are up to date", folder)
+            else:
+                _remove_leftovers(folder)
+                about = recipe.make(folder)
+                write_json(folder / DONE, {"fingerprint": mark, "options": recipe.options, **about})
+    except OSError as error:
+        raise UserError(f"prepared data can't be written to {folder}: {error.strerror or error}") from error
+
+
+def _is_done(folder: Path, mark: str) -> bool:
+    try:
+        return bool(read_json(folder / DONE)["fingerprint"] == mark)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Delete what says "complete", and what killed processes left half-written; no other process writes here now."""
+    (folder / DONE).unlink(missing_ok=True)
+    for path in [*folder.rglob(".*.tmp"), *folder.rglob(".*.old")]:
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)

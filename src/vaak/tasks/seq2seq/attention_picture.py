@@ -1,0 +1,145 @@
+"""A picture of cross-attention: which source tokens the decoder looked at as it wrote each target token.
+
+    rows: target tokens      columns: source tokens      darker: more attention; each row adds up to 1
+
+One HTML page that needs nothing else: a browser has fonts for every script, and matplotlib's own has no Devanagari.
+Source: Bahdanau et al. 2015, "Neural Machine Translation by Jointly Learning to Align and Translate", figure 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vaak.core.errors import UserError
+from vaak.core.files import write_text
+from vaak.nn.decoding import without_dropout
+from vaak.nn.models import EncoderDecoderModel
+from vaak.tasks.seq2seq.predict import Translation, Translator
+from vaak.text.tokenizers import Tokenizer
+
+SHADES = 20
+
+PAGE = """<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><title>Cross-attention</title><style>
+body {{ font-family: sans-serif; color: #222; background: #fff; margin: 2em; }}
+.panels {{ display: flex; flex-wrap: wrap; gap: 2em; align-items: flex-start; }}
+h2 {{ font-size: 1em; }}
+table {{ border-collapse: collapse; }}
+th {{ font-weight: normal; white-space: pre; padding: 2px 6px; text-align: right; }}
+thead th {{ writing-mode: vertical-rl; transform: rotate(180deg); text-align: left; padding: 6px 2px; }}
+td {{ width: 1.6em; min-width: 1.6em; height: 1.6em; border: 1px solid #eee; }}
+{shades}
+</style></head><body>
+<h1>Cross-attention</h1>
+<p>Rows: target tokens as they are written. Columns: source tokens. Darker is more attention, the mean of all heads;
+each row adds up to 1. The darkest cell of a table is its highest; a cell under the pointer says its number.</p>
+<div class="panels">
+{panels}
+</div></body></html>
+"""
+
+
+def draw_translation(translator: Translator, translation: Translation, path: Path) -> None:
+    """Write the picture of the best translation of a text. Raises UserError for a blank one, which has none."""
+    if not translation.candidates:
+        raise UserError("a blank text has no attention to draw")
+    source_ids = translator.source_ids(translation.source)
+    best, target = translation.candidates[0], translator.target
+    written = [*best.tokens, target.eos_id] if best.ended else list(best.tokens)
+    draw_attention(
+        translator.model,
+        source_ids,
+        [target.bos_id, *written[:-1]],
+        token_texts(translator.source, source_ids),
+        token_texts(target, written),
+        path,
+    )
+
+
+def draw_attention(
+    model: EncoderDecoderModel,
+    source_ids: Sequence[int],
+    target_ids: Sequence[int],
+    source_tokens: Sequence[str],
+    target_tokens: Sequence[str],
+    path: Path,
+) -> None:
+    """Write a page with the cross-attention of every layer, and their mean first.
+
+    ``target_ids`` are what the decoder reads, ``[bos] t1 … tn``, and ``target_tokens`` the texts of what it writes
+    behind each, ``t1 … tn [eos]``. Raises UserError where ``path`` can't be written or ends like another kind of file.
+    """
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise UserError(f"{path}: a picture of attention is an HTML page; give it a name that ends in .html")
+    weights = cross_attention(model, source_ids, target_ids)
+    assert weights.shape[1:] == (len(target_tokens), len(source_tokens))
+    panels = {f"layer {number}": layer for number, layer in enumerate(weights, 1)}
+    if len(weights) > 1:
+        panels = {"mean of all layers": weights.mean(0)} | panels
+    drawn = "\n".join(_panel(title, layer, source_tokens, target_tokens) for title, layer in panels.items())
+    try:
+        write_text(path, PAGE.format(shades=_shades(), panels=drawn))
+    except OSError as error:
+        raise UserError(f"{path} can't be written: {error.strerror or error}") from error
+
+
+def cross_attention(model: EncoderDecoderModel, source_ids: Sequence[int], target_ids: Sequence[int]) -> Tensor:
+    """How much each layer takes of each source token at each target token, ``(layer, target, source)``: heads' mean."""
+    seen: list[Tensor] = []
+
+    def look(attention: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+        x, sight = arguments
+        seen.append(attention.weights(x, named["memory"], sight)[0].float().mean(0).cpu())
+
+    layers: list[nn.Module] = [block.cross_attention for block in model.decoder.blocks]  # type: ignore[misc]
+    hooks = [layer.register_forward_pre_hook(look, with_kwargs=True) for layer in layers]
+    device = model.target_embedding.weight.device
+    source, target = (torch.tensor([ids], device=device) for ids in (list(source_ids), list(target_ids)))
+    try:
+        with without_dropout(model), torch.inference_mode():
+            model(source, torch.ones_like(source, dtype=torch.bool), target)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return torch.stack(seen)
+
+
+def token_texts(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
+    """What each token says by itself; a part of a character is U+FFFD, a special token its name."""
+    return [tokenizer.decode([token], skip_special_tokens=False) for token in ids]
+
+
+def _panel(title: str, weights: Tensor, source_tokens: Sequence[str], target_tokens: Sequence[str]) -> str:
+    """One table; ``weights`` is ``(target, source)``."""
+    head = "".join(f'<th scope="col">{_shown(token)}</th>' for token in source_tokens)
+    highest = float(weights.max())
+    rows = (
+        f'<tr><th scope="row">{_shown(token)}</th>{"".join(_cell(weight, highest) for weight in row)}</tr>'
+        for token, row in zip(target_tokens, weights.tolist(), strict=True)
+    )
+    body = "\n".join(rows)
+    return (
+        f"<section><h2>{escape(title)}</h2><table><thead><tr><th></th>{head}</tr></thead>\n"
+        f"<tbody>{body}</tbody></table></section>"
+    )
+
+
+def _cell(weight: float, highest: float) -> str:
+    return f'<td class="w{round(weight / highest * SHADES)}" title="{weight:.2f}"></td>'
+
+
+def _shown(token: str) -> str:
+    """A token as text of the page, with newlines to be seen."""
+    return escape(token.replace("\n", "⏎"))
+
+
+def _shades() -> str:
+    """A class of cells for each of the shades, white to dark blue."""
+    steps = ((number, number / SHADES) for number in range(SHADES + 1))
+    return "\n".join(f".w{number} {{ background: rgba(23, 64, 120, {opacity:.2f}); }}" for number, opacity in steps)

@@ -1,0 +1,91 @@
+"""How translations are written: the run's ``data.decoding``, with what a user asks for over it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from vaak.core.errors import UserError
+from vaak.nn.beam_search import BeamSettings
+from vaak.nn.sampling import SamplingSettings
+from vaak.tasks.seq2seq.config import DecodingConfig
+
+METHODS = ("greedy", "beam", "sampling")
+
+METHOD_OF = {
+    "beam_size": "beam",
+    "length_penalty": "beam",
+    "temperature": "sampling",
+    "top_k": "sampling",
+    "top_p": "sampling",
+    "seed": "sampling",
+}
+"""The options that only one method reads."""
+
+
+@dataclass(frozen=True)
+class DecodingSettings:
+    """``method`` and its options, and how many texts are translated together.
+
+    Raises UserError where a value makes no sense.
+    """
+
+    method: str = "greedy"
+    max_new_tokens: int = 100
+    """Tokens written at most, the one that ends a text among them."""
+    beam_size: int = 4
+    length_penalty: float = 1.0
+    """Scores are log-probabilities divided by this power of the length, whatever the method."""
+    n_best: int = 1
+    """How many translations of each text: those that the beam finds, or so many draws."""
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+    batch_size: int = 64
+    """Texts translated together, at most."""
+    max_tokens: int = 32768
+    """Places of all hypotheses translated together, at most: of the source, and of the longest target there may be."""
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise UserError(f"method is {self.method}; it must be one of {', '.join(METHODS)}.")
+        for name in ("n_best", "batch_size", "max_tokens"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name} is {getattr(self, name)}; it must be at least 1.")
+        if self.method == "greedy" and self.n_best > 1:
+            raise UserError(f"n_best is {self.n_best}, and a greedy search finds one; use method beam or sampling.")
+        _ = self.beam(end_id=0), self.sampling(end_id=0)  # they look at the rest
+
+    @property
+    def width(self) -> int:
+        """Hypotheses of each text that are alive at a time."""
+        return {"greedy": 1, "beam": self.beam_size, "sampling": self.n_best}[self.method]
+
+    def beam(self, end_id: int) -> BeamSettings:
+        n_best = self.n_best if self.method == "beam" else 1
+        return BeamSettings(end_id, self.max_new_tokens, self.beam_size, self.length_penalty, n_best)
+
+    def sampling(self, end_id: int) -> SamplingSettings:
+        temperature = self.temperature if self.method == "sampling" else 0.0
+        return SamplingSettings(
+            self.max_new_tokens, temperature, self.top_k, self.top_p, stop_ids=(end_id,), seed=self.seed
+        )
+
+
+def decoding_settings(decoding: DecodingConfig, max_target_length: int, **asked: Any) -> DecodingSettings:
+    """The run's settings with those that are ``asked`` for over them; None asks for nothing.
+
+    An option of one method asks for that method too. Raises UserError where another one was asked for.
+    """
+    given = {name: value for name, value in asked.items() if value is not None}
+    methods = {METHOD_OF[name]: name for name in given if name in METHOD_OF}
+    method = given.get("method") or next(iter(methods), decoding.method)
+    if method == "greedy" and "method" not in given and given.get("n_best", 1) > 1:
+        method = "beam"
+    for other, name in methods.items():
+        if other != method:
+            raise UserError(f"{name} belongs to method {other}, and the method is {method}; leave one of them out.")
+    options = decoding.model_dump(exclude={"valid_examples", "max_new_tokens"}) | given | {"method": method}
+    longest = given.get("max_new_tokens", decoding.max_new_tokens or max_target_length)
+    return DecodingSettings(**(options | {"max_new_tokens": min(longest, max_target_length)}))

@@ -1,0 +1,148 @@
+"""Figures of a translator: sums over the whole set, divided once.
+
+loss               nats per target token, [eos] included, each predicted behind the true tokens before it
+perplexity         exp(loss)
+accuracy           tokens whose most probable prediction is right / tokens
+bleu               words that translations share with their references, 0 to 100
+chrf               the same of characters; chrf_plus_plus: of characters and words
+
+The last three are ratios of counts of n-grams. The counts add up over batches and ranks, and the ratio is taken of
+their sums, so a score is sacrebleu's of the whole set. A row without references is not translated.
+Sources: Papineni et al. 2002, "BLEU"; Popović 2015, "chrF", and 2017, "chrF++"; Post 2018, "A Call for Clarity in
+Reporting BLEU Scores" (signatures).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
+from typing import Any
+
+from sacrebleu.metrics import BLEU, CHRF
+from sacrebleu.metrics.base import Metric
+from torch import nn
+from torch.nn import functional as F
+
+from vaak.core.batch import Batch
+from vaak.engine.cross_entropy import IGNORED
+from vaak.tasks.seq2seq.config import DecodingConfig
+
+METHOD_OPTIONS: dict[str, tuple[str, ...]] = {
+    "greedy": (),
+    "beam": ("beam_size", "length_penalty"),
+    "sampling": ("temperature", "top_k", "top_p"),
+}
+"""The options that the translations of each method of decoding depend on."""
+
+Translate = Callable[[nn.Module, Batch], list[str]]
+
+
+class TranslationMeters:
+    """Loss, perplexity and accuracy of true targets; BLEU and chrF of what ``translate`` writes.
+
+    ``translate(model, batch)`` gives a text for each row of the batch.
+    """
+
+    def __init__(self, protocol: dict[str, str], translate: Translate) -> None:
+        self.protocol, self.translate = protocol, translate
+        self.scores = sacrebleu_scores()
+        self.totals = dict.fromkeys(("nats", "token", "right", "translated"), 0.0)
+
+    def update(self, model: nn.Module, batch: Batch) -> None:
+        found = self._predicted(model, batch) | self._translated(model, batch)
+        for name, value in found.items():
+            self.totals[name] = self.totals.get(name, 0.0) + value
+
+    def _predicted(self, model: nn.Module, batch: Batch) -> dict[str, float]:
+        scored = batch["targets"] != IGNORED
+        logits = model(batch["source"], batch["source_mask"], batch["inputs"])[scored]
+        targets = batch["targets"][scored]
+        nats = F.cross_entropy(logits.float(), targets, reduction="none").cpu().double().sum()
+        right = (logits.argmax(-1) == targets).sum()
+        return {"nats": float(nats), "right": float(right), "token": float(batch.counts["token"].sum())}
+
+    def _translated(self, model: nn.Module, batch: Batch) -> dict[str, float]:
+        rows = [row for row, references in enumerate(batch.extra["references"]) if references is not None]
+        if not rows:
+            return {}
+        chosen = rows_of(batch, rows)
+        texts = self.translate(model, chosen)
+        found = {"translated": float(len(rows))}
+        for name, metric in self.scores.items():
+            counts = corpus_statistics(metric, texts, chosen.extra["references"])
+            found |= {f"{name}/{place}": float(count) for place, count in enumerate(counts)}
+        return found
+
+    def sums(self) -> dict[str, float]:
+        return self.totals
+
+    def results(self, sums: dict[str, float]) -> dict[str, float]:
+        results: dict[str, float] = {}
+        if sums["token"]:
+            loss = sums["nats"] / sums["token"]
+            accuracy = sums["right"] / sums["token"]
+            results |= {"loss": loss, "perplexity": math.exp(min(loss, 700.0)), "accuracy": accuracy}
+        if sums["translated"]:
+            for name, metric in self.scores.items():
+                places = range(sum(key.startswith(f"{name}/") for key in sums))
+                results[name] = score_of(metric, [int(sums[f"{name}/{place}"]) for place in places])
+        return results
+
+
+def sacrebleu_scores() -> dict[str, Metric]:
+    """The scores of translations, by the names of their figures, as sacrebleu computes them by default."""
+    return {"bleu": BLEU(force=True), "chrf": CHRF(), "chrf_plus_plus": CHRF(word_order=2)}  # force: don't warn
+
+
+def corpus_statistics(metric: Metric, texts: Sequence[str], references: Sequence[Sequence[str]]) -> list[int]:
+    """The counts that a score is made of, added over the texts; each may have several references.
+
+    Those of the parts of a set add up to those of the whole. sacrebleu has no public way to them.
+    """
+    assert len(texts) == len(references)
+    by_place = list(zip_longest(*references))  # as sacrebleu wants them: everyone's first one, everyone's second, ...
+    counts = metric._extract_corpus_statistics(texts, by_place)
+    return [sum(column) for column in zip(*counts, strict=True)]
+
+
+def score_of(metric: Metric, counts: list[int]) -> float:
+    """The score that the counts of a whole set give."""
+    return float(metric._compute_score_from_stats(counts).score)
+
+
+def rows_of(batch: Batch, rows: list[int]) -> Batch:
+    """The batch of these rows alone."""
+
+    def picked(values: list[Any]) -> list[Any]:
+        return [values[row] for row in rows]
+
+    return Batch(
+        {name: tensor[rows] for name, tensor in batch.tensors.items()},
+        {unit: counts[rows] for unit, counts in batch.counts.items()},
+        picked(batch.indices) if batch.indices else [],
+        {name: picked(value) if isinstance(value, list) else value for name, value in batch.extra.items()},
+    )
+
+
+def translation_protocol(
+    decoding: DecodingConfig, max_target_length: int, num_references: Sequence[int]
+) -> dict[str, str]:
+    """What the scores of translations depend on: how targets are written, how many, and sacrebleu's signatures.
+
+    ``num_references`` are those of each example that is translated; a signature says ``var`` where they differ.
+    """
+    if not num_references:
+        return {"translated": "0"}
+    protocol = {"translated": str(len(num_references)), "decoding": decoding.method}
+    protocol |= {name: str(getattr(decoding, name)) for name in METHOD_OPTIONS[decoding.method]}
+    protocol["max_new_tokens"] = str(min(decoding.max_new_tokens or max_target_length, max_target_length))
+    return protocol | {f"{name}_signature": signature for name, signature in _signatures(set(num_references)).items()}
+
+
+def _signatures(num_references: set[int]) -> dict[str, str]:
+    """sacrebleu's signature of each score; a metric has one once it has seen how many references there are."""
+    scores = sacrebleu_scores()
+    for metric in scores.values():
+        corpus_statistics(metric, ["a"] * len(num_references), [["a"] * number for number in num_references])
+    return {name: str(metric.get_signature()) for name, metric in scores.items()}

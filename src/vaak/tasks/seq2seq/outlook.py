@@ -1,0 +1,34 @@
+"""What can be told of a training before its data are prepared: the files it will read, how large its model may be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from vaak.tasks.seq2seq.config import Seq2SeqConfig, Seq2SeqDataConfig
+from vaak.tasks.seq2seq.model import Seq2SeqModel
+from vaak.text.config import TokenizerConfig
+from vaak.text.parallel import ParallelCorpus
+from vaak.text.tokenizers import Tokenizer
+
+
+def source_files(data: Seq2SeqDataConfig) -> list[Path]:
+    """The files of corpus and tokenizers; of a dataset on the Hub none, since it isn't asked for.
+
+    Raises DataError for files and patterns that aren't there.
+    """
+    tokenizers = [data.tokenizer, data.target_tokenizer or data.tokenizer]
+    paths = dict.fromkeys(Path(tokenizer.path) for tokenizer in tokenizers if tokenizer.path)
+    return [*ParallelCorpus(data.corpus).files, *paths]
+
+
+def sketch(options: Seq2SeqConfig, data: Seq2SeqDataConfig) -> Seq2SeqModel:
+    """The model at its largest: with all tokens that the tokenizers may have, or have where they are given.
+
+    Raises UserError where a given tokenizer can't be read.
+    """
+    target = data.target_tokenizer or data.tokenizer
+    return Seq2SeqModel(options, data, _vocab_size(data.tokenizer), _vocab_size(target))
+
+
+def _vocab_size(options: TokenizerConfig) -> int:
+    return Tokenizer.load(Path(options.path)).vocab_size if options.path else options.vocab_size

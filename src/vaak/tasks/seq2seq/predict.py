@@ -1,0 +1,172 @@
+"""Translations from a trained model: texts in, texts out, in the order they came in.
+
+Texts of similar length are translated together, as many at a time as ``batch_size`` and ``max_tokens`` allow. What a
+text becomes depends on the model, the text and the settings, and on the texts beside it only by rounding: each draws
+from a generator that is seeded by its own tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from vaak.core.errors import UserError
+from vaak.core.keys import draw_key
+from vaak.nn.beam_search import beam_search
+from vaak.nn.decoding import Hypothesis, without_dropout, write
+from vaak.nn.models import EncoderDecoderModel
+from vaak.tasks.seq2seq.decoding_settings import DecodingSettings
+from vaak.text.parallel import cleaned
+from vaak.text.tokenizers import Tokenizer
+
+SORTED_TOGETHER = 1024
+"""Texts among which those of similar length are looked for; the first are given out when so many are translated."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One translation of a text."""
+
+    text: str
+    score: float
+    """Its log-probability, divided by ``length_penalty``'s power of its length in tokens."""
+    ended: bool
+    """False where it was cut off at the greatest length."""
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Translation:
+    """The translations of a text, the best first; a blank text has none."""
+
+    source: str
+    candidates: tuple[Candidate, ...]
+
+    @property
+    def text(self) -> str:
+        """The best one; empty for a blank text."""
+        return self.candidates[0].text if self.candidates else ""
+
+
+@dataclass(frozen=True)
+class Translator:
+    """A model with the tokenizers of its two sides, and the longest source it reads, [eos] counted."""
+
+    model: EncoderDecoderModel
+    source: Tokenizer
+    target: Tokenizer
+    max_source_length: int
+
+    def translate(
+        self,
+        texts: Sequence[str],
+        settings: DecodingSettings,
+        where: Callable[[int], str] = lambda index: f"text {index + 1}",
+    ) -> Iterator[Translation]:
+        """The translations of the texts, in their order, each as soon as it is there.
+
+        Raises UserError at once for a text that is longer than the model can read, naming it by ``where(index)``.
+        """
+        sources = [self.source_ids(text) for text in texts]
+        for index, source in enumerate(sources):
+            if len(source) > self.max_source_length:
+                raise UserError(
+                    f"{where(index)} has {len(source)} tokens with the one that ends it, and the model reads at most "
+                    f"{self.max_source_length} (data.max_source_length); translate it in parts"
+                )
+        return self._translations(texts, sources, settings)
+
+    def source_ids(self, text: str) -> list[int]:
+        """The tokens of a text as the model reads it; none of a blank text."""
+        ids = self.source.encode(cleaned(text))
+        return [*ids, self.source.eos_id] if ids else []
+
+    def written(self, sources: Sequence[Sequence[int]], settings: DecodingSettings) -> list[list[Hypothesis]]:
+        """What is written for each source of tokens, ended by [eos]; the best first. None of them may be empty."""
+        found: list[list[Hypothesis]] = [[] for _ in sources]
+        for group in _groups(list(map(len, sources)), settings):
+            together = self._written_together([sources[index] for index in group], settings)
+            for index, hypotheses in zip(group, together, strict=True):
+                found[index] = sorted(hypotheses, key=lambda one: -one.score(settings.length_penalty))
+        return found
+
+    def candidate(self, hypothesis: Hypothesis, settings: DecodingSettings) -> Candidate:
+        """What a hypothesis says."""
+        score = hypothesis.score(settings.length_penalty)
+        return Candidate(self.target.decode(hypothesis.tokens), score, hypothesis.ended, hypothesis.tokens)
+
+    def _translations(
+        self, texts: Sequence[str], sources: list[list[int]], settings: DecodingSettings
+    ) -> Iterator[Translation]:
+        for first in range(0, len(texts), SORTED_TOGETHER):
+            window = range(first, min(first + SORTED_TOGETHER, len(texts)))
+            filled = [index for index in window if sources[index]]
+            written = dict(zip(filled, self.written([sources[index] for index in filled], settings), strict=True))
+            for index in window:
+                candidates = (self.candidate(one, settings) for one in written.get(index, ()))
+                yield Translation(texts[index], tuple(candidates))
+
+    def _written_together(self, sources: Sequence[Sequence[int]], settings: DecodingSettings) -> list[list[Hypothesis]]:
+        end = self.target.eos_id
+        with without_dropout(self.model), torch.inference_mode():
+            writer = TargetWriter(self.model, sources, self._impossible())
+            begin = torch.full((len(sources),), self.target.bos_id, device=writer.device)
+            if settings.method == "beam":
+                return beam_search(writer, begin, settings.beam(end))
+            if settings.method == "greedy":
+                return [[one] for one in write(writer, begin, settings.sampling(end))]
+            copies = settings.n_best
+            keys = (draw_key("translate", settings.seed, copy, *ids) for ids in sources for copy in range(copies))
+            generators = [torch.Generator().manual_seed(key) for key in keys]
+            rows = torch.arange(len(sources), device=writer.device).repeat_interleave(copies)
+            writer.select(rows)
+            drawn = write(writer, begin[rows], settings.sampling(end), generators)
+        return [drawn[place : place + copies] for place in range(0, len(drawn), copies)]
+
+    def _impossible(self) -> list[int]:
+        """Tokens that no target has in it."""
+        target = self.target
+        return sorted({target.pad_id, target.bos_id, target.mask_id} - {target.eos_id})
+
+
+class TargetWriter:
+    """A model in the midst of writing the targets of some sources (``vaak.nn.decoding.Writer``)."""
+
+    def __init__(self, model: EncoderDecoderModel, sources: Sequence[Sequence[int]], impossible: list[int]) -> None:
+        self.model = model
+        self.device = model.target_embedding.weight.device
+        self.impossible = torch.tensor(impossible, dtype=torch.long, device=self.device)
+        time = max(map(len, sources))
+        padded = [[*source, *[0] * (time - len(source))] for source in sources]
+        real = [[place < len(source) for place in range(time)] for source in sources]
+        self.source_mask = torch.tensor(real, device=self.device)
+        self.memory = model.encode(torch.tensor(padded, device=self.device), self.source_mask)
+        self.cache = model.new_cache()
+
+    def next_logits(self, tokens: Tensor) -> Tensor:
+        hidden = self.model.decode(tokens[:, None], self.memory, self.source_mask, cache=self.cache)
+        logits = self.model.logits(hidden[:, -1])
+        return logits.to(torch.promote_types(logits.dtype, torch.float32)).index_fill(1, self.impossible, -torch.inf)
+
+    def select(self, rows: Tensor) -> None:
+        self.memory, self.source_mask = self.memory[rows], self.source_mask[rows]
+        self.cache.select(rows)
+
+
+def _groups(lengths: list[int], settings: DecodingSettings) -> Iterator[list[int]]:
+    """The indices of sources that are translated together: similar lengths, the longest first."""
+    group: list[int] = []
+    allowed = 0
+    for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
+        if group and len(group) == allowed:
+            yield group
+            group = []
+        if not group:
+            places = settings.width * (lengths[index] + settings.max_new_tokens)
+            allowed = max(1, min(settings.batch_size, settings.max_tokens // places))
+        group.append(index)
+    if group:
+        yield group

@@ -1,0 +1,179 @@
+"""Parallel corpus to tokenizers to token stores, once.
+
+FOLDER (RUN/prepared, or CACHE_DIR/FINGERPRINT, to which RUN/prepared then points)
+  tokenizer/tokenizer.json     of both sides, or of the source where the target has its own
+  target_tokenizer/            the target's own, if it has one
+  train/  valid/  test/        pairs.jsonl and offsets.bin (vaak.text.pair_store), and token stores:
+    source/  target/           of several references the first one's tokens
+  prepared.json                the fingerprint, statistics and round trips; written last: it means "complete"
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from dataclasses import asdict, dataclass
+from functools import cached_property, partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from vaak.core.errors import DataError
+from vaak.runs.prepared import PreparedFolder, Recipe, fingerprint_with_files, prepare_folder, prepare_for_run
+from vaak.tasks.seq2seq.config import Seq2SeqDataConfig
+from vaak.tasks.seq2seq.filters import Selection, SplitStores, used_pairs
+from vaak.text.config import TokenizerConfig
+from vaak.text.pair_store import PairStore, Texts, write_pairs
+from vaak.text.parallel import ParallelCorpus
+from vaak.text.token_store import write_tokens
+from vaak.text.tokenizer_factory import TokenizerFactory
+from vaak.text.tokenizers import Tokenizer, round_trip_report
+
+log = logging.getLogger("vaak")
+
+ROUND_TRIP_PAIRS = 2000
+SIDES = ("source", "target")
+
+
+@dataclass(frozen=True)
+class Prepared(PreparedFolder):
+    """What ``prepare`` left in a folder."""
+
+    @cached_property
+    def source_tokenizer(self) -> Tokenizer:
+        return Tokenizer.load(self.folder / "tokenizer")
+
+    @cached_property
+    def target_tokenizer(self) -> Tokenizer:
+        """The target's own, or the one of both sides."""
+        own = self.folder / "target_tokenizer"
+        return Tokenizer.load(own) if own.is_dir() else self.source_tokenizer
+
+    def stores(self, split: str) -> SplitStores:
+        """The texts and tokens of a split. Raises UserError where the corpus has no such split."""
+        return SplitStores.open(self.split_folder(split))
+
+    @property
+    def cut_splits(self) -> tuple[str, ...]:
+        """The evaluation splits that were cut from the training files."""
+        return tuple(self.about["cut_splits"])
+
+
+def prepare_run(data: Seq2SeqDataConfig, directory: Path) -> None:
+    """Prepare a run's data, as ``vaak.runs.prepared.prepare_for_run`` says."""
+    prepare_for_run(_recipe(data, None), directory, data.cache_dir)
+
+
+def prepare(data: Seq2SeqDataConfig, folder: Path, splits: tuple[str, ...] | None = None) -> Prepared:
+    """Make tokenizers and token stores of ``splits`` (all there are) unless they are there, from the same sources.
+
+    Without ``train`` among the splits the tokenizers must be given by their paths.
+
+    Raises UserError where the folder can't be written, DataError for pairs that can't be used.
+    """
+    prepare_folder(_recipe(data, splits), folder)
+    return Prepared(folder)
+
+
+def fingerprint(data: Seq2SeqDataConfig) -> str:
+    """A hash of everything prepared data depend on: options, and size and time of change of every source file."""
+    paths = [options.path for options in _tokenizers(data).values() if options.path]
+    files = [*ParallelCorpus(data.corpus).files, *map(Path, paths)]
+    return fingerprint_with_files(data.model_dump(mode="json", include=set(_DECIDING)), files)
+
+
+_DECIDING = ("corpus", "tokenizer", "target_tokenizer", "max_source_length", "max_target_length")
+_PLACES = ("train", "valid", "test", "train_target", "valid_target", "test_target", "name")
+
+
+def _recipe(data: Seq2SeqDataConfig, splits: tuple[str, ...] | None) -> Recipe:
+    sections = "data.corpus, a tokenizer or a greatest length in data"
+    return Recipe(partial(_make, data, splits), partial(fingerprint, data), _options(data), sections)
+
+
+def _options(data: Seq2SeqDataConfig) -> dict[str, Any]:
+    """What decides over the data besides where they lie: a run may find them elsewhere after it has moved."""
+    options = data.model_dump(mode="json", include=set(_DECIDING))
+    for section, names in {"corpus": _PLACES, "tokenizer": ("path",), "target_tokenizer": ("path",)}.items():
+        for name in names if options[section] else ():
+            del options[section][name]
+    return options
+
+
+def _tokenizers(data: Seq2SeqDataConfig) -> dict[str, TokenizerConfig]:
+    """The options of each tokenizer there is, by its folder."""
+    own = {"target_tokenizer": data.target_tokenizer} if data.target_tokenizer else {}
+    return {"tokenizer": data.tokenizer, **own}
+
+
+def _make(data: Seq2SeqDataConfig, splits: tuple[str, ...] | None, folder: Path) -> dict[str, Any]:
+    """Fill ``folder``, and return what there is to say of it."""
+    corpus = ParallelCorpus(data.corpus)
+    splits = ("train", *(split for split in corpus.splits if split != "train")) if splits is None else splits
+    stores = {split: write_pairs(folder / split, corpus.pairs(split)) for split in splits}
+    tokenizers = _tokenizers_of_sides(data, stores, folder)
+    statistics = {}
+    for split, store in stores.items():
+        for side in SIDES:
+            write_tokens(folder / split / side, Texts(store, side), tokenizers[side])
+        tokenised = SplitStores.open(folder / split)
+        selection = used_pairs(split, tokenised, data, cut=split in corpus.cut_splits)
+        counts = corpus.statistics[split].to_json()
+        counts["dropped"] |= selection.dropped
+        statistics[split] = counts | _figures(split, tokenised, selection, data)
+        _tell(split, statistics[split], data)
+    trips = {side: round_trip_report(tokenizers[side], _some_texts(stores[splits[-1]], side)) for side in SIDES}
+    for side, trip in trips.items():
+        (log.info if trip.exact == trip.documents else log.warning)("tokenizer of the %s: %s", side, trip)
+    about = {"statistics": statistics, "round_trip": {side: asdict(trip) for side, trip in trips.items()}}
+    return about | {"cut_splits": list(corpus.cut_splits)}
+
+
+def _tokenizers_of_sides(data: Seq2SeqDataConfig, stores: dict[str, PairStore], folder: Path) -> dict[str, Tokenizer]:
+    """Train the tokenizers, or take those that are there, and put them in the folder."""
+    shutil.rmtree(folder / "target_tokenizer", ignore_errors=True)
+    for name, options in _tokenizers(data).items():
+        sides = SIDES if data.target_tokenizer is None else ("source",) if name == "tokenizer" else ("target",)
+        texts = () if options.path else Texts(stores["train"], *sides)
+        TokenizerFactory(options).create_tokenizer(texts).save(folder / name)
+    prepared = Prepared(folder)
+    return {"source": prepared.source_tokenizer, "target": prepared.target_tokenizer}
+
+
+def _some_texts(store: PairStore, side: str) -> islice[str]:
+    return islice(Texts(store, side), ROUND_TRIP_PAIRS)
+
+
+def _figures(split: str, stores: SplitStores, selection: Selection, data: Seq2SeqDataConfig) -> dict[str, int]:
+    """How many pairs and tokens of a split are used. Raises DataError where none is."""
+    source, target = stores.source.lengths[selection.indices], stores.target.lengths[selection.indices]
+    if not len(selection.indices):
+        raise DataError(f"corpus: {split} is empty: all its pairs were dropped ({_in_words(selection.dropped)})")
+    return {
+        "pairs": len(selection.indices),
+        "source_tokens": int(source.sum()),
+        "target_tokens": int(target.sum()),
+        "longest_source": int(source.max()) + 1,
+        "longest_target": int(target.max()) + 1,
+        "shortened_targets": int((target >= data.max_target_length).sum()),
+    }
+
+
+def _tell(split: str, about: dict[str, Any], data: Seq2SeqDataConfig) -> None:
+    pairs, source, target = (about[name] for name in ("pairs", "source_tokens", "target_tokens"))
+    log.info("%s: %s pairs, %s source tokens, %s target tokens", split, f"{pairs:,}", f"{source:,}", f"{target:,}")
+    if about["dropped"]:
+        say = log.info if split == "train" else log.warning
+        say("%s: dropped %s", split, _in_words(about["dropped"]))
+    if about["shortened_targets"]:
+        log.warning(
+            "%s: %s targets are longer than data.max_target_length (%s): the loss is that of their beginning, "
+            "translations are compared with the whole",
+            split,
+            f"{about['shortened_targets']:,}",
+            data.max_target_length,
+        )
+
+
+def _in_words(dropped: dict[str, int]) -> str:
+    return "; ".join(f"{number:,}: {reason}" for reason, number in dropped.items())

@@ -1,0 +1,170 @@
+"""The sequence-to-sequence task: what the engine asks, answered.
+
+- ``prepare``: pairs of texts, tokenizers, token stores, once (prepare.py)
+- ``dataset``: pairs of token sequences (data.py)
+- ``losses``: cross-entropy of each target token behind the true ones before it, summed; per token
+- ``meters``: perplexity and accuracy, BLEU and chrF of translations (metrics.py)
+- ``predict``: texts translated (predict.py)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from pathlib import Path
+
+from torch import nn
+
+from vaak.config.experiment import Experiment
+from vaak.core.batch import Batch, Term
+from vaak.engine.losses import Loss, losses_of_logits, make_loss
+from vaak.nn.squared_norms import NORM_REG, SquaredNorms, norm_reg
+from vaak.runs.prepared import prepared_folder
+from vaak.tasks.seq2seq.attention_picture import draw_translation
+from vaak.tasks.seq2seq.config import Seq2SeqConfig, Seq2SeqDataConfig
+from vaak.tasks.seq2seq.data import IGNORED, PairDataset
+from vaak.tasks.seq2seq.decoding_settings import DecodingSettings, decoding_settings
+from vaak.tasks.seq2seq.metrics import TranslationMeters, translation_protocol
+from vaak.tasks.seq2seq.model import Seq2SeqModel
+from vaak.tasks.seq2seq.outlook import sketch, source_files
+from vaak.tasks.seq2seq.predict import Translator
+from vaak.tasks.seq2seq.prepare import Prepared, prepare, prepare_run
+from vaak.text.corpus import SPLITS
+
+SHOWN_TRANSLATIONS = 5
+PICTURE = "attention.html"
+
+
+class Seq2SeqTask:
+    """Trains an encoder and a decoder to turn one text into another."""
+
+    auxiliary_losses = (NORM_REG,)
+    evaluation_splits: tuple[str, ...] = ("valid",)
+
+    def __init__(self, experiment: Experiment[Seq2SeqConfig, Seq2SeqDataConfig], directory: Path, folder: Path) -> None:
+        """``directory`` is the run's; ``folder`` is where a user's ``./file.py`` in the configuration is looked for."""
+        self.experiment, self.directory, self.folder = experiment, directory, folder
+        self.options, self.data = experiment.model, experiment.data
+
+    # Data.
+
+    def prepare(self) -> None:
+        prepare_run(self.data, self.directory)
+        if self.experiment.training.curriculum is not None:
+            self.dataset("train").difficulty(self.experiment.training.curriculum.difficulty)  # once, for all processes
+
+    def prepare_others(self, data: Seq2SeqDataConfig, folder: Path, splits: tuple[str, ...]) -> None:
+        """Use other data than the run was trained on, with the run's tokenizers; ``splits`` are prepared in ``folder``.
+
+        Where the corpus is the run's own, its prepared data are used as they are.
+        """
+        if splits and data.corpus != self.data.corpus:
+            own = {"tokenizer": str(self.prepared.folder / "tokenizer")}
+            if data.target_tokenizer is not None:
+                own["target_tokenizer"] = str(self.prepared.folder / "target_tokenizer")
+            tokenizers = {name: getattr(data, name).model_copy(update={"path": path}) for name, path in own.items()}
+            corpus = data.corpus
+            if all(getattr(corpus, split) for split in splits):  # leave unread what isn't asked for
+                corpus = corpus.model_copy(update={split: () for split in SPLITS if split not in splits})
+            self.prepared = prepare(data.model_copy(update={**tokenizers, "corpus": corpus}), folder, splits)
+        self.data = data
+
+    @cached_property
+    def prepared(self) -> Prepared:
+        """The tokenizers and token stores that ``prepare`` made."""
+        return Prepared.open(prepared_folder(self.directory))
+
+    def dataset(self, split: str) -> PairDataset:
+        return PairDataset(self.prepared, split, self.data)
+
+    def sources(self) -> list[Path]:
+        """The files that ``prepare`` would read. Raises DataError for one that isn't there."""
+        return source_files(self.data)
+
+    # Training.
+
+    def sketch(self) -> Seq2SeqModel:
+        """A model as large as the trained one may become, before there are tokenizers."""
+        return sketch(self.options, self.data)
+
+    def model(self) -> Seq2SeqModel:
+        vocab_sizes = self.prepared.source_tokenizer.vocab_size, self.prepared.target_tokenizer.vocab_size
+        model = Seq2SeqModel(self.options, self.data, *vocab_sizes)
+        for stack in (model.encoder, model.decoder):
+            stack.gradient_checkpointing = self.experiment.training.performance.gradient_checkpointing
+        return model
+
+    @cached_property
+    def main_loss(self) -> Loss:
+        """The loss of ``training.loss.main``; made when training asks: using a trained run executes no user code."""
+        return make_loss(self.experiment.training.loss, self.folder)
+
+    def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
+        auxiliary, targets = self.experiment.training.loss.auxiliary, batch["targets"]
+        norms = None
+        if NORM_REG in auxiliary:
+            norms = SquaredNorms(batch["source_mask"]), SquaredNorms(targets != IGNORED)
+        logits = model(batch["source"], batch["source_mask"], batch["inputs"], norms=norms)
+        terms = losses_of_logits(self.main_loss, auxiliary, logits, targets, per="token")
+        if norms is not None:
+            terms[NORM_REG] = norm_reg(*norms)
+        return terms
+
+    def meters(self, split: str) -> TranslationMeters:
+        protocol = {"split": split, "max_target_length": str(self.data.max_target_length)}
+        for side in ("source", "target"):
+            protocol[f"{side}_tokenizer"] = getattr(self.prepared, f"{side}_tokenizer").fingerprint
+        references = self.dataset(split).num_references()
+        protocol |= translation_protocol(self.data.decoding, self.data.max_target_length, references)
+        return TranslationMeters(protocol, self._translations)
+
+    def _translations(self, model: nn.Module, batch: Batch) -> list[str]:
+        """The translation of each row's source."""
+        translator, settings = self.translator(model), self.decoding()
+        rows = zip(batch["source"].tolist(), batch["source_mask"].sum(1).tolist(), strict=True)
+        written = translator.written([row[:length] for row, length in rows], settings)
+        return [translator.candidate(hypotheses[0], settings).text for hypotheses in written]
+
+    def show(self, batch: Batch) -> list[str]:
+        """Source and target of each row, special tokens written out, as the model reads them."""
+        sides = []
+        for name, tokenizer in (
+            ("source", self.prepared.source_tokenizer),
+            ("inputs", self.prepared.target_tokenizer),
+        ):
+            rows = (row[row != tokenizer.pad_id].tolist() for row in batch[name].cpu())
+            sides.append([tokenizer.decode(row, skip_special_tokens=False) for row in rows])
+        return [f"{source} → {target}" for source, target in zip(*sides, strict=True)]
+
+    # Use.
+
+    def decoding(self, **asked: object) -> DecodingSettings:
+        """How targets are written: as ``data.decoding`` says, with what is asked for over it."""
+        return decoding_settings(self.data.decoding, self.data.max_target_length, **asked)
+
+    def translator(self, model: nn.Module) -> Translator:
+        """The model with its tokenizers."""
+        prepared = self.prepared
+        assert isinstance(model, Seq2SeqModel)
+        return Translator(
+            model, prepared.source_tokenizer, prepared.target_tokenizer, self.experiment.data.max_source_length
+        )
+
+    def predict(
+        self, model: nn.Module, inputs: Iterable[str], settings: DecodingSettings | None = None
+    ) -> Iterator[str]:
+        """The translation of each input; of a blank one, nothing."""
+        for translation in self.translator(model).translate(list(inputs), settings or self.decoding()):
+            yield translation.text
+
+    def showcase(self, model: nn.Module) -> list[str]:
+        """Translations of the first validation sources; leaves a picture of the first one's cross-attention."""
+        pairs = self.dataset("valid").first_pairs(SHOWN_TRANSLATIONS)
+        translator = self.translator(model)
+        translations = list(translator.translate([pair.source for pair in pairs], self.decoding()))
+        if translations:
+            draw_translation(translator, translations[0], self.directory / PICTURE)
+        return [
+            f"{pair.source} → {translation.text} (reference: {pair.targets[0]})"
+            for pair, translation in zip(pairs, translations, strict=True)
+        ]

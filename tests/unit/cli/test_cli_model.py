@@ -1,0 +1,119 @@
+"""``vaak model show``: the tree, the figures, as text and as JSON; nothing is read or written."""
+
+import json
+
+import pytest
+
+from vaak.tasks.lm.model import LanguageModel
+
+SEQ2SEQ = """\
+task: seq2seq
+model:
+  global_config: {d_model: 64, num_heads: 4, num_layers: 2}
+  encoder: {attention_type: linear}
+  decoder: {attention_type: causal_linear}
+data: {tokenizer: {vocab_size: 500}, max_source_length: 30, max_target_length: 20}
+training: {device: cpu, batch_size: 8, loss: {auxiliary: {norm_reg: 0.1}}}
+"""
+LM = """\
+task: lm
+model: {d_model: 64, num_layers: 3, num_heads: 4}
+data: {corpus: {type: text, train: [there/is/no.txt]}, tokenizer: {vocab_size: 500}, max_length: 32}
+training: {device: cpu, batch_size: 8, ema: 0.99}
+"""
+
+
+@pytest.fixture
+def shown(vaak, tmp_path, monkeypatch):
+    """A function from YAML text and overrides to what the command prints as JSON."""
+    monkeypatch.chdir(tmp_path)
+
+    def of(text, *overrides):
+        (tmp_path / "f.yml").write_text(text)
+        code, out, errors = vaak("model", "show", "f.yml", *overrides, "--json")
+        assert (code, errors) == (0, "")
+        assert [path.name for path in tmp_path.iterdir()] == ["f.yml"]
+        return json.loads(out)
+
+    return of
+
+
+def test_a_language_model(shown):
+    found = shown(LM)
+    assert found["parameters"] == found["trained"] == found["tree"][0]["parameters"]
+    memory = found["memory_bytes"]
+    numbers = 4 * found["parameters"]
+    assert [memory[name] for name in ("weights", "gradients", "optimizer", "average")] == [
+        numbers, numbers, 2 * numbers, numbers,
+    ]  # fmt: skip
+    assert memory["needed"] == 5 * numbers + memory["activations"]
+    assert (found["unit"], found["microbatch_rows"]) == ("token", 8)
+    blocks = [branch for branch in found["tree"] if branch["repeats"] == 3]
+    assert [branch["name"] for branch in blocks] == ["0–2"]
+    assert found["tree"][-1]["same_as"] == "embedding"
+
+
+def test_operations_are_those_of_the_formula(shown):
+    found = shown(LM)
+    attention = 12 * 3 * 64 * 32  # layers, width, length
+    in_products = found["parameters"] - 7 * 64  # but for the norms
+    assert found["flops_per_unit"] == pytest.approx(6 * in_products + attention, rel=0.02)
+
+
+def test_activations_follow_the_batch(shown):
+    activations = [
+        shown(LM, *overrides)["memory_bytes"]["activations"]
+        for overrides in (
+            [],
+            ["training.batch_size=16"],
+            ["training.batching={type: bucketed, max_tokens: 256}"],
+            ["training.performance.gradient_checkpointing=true"],
+        )
+    ]
+    assert activations[1] > 1.7 * activations[0]
+    assert activations[2] == activations[0]
+    assert activations[3] < 0.7 * activations[0]
+
+
+def test_frozen_parameters_take_no_gradient(shown):
+    found = shown(LM, "training.freeze=[{match: embedding}]")
+    assert found["parameters"] - found["trained"] == 500 * 64
+    assert found["memory_bytes"]["gradients"] == 4 * found["trained"]
+
+
+def test_a_translator(shown):
+    found = shown(SEQ2SEQ)
+    kinds = {branch["name"]: branch for branch in found["tree"]}
+    assert kinds["source_embedding"]["same_as"] == "target_embedding"
+    assert any("projection" in branch["tensors"] for branch in found["tree"])
+    assert found["memory_bytes"]["activations"] > 0
+    assert found["microbatch_rows"] == 8
+
+
+def test_text(vaak, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "f.yml").write_text(LM)
+    code, out, _ = vaak("model", "show", "f.yml")
+    assert code == 0
+    for words in ("Block × 3", "tied to embedding", "MFLOPs a token", "8 rows", "activations", "weight 500×64"):
+        assert words in out
+
+
+def test_mistakes(vaak, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "f.yml").write_text(LM)
+    code, _, errors = vaak("model", "show", "f.yml", "model.d_model=65")
+    assert (code, len(errors.splitlines())) == (2, 1)
+    code, _, errors = vaak("model", "show", "f.yml", "training.freeze=[{match: zzz}]")
+    assert code == 2
+    assert "matches no parameter" in errors
+
+
+def test_what_a_task_does_not_tell_is_said(vaak, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "f.yml").write_text(LM)
+    forward = LanguageModel.forward
+    monkeypatch.setattr(LanguageModel, "forward", lambda self, ids, **k: forward(self, ids[ids.nonzero()[:, 0]], **k))
+    code, out, _ = vaak("model", "show", "f.yml")
+    assert code == 0
+    assert "activations  not known: a shape depends on numbers" in out

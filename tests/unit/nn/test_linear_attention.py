@@ -1,0 +1,292 @@
+"""Linear attention against the formula with all pairs written out, and what a result may depend on."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from vaak.nn import causal_sums, pieces
+from vaak.nn.cache import LayerCache
+from vaak.nn.linear_attention import linear_attention
+from vaak.nn.random_features import RandomFeatures
+from vaak.nn.sight import Sight
+
+HEADS, WIDTH = 2, 4
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _small_pieces() -> Iterator[None]:
+    """Chunks and pieces so small that few tokens have several, and examples several groups."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(causal_sums, "CHUNK", 4)
+        patch.setattr(pieces, "FEWEST_TOKENS", 4)
+        patch.setattr(pieces, "FEWEST_AT_ONCE", 4)
+        patch.setattr(pieces, "AT_ONCE", {"cpu": 160})
+        yield
+
+
+def drawn(time: int, batch: int = 3, dtype: torch.dtype = torch.float64, key_time: int | None = None) -> list[Tensor]:
+    """Queries, keys and values."""
+    generator = torch.Generator().manual_seed(time)
+    times = (time, key_time or time, key_time or time)
+    shapes = [(batch, HEADS, length, WIDTH) for length in times]
+    return [torch.randn(shape, generator=generator, dtype=dtype).requires_grad_() for shape in shapes]
+
+
+def features_of(kernel: str = "softmax", width: int = WIDTH, dtype: torch.dtype = torch.float64) -> RandomFeatures:
+    features = RandomFeatures(width, 10, kernel=kernel).to(dtype)  # type: ignore[arg-type]
+    features.redraw_features(3)
+    return features
+
+
+def reference(features: RandomFeatures, query: Tensor, key: Tensor, value: Tensor, visible: Tensor) -> Tensor:
+    """Weights of all pairs from the explicit feature matrices."""
+    weights = (features(query) @ features(key).transpose(-1, -2)) * visible
+    return (weights / weights.sum(-1, keepdim=True)) @ value
+
+
+def visible_pairs(sight: Sight, queries: int, keys: int) -> Tensor:
+    visible = torch.ones(1, 1, queries, keys, dtype=torch.bool)
+    if sight.causal:
+        visible = visible.tril(keys - queries)
+    if sight.documents is not None:
+        own = sight.documents[:, None, :, None] == sight.documents[:, None, None, :]
+        visible = visible & own
+    elif sight.key_documents is not None:
+        visible = visible & (sight.key_documents >= 0)[:, None, None]
+    return visible
+
+
+PACKED = torch.tensor([[0] * 7 + [1] * 2 + [2] * 9 + [-1] * 4, [0] * 22, [-1] * 5 + [4] * 17])
+PADDED = torch.where(torch.arange(22) < torch.tensor([[22], [9], [1]]), 0, -1)
+SIGHTS = {
+    "causal": Sight(True),
+    "bidirectional": Sight(False),
+    "packed causal": Sight(True, PACKED, PACKED),
+    "packed bidirectional": Sight(False, PACKED, PACKED),
+    "masked": Sight(False, None, PADDED),
+}
+
+
+@pytest.mark.parametrize("kernel", ["softmax", "relu"])
+@pytest.mark.parametrize("name", SIGHTS)
+def test_equals_the_explicit_feature_matrices_with_its_gradients(name: str, kernel: str):
+    features, sight, inputs = features_of(kernel), SIGHTS[name], drawn(22)
+    found = linear_attention(features, *inputs, sight)
+    expected = reference(features, *inputs, visible_pairs(sight, 22, 22).double())
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+    towards = torch.randn(found.shape, generator=torch.Generator().manual_seed(1), dtype=found.dtype)
+    for one, other in zip(
+        torch.autograd.grad(found, inputs, towards), torch.autograd.grad(expected, inputs, towards), strict=True
+    ):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("key_time", [1, 5, 30])
+def test_cross_attention_equals_the_explicit_feature_matrices(key_time: int):
+    features, inputs = features_of(), drawn(13, key_time=key_time)
+    key_documents = torch.zeros(3, key_time, dtype=torch.long)
+    key_documents[1, 3:] = -1
+    sight = Sight(False, None, key_documents)
+    found = linear_attention(features, *inputs, sight)
+    expected = reference(features, *inputs, visible_pairs(sight, 13, key_time).double())
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("kernel", ["softmax", "relu"])
+@pytest.mark.parametrize("name", SIGHTS)
+def test_gradients_are_those_of_finite_differences(name: str, kernel: str):
+    features, sight = features_of(kernel), SIGHTS[name]
+    cut = Sight(
+        sight.causal,
+        None if sight.documents is None else sight.documents[:1, 2:13],
+        None if sight.key_documents is None else sight.key_documents[:1, 2:13],
+    )
+
+    def attend(*inputs: Tensor) -> Tensor:
+        return linear_attention(features, *inputs, cut)
+
+    assert torch.autograd.gradcheck(attend, tuple(drawn(11, batch=1)))
+
+
+@given(
+    time=st.integers(1, 23),
+    causal=st.booleans(),
+    cuts=st.lists(st.integers(1, 22), max_size=4),
+    padding=st.integers(0, 5),
+)
+def test_packed_documents_equal_separate_ones(time: int, causal: bool, cuts: list[int], padding: int):
+    features, (query, key, value) = features_of(), drawn(time, batch=1)
+    starts = sorted({0, *(cut for cut in cuts if cut < time)})
+    ends = [*starts[1:], time]
+    documents = torch.cat([torch.full((end - start,), n) for n, (start, end) in enumerate(zip(starts, ends))])[None]
+    documents[:, max(time - padding, 0) :] = -1
+    packed = linear_attention(features, query, key, value, Sight(causal, documents, documents))
+    assert packed.isfinite().all()
+    for number in documents.unique().tolist():
+        own = (documents[0] == number).nonzero()[:, 0]
+        alone = linear_attention(features, query[:, :, own], key[:, :, own], value[:, :, own], Sight(causal))
+        torch.testing.assert_close(packed[:, :, own], alone, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("name", ["causal", "packed causal"])
+def test_later_tokens_change_no_bit(name: str, dtype: torch.dtype):
+    features, sight = features_of(dtype=dtype), SIGHTS[name]
+    inputs = [x.detach() for x in drawn(22, dtype=dtype)]
+    found = linear_attention(features, *inputs, sight)
+    for first_changed in (1, 6, 8, 15, 21):
+        changed = [x.clone() for x in inputs]
+        for x in changed:
+            x[:, :, first_changed:] = 100 * torch.randn_like(x[:, :, first_changed:])
+        again = linear_attention(features, *changed, sight)
+        assert torch.equal(again[:, :, :first_changed], found[:, :, :first_changed])
+        assert not torch.equal(again[:, :, first_changed:], found[:, :, first_changed:])
+
+
+@pytest.mark.parametrize(
+    "sight",
+    [
+        Sight(False, None, torch.tensor([[0] * 9 + [-1] * 6])),
+        Sight(False, *[torch.tensor([[0] * 9 + [-1] * 6])] * 2),
+        Sight(True, *[torch.tensor([[0] * 9 + [-1] * 6])] * 2),
+        Sight(True, None, torch.tensor([[0] * 9 + [-1] * 6])),
+    ],
+)
+def test_padding_changes_nothing_and_gets_no_gradient(sight: Sight):
+    features, inputs = features_of(), drawn(15, batch=1)
+    short = [x[:, :, :9] for x in inputs]
+    padded = linear_attention(features, *inputs, sight)
+    assert padded.isfinite().all()
+    torch.testing.assert_close(
+        padded[:, :, :9], linear_attention(features, *short, Sight(sight.causal)), rtol=1e-10, atol=1e-12
+    )
+    for gradient in torch.autograd.grad(padded[:, :, :9].square().sum(), inputs):
+        assert gradient[:, :, :9].abs().sum() > 0
+        assert (gradient[:, :, 9:] == 0).all()
+
+
+@given(time=st.integers(1, 20), steps=st.lists(st.integers(1, 7), max_size=5), padding=st.integers(0, 6))
+def test_token_by_token_from_a_cache_equals_the_whole(time: int, steps: list[int], padding: int):
+    features, inputs = features_of(), [x.detach() for x in drawn(time)]
+    documents = torch.zeros(3, time, dtype=torch.long)
+    documents[1, : min(padding, time)] = -1
+    documents[2, time // 2 :] = 1
+    for sight_of in (lambda own: Sight(True), lambda own: Sight(True, documents[:, own], documents[:, : own.stop])):
+        whole = linear_attention(features, *inputs, sight_of(slice(0, time)))
+        cache, place, found = LayerCache(), 0, []
+        for step in [*steps, *[1] * time]:
+            own = slice(place, min(place + step, time))
+            if own.start < own.stop:
+                found.append(linear_attention(features, *(x[:, :, own] for x in inputs), sight_of(own), cache))
+            place = own.stop
+        torch.testing.assert_close(torch.cat(found, 2), whole, rtol=1e-10, atol=1e-12)
+
+
+def test_a_cache_is_of_constant_size_with_rows_first():
+    features, cache, sizes = features_of(), LayerCache(), set()
+    for time in (5, 1, 30):
+        inputs = [x.detach() for x in drawn(time)]
+        documents = torch.zeros(3, time, dtype=torch.long)
+        linear_attention(features, *inputs, Sight(True, documents, documents), cache)
+        sizes.add(tuple((name, tensor.shape) for name, tensor in sorted(cache.tensors.items())))
+    assert sizes == {(("document", (3,)), ("state", (3, HEADS, 10, WIDTH + 1)))}
+
+
+def test_a_memory_is_summed_once():
+    features, (query, key, value) = features_of(), drawn(6, key_time=9)
+    mask = torch.tensor([[0] * 9, [0] * 4 + [-1] * 5, [0] * 9])
+    whole = linear_attention(features, query, key, value, Sight(False, None, mask))
+    cache, nothing = LayerCache(), torch.full_like(key[:, :, :1], torch.nan)
+    first = linear_attention(features, query[:, :, :2], key, value, Sight(False, None, mask), cache)
+    rest = linear_attention(features, query[:, :, 2:], nothing, nothing, Sight(False, None, mask), cache)
+    torch.testing.assert_close(torch.cat((first, rest), 2), whole, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("kernel", ["softmax", "relu"])
+@pytest.mark.parametrize("width", [4, 64, 160])
+@pytest.mark.parametrize("name", SIGHTS)
+@pytest.mark.parametrize("norm", [1e-6, 30.0, 1e4, 1e12])
+def test_results_and_gradients_are_finite_at_any_norm(name: str, width: int, norm: float, kernel: str):
+    features = features_of(kernel, width, torch.float32)
+    generator = torch.Generator().manual_seed(2)
+    inputs = [torch.randn(3, HEADS, 22, width, generator=generator) for _ in range(3)]
+    inputs[0], inputs[1] = inputs[0] * norm, inputs[1] * norm
+    found = linear_attention(features, *(x.requires_grad_() for x in inputs), SIGHTS[name])
+    assert found.isfinite().all()
+    for gradient in torch.autograd.grad(found.sum(), inputs):
+        assert gradient.isfinite().all()
+
+
+def test_keys_as_long_as_the_features_rows_do_not_overflow():
+    """Keys that meet a feature's largest exponent, and queries of any length along them."""
+    features = features_of(width=64, dtype=torch.float32)
+    rows = features.projection.detach() * 64**0.25
+    key = rows.expand(1, HEADS, 10, 64).clone().requires_grad_()
+    for norm in (0.1, 1.0, 100.0):
+        found = linear_attention(features, key * norm, key, key, Sight(True))
+        assert found.isfinite().all()
+        assert torch.autograd.grad(found.sum(), key)[0].isfinite().all()
+
+
+def test_no_query_is_so_long_that_its_features_vanish():
+    """The longer a query, the more its result is the value of the key that shares its largest feature."""
+    features = features_of(dtype=torch.float32)
+    query, key, value = (x.detach().float() for x in drawn(8, batch=1))
+    found = linear_attention(features, 1e6 * query, key, value, Sight(False))
+    largest = (query @ features.projection.mT).argmax(-1)
+    of_keys = features(key)
+    for head in range(HEADS):
+        weights = of_keys[0, head][:, largest[0, head]].mT
+        expected = (weights / weights.sum(-1, keepdim=True)) @ value[0, head]
+        torch.testing.assert_close(found[0, head], expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", SIGHTS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_low_precision_costs_only_the_rounding_of_inputs_and_results(name: str, dtype: torch.dtype):
+    features, sight = features_of(), SIGHTS[name]
+    low = [x.detach().to(dtype).requires_grad_() for x in drawn(22)]
+    precise = [x.detach().double().requires_grad_() for x in low]
+    expected = linear_attention(features, *precise, sight)
+    single = features_of(dtype=torch.float32)
+    with torch.autocast("cpu", dtype):
+        found = linear_attention(single, *low, sight)
+        towards = torch.ones_like(found)
+        gradients = torch.autograd.grad(found, low, towards)  # inside autocast, as some do
+    assert found.dtype is dtype
+    unit = torch.finfo(dtype).eps
+    torch.testing.assert_close(found.double(), expected, rtol=unit, atol=unit / 100)
+    for one, other in zip(gradients, torch.autograd.grad(expected, precise, towards.double()), strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=2 * unit, atol=unit / 10)
+
+
+def saved_by(run: Callable[[], object]) -> int:
+    """Elements that a forward pass keeps for the backward one, each storage counted once."""
+    kept: dict[int, Tensor] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        result = run()
+    assert result is not None
+    return sum(tensor.untyped_storage().nbytes() // tensor.element_size() for tensor in kept.values())
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_what_is_kept_for_the_backward_pass_is_linear_in_length(causal: bool):
+    features = features_of()
+    sizes = [saved_by(lambda n=n: linear_attention(features, *drawn(n), Sight(causal))) for n in (64, 128, 256)]
+    assert sizes[2] - sizes[1] == 2 * (sizes[1] - sizes[0])
+    features_alone = 2 * 3 * HEADS * 128 * 10
+    assert sizes[2] - sizes[1] < 128 * 3 * HEADS * 10 * (WIDTH + 1) + features_alone, "no state for each token"
+
+
+def test_it_refuses_a_bias():
+    with pytest.raises(AssertionError, match="no scores"):
+        linear_attention(features_of(), *drawn(3), Sight(True, bias=lambda distance: distance))

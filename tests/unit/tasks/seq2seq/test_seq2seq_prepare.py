@@ -1,0 +1,238 @@
+"""Prepared pairs: made once, anew when anything they depend on changes; what is dropped is counted, what can't be used
+is said."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tiny_runs
+from vaak.core.errors import DataError, UserError
+from vaak.runs.prepared import DONE
+from vaak.tasks.seq2seq.config import Seq2SeqDataConfig
+from vaak.tasks.seq2seq.data import PairDataset
+from vaak.tasks.seq2seq.prepare import Prepared, fingerprint, prepare, prepare_run
+from vaak.text.tokenizers import Tokenizer
+
+TRAIN = [(f"the word {number}", f"शब्द {number} है") for number in range(40)]
+VALID = [("a new word", ["नया शब्द", "एक नया शब्द"]), ("another", "और एक")]
+
+
+def write_pairs(path: Path, pairs: list[tuple[Any, Any]]) -> str:
+    path.write_text("".join(json.dumps({"en": source, "hi": target}) + "\n" for source, target in pairs))
+    return str(path)
+
+
+def data_of(folder: Path, train=TRAIN, valid=VALID, **options: Any) -> Seq2SeqDataConfig:
+    corpus = {"type": "json", "train": [write_pairs(folder / "train.jsonl", train)], **options.pop("corpus", {})}
+    if valid:
+        corpus["valid"] = [write_pairs(folder / "valid.jsonl", valid)]
+    byte_level = {"type": "byte_level", "vocab_size": 300}
+    return Seq2SeqDataConfig(**{"corpus": corpus, "tokenizer": byte_level, **options})
+
+
+def test_it_is_done_once_and_holds_both_sides(tmp_path: Path):
+    data, folder = data_of(tmp_path), tmp_path / "prepared"
+    prepared = prepare(data, folder)
+    assert sorted(path.name for path in folder.iterdir()) == [".lock", DONE, "tokenizer", "train", "valid"]
+    for split, pairs in (("train", TRAIN), ("valid", VALID)):
+        stores = prepared.stores(split)
+        targets = [[target] if isinstance(target, str) else target for _, target in pairs]
+        assert [list(pair.targets) for pair in stores.pairs] == targets
+        for place, (source, _) in enumerate(pairs):
+            assert prepared.source_tokenizer.decode(stores.source.document(place)) == source
+            assert prepared.target_tokenizer.decode(stores.target.document(place)) == targets[place][0]
+    about = prepared.about
+    assert (about["statistics"]["valid"]["pairs"], about["statistics"]["valid"]["references"]) == (2, 3)
+    assert about["round_trip"]["target"]["exact"] == len(VALID)
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.name != ".lock"}
+    prepare(data, folder)
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.name != ".lock"} == before
+    with pytest.raises(UserError, match="there is no split test; there are train, valid"):
+        prepared.stores("test")
+
+
+def test_one_tokenizer_of_both_sides_or_one_of_each(tmp_path: Path):
+    joint = prepare(data_of(tmp_path), tmp_path / "joint")
+    assert joint.source_tokenizer is joint.target_tokenizer
+    separate = data_of(tmp_path, target_tokenizer={"type": "character", "vocab_size": 300})
+    own = prepare(separate, tmp_path / "joint")
+    assert own.target_tokenizer.vocab_size < 300
+    assert own.source_tokenizer.fingerprint != joint.source_tokenizer.fingerprint
+    assert "शब्द" not in own.source_tokenizer.to_json()
+    assert own.stores("train").target.tokenizer_fingerprint == own.target_tokenizer.fingerprint
+    again = prepare(data_of(tmp_path), tmp_path / "joint")
+    assert again.target_tokenizer is again.source_tokenizer
+    paths = {"path": str(tmp_path / "joint" / "tokenizer")}
+    given = prepare(data_of(tmp_path, TRAIN[:3], tokenizer=paths), tmp_path / "given", ("valid",))
+    assert given.source_tokenizer.fingerprint == Tokenizer.load(tmp_path / "joint" / "tokenizer").fingerprint
+    assert given.about["statistics"].keys() == {"valid"}
+
+
+def test_the_fingerprint_changes_with_what_decides(tmp_path: Path):
+    marks = {fingerprint(data_of(tmp_path))}
+    changes: list[dict[str, Any]] = [
+        {"corpus": {"source_column": "hi", "target_column": "en"}},
+        {"corpus": {"training_references": "first"}},
+        {"corpus": {"max_length_ratio": 2.0}},
+        {"tokenizer": {"vocab_size": 301}},
+        {"target_tokenizer": {"vocab_size": 300}},
+        {"max_source_length": 64},
+        {"max_target_length": 64},
+    ]
+    for number, change in enumerate(changes, start=2):
+        data = data_of(tmp_path)
+        corpus = data.corpus.model_copy(update=change.pop("corpus", {}))
+        marks.add(fingerprint(Seq2SeqDataConfig(**{**data.model_dump(), "corpus": corpus, **change})))
+        assert len(marks) == number
+    data = data_of(tmp_path)
+    assert fingerprint(data.model_copy(update={"decoding": {"method": "beam"}})) == fingerprint(data)
+    before = fingerprint(data)
+    (tmp_path / "train.jsonl").write_text('{"en": "x", "hi": "y"}\n')
+    assert fingerprint(data) != before
+
+
+def test_what_was_interrupted_is_done_again(tmp_path: Path):
+    data, folder = data_of(tmp_path), tmp_path / "prepared"
+    prepare(data, folder)
+    complete = tiny_runs.hashes(folder)
+    (folder / DONE).unlink()
+    (folder / "train" / "pairs.jsonl").write_bytes(b"half")
+    (folder / "train" / ".source.999999.tmp").mkdir()
+    (folder / "valid" / ".target.999999.old").mkdir()
+    prepare(data, folder)
+    assert tiny_runs.hashes(folder) == complete
+    assert not [path for path in folder.rglob(".*") if path.name != ".lock"]
+
+
+def test_runs_share_a_cache_and_one_that_has_begun_keeps_its_data(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    data = data_of(tmp_path, cache_dir=str(tmp_path / "cache"))
+    run = tmp_path / "run"
+    (run / "checkpoints").mkdir(parents=True)
+    prepare_run(data, run)
+    assert (run / "prepared").resolve().parent == (tmp_path / "cache").resolve()
+    (run / "metrics.jsonl").write_text("")
+    (tmp_path / "train.jsonl").unlink()
+    with caplog.at_level(logging.WARNING, "vaak"):
+        prepare_run(data, run)
+    assert "the corpus is not what it was when this run began" in caplog.text
+    with pytest.raises(UserError, match="a greatest length in data has other options than this run was begun with"):
+        prepare_run(data.model_copy(update={"max_source_length": 9}), run)
+
+
+def test_filters_count_what_is_missing(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    character = {"type": "character", "vocab_size": 300, "min_frequency": 1}
+    train = [("a" * n, "b" * m) for n in (1, 3, 9, 10) for m in (1, 4, 8, 9)]
+    data = data_of(
+        tmp_path,
+        train,
+        [("aa", "ab")],
+        tokenizer=character,
+        max_source_length=10,
+        max_target_length=9,
+        corpus={"max_length_ratio": 3.0},
+    )
+    with caplog.at_level(logging.INFO, "vaak"):
+        prepared = prepare(data, tmp_path / "prepared")
+    kept = PairDataset(prepared, "train", data)
+    expected = [
+        (s, t) for s, t in train if len(s) < 10 and len(t) < 9 and len(s) <= 3 * len(t) and len(t) <= 3 * len(s)
+    ]
+    pairs = prepared.stores("train").pairs
+    assert [(pairs[place].source, pairs[place].targets[0]) for place in kept.indices] == expected
+    dropped = prepared.about["statistics"]["train"]["dropped"]
+    assert dropped == {
+        "source longer than max_source_length (10)": 4,
+        "target longer than max_target_length (9)": 3,
+        "one side longer than 3 times the other (max_length_ratio)": 3,
+    }
+    assert prepared.about["statistics"]["train"]["pairs"] == len(expected) == len(train) - sum(dropped.values())
+    assert "train: dropped 4: source longer than max_source_length (10); 3: target longer" in caplog.text
+
+
+def test_a_given_evaluation_source_that_is_too_long_is_an_error(tmp_path: Path):
+    character = {"type": "character", "vocab_size": 300, "min_frequency": 1}
+    valid = [("short", "छोटा"), ("a source too long", "लंबा"), ("too long", "लंबा")]
+    data = data_of(tmp_path, [("a", "अ"), ("b", "ब")], valid, tokenizer=character, max_source_length=6)
+    message = (
+        r"valid\.jsonl:2: the source has 18 tokens, more than data\.max_source_length \(6\), the longest of 2 such in "
+        r"valid; evaluation leaves none out: raise data\.max_source_length to 18, or shorten them$"
+    )
+    with pytest.raises(DataError, match=message):
+        prepare(data, tmp_path / "prepared")
+    with pytest.raises(DataError, match="no prepared data"):
+        Prepared.open(tmp_path / "prepared")
+    raised = data.model_copy(update={"max_source_length": 18})
+    prepared = prepare(raised, tmp_path / "prepared")
+    assert len(PairDataset(prepared, "valid", raised).lengths) == 3
+    with pytest.raises(DataError, match=message):  # other limits than were prepared leave none out, either
+        PairDataset(prepared, "valid", data)
+
+
+def test_cut_evaluation_splits_are_without_long_sources_and_say_so(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    character = {"type": "character", "vocab_size": 300, "min_frequency": 1}
+    train = [("a" * length + str(number), f"b{length} {number}") for length in (1, 20) for number in range(60)]
+    fractions = {"valid_fraction": 0.3, "train_fraction": 0.6}
+    data = data_of(tmp_path, train, (), tokenizer=character, max_source_length=10, corpus=fractions)
+    with caplog.at_level(logging.INFO, "vaak"):
+        prepared = prepare(data, tmp_path / "prepared")
+    assert set(prepared.cut_splits) == {"valid", "test"}
+    for split, figures in prepared.about["statistics"].items():
+        dataset = PairDataset(prepared, split, data)
+        long = [len(pair.source) >= 10 for pair in dataset.pairs]
+        assert 0 < sum(long) < len(long)
+        assert dataset.indices.tolist() == np.flatnonzero(np.logical_not(long)).tolist()
+        assert figures["dropped"] == {"source longer than max_source_length (10)": sum(long)}
+        (record,) = (record for record in caplog.records if record.message.startswith(f"{split}: dropped"))
+        assert record.levelname == ("INFO" if split == "train" else "WARNING")
+    assert sum(len(prepared.stores(split).pairs) for split in ("train", "valid", "test")) == len(train)
+
+
+def test_a_long_evaluation_target_stays_with_its_beginning(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    data = data_of(tmp_path, valid=[("word", "शब्द " * 30), ("new", "है")], max_target_length=12)
+    with caplog.at_level(logging.WARNING, "vaak"):
+        prepared = prepare(data, tmp_path / "prepared")
+    assert "valid: 1 targets are longer than data.max_target_length (12): the loss is that of their" in caplog.text
+    assert prepared.about["statistics"]["valid"]["shortened_targets"] == 1
+    dataset = PairDataset(prepared, "valid", data)
+    long, short = (dataset.example(index, np.random.default_rng(0)) for index in range(2))
+    eos = prepared.target_tokenizer.eos_id
+    assert (len(long.inputs), len(long.targets)) == (12, 12)
+    assert eos not in long.targets
+    assert short.targets[-1] == eos
+    assert long.targets.tolist() == dataset.target.document(0)[:12].tolist()
+    assert long.references == [("शब्द " * 30).strip()]
+
+
+def test_all_pairs_dropped_is_an_error(tmp_path: Path):
+    message = r"train is empty: all its pairs were dropped \(40: source longer than max_source_length \(2\)\)"
+    with pytest.raises(DataError, match=message):
+        prepare(data_of(tmp_path, valid=[("a", "x")], max_source_length=2), tmp_path / "prepared")
+
+
+def test_the_grammar_is_prepared_without_any_file(tmp_path: Path):
+    data = Seq2SeqDataConfig(corpus={"num_sentences": 300}, tokenizer={"vocab_size": 400})
+    prepared = prepare(data, tmp_path / "prepared")
+    assert prepared.about["statistics"].keys() == {"train", "valid", "test"}
+    assert prepared.about["statistics"]["valid"]["pairs"] == 15
+
+
+def test_real_pairs_of_two_sets(vaak_data, tmp_path: Path):
+    folder = vaak_data("translation") / "en-hi"
+    files = {
+        split: [str(folder / f"{name}.{split}.jsonl") for name in ("tatoeba", "tico19")]
+        for split in ("train", "valid", "test")
+    }
+    data = Seq2SeqDataConfig(corpus={"type": "json", **files}, tokenizer={"vocab_size": 4000}, max_source_length=256)
+    prepared = prepare(data, tmp_path / "prepared")
+    statistics = prepared.about["statistics"]
+    assert (statistics["valid"]["pairs"], statistics["test"]["pairs"]) == (201 + 318, 251 + 420)
+    assert statistics["train"]["pairs"] + sum(statistics["train"]["dropped"].values()) == 2500 + 2333
+    dataset = PairDataset(prepared, "test", data)
+    assert "tatoeba.test.jsonl:1" in dataset.describe(0)
+    assert "tico19.test.jsonl:1" in dataset.describe(251)

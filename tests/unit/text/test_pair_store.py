@@ -1,0 +1,49 @@
+"""Pairs on disk: they come back as they were, from any place, and damage is noticed."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vaak.core.errors import DataError
+from vaak.text.pair_store import PairStore, Texts, write_pairs
+from vaak.text.parallel import Pair
+
+PAIRS = st.lists(st.builds(Pair, st.text(), st.lists(st.text(), min_size=1, max_size=3).map(tuple), st.text()))
+
+
+@settings(max_examples=50)
+@given(pairs=PAIRS)
+def test_pairs_come_back(tmp_path_factory, pairs: list[Pair]):
+    pairs = [pair for pair in pairs if "".join((pair.source, *pair.targets, pair.where)).isprintable()]
+    store = write_pairs(tmp_path_factory.mktemp("store"), iter(pairs))
+    assert list(store) == pairs
+    assert [store[index] for index in reversed(range(len(store)))] == pairs[::-1]
+    both = Texts(store, "source", "target")
+    assert list(both) == list(both) == [text for pair in pairs for text in (pair.source, pair.targets[0])]
+
+
+def test_workers_get_its_path_and_places_outside_are_refused(tmp_path: Path):
+    store = write_pairs(tmp_path, [Pair("a\nb", ("क",), "f:1")])
+    pickled = pickle.dumps(store)
+    assert len(pickled) < 500
+    assert list(pickle.loads(pickled)) == list(store)
+    for index in (1, -1):
+        with pytest.raises(IndexError, match=f"pair {index} of 1"):
+            store[index]
+
+
+def test_damage_is_noticed(tmp_path: Path):
+    with pytest.raises(DataError, match="there are no pairs here"):
+        PairStore(tmp_path)
+    write_pairs(tmp_path, [Pair("a", ("b",), "f:1")])
+    (tmp_path / "pairs.jsonl").write_text("{}\n")
+    with pytest.raises(DataError, match=r"pairs\.jsonl: this has been cut short; delete the folder"):
+        PairStore(tmp_path)
+    (tmp_path / "offsets.bin").write_bytes(b"123")
+    with pytest.raises(DataError, match="cut short; delete the folder"):
+        PairStore(tmp_path)
