@@ -72,13 +72,17 @@ def _targets_and_sources(batch: Batch) -> dict[str, float]:
     }
 
 
+def _twice_the_longer_side(batch: Batch) -> float:
+    return 2.0 * max(batch["source"].shape[1], batch["targets"].shape[1])
+
+
 def _translator(
     *, model: dict[str, Any] | None = None, data: dict[str, Any] | None = None, training: dict[str, Any] | None = None
 ) -> TaskCase:
     corpus = {"corpus": {"type": "grammar", "num_sentences": 120}, "tokenizer": {"type": "character"}}
     sizes = {"d_model": 32, "num_layers": 1, "num_heads": 2, "dropout": 0.1}
     options = {"model": {"global_config": sizes, **(model or {})}, "data": corpus | (data or {})}
-    about = {"counted": _targets_and_sources, "inputs": ("The boy is good.", "")}
+    about = {"counted": _targets_and_sources, "row_length": _twice_the_longer_side, "inputs": ("The boy is good.", "")}
     return TaskCase("seq2seq", options, training or {}, about)
 
 
@@ -106,7 +110,7 @@ CASES = {
     "seq2seq": _translator(),
     "seq2seq, two tokenizers": _translator(
         model={"share_embeddings": False},
-        data={"target_tokenizer": {"type": "character"}},
+        data={"target_tokenizer": {"type": "character"}, "token_dropout": 0.2},
         training={"loss": {"label_smoothing": 0.1, "auxiliary": {"z_loss": 0.01}}},
     ),
     "seq2seq Performer": _translator(

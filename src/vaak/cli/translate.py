@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from vaak.tasks.seq2seq.predict import Translation, Translator
 
 
+FILE_ENDINGS = (".txt", ".tsv", ".csv", ".json", ".jsonl")
+
+
 class Method(StrEnum):
     """How the next token is chosen."""
 
@@ -97,11 +100,18 @@ def translate(
 
 
 def _texts(text: str) -> tuple[list[str], Callable[[int], str]]:
-    """The texts that an argument stands for, and where each of them stands."""
+    """The texts that an argument stands for, and where each of them stands.
+
+    Raises UserError for one that looks like the name of a file that isn't there.
+    """
+    from vaak.core.errors import UserError
+
     if text == "-":
         return _decoded_lines(sys.stdin.buffer.read(), "standard input"), lambda index: f"standard input:{index + 1}"
     if os.path.isfile(text):  # unlike Path.is_file it takes a text of any length
         return _decoded_lines(Path(text).read_bytes(), text), lambda index: f"{text}:{index + 1}"
+    if not any(map(str.isspace, text)) and ("/" in text or text.endswith(FILE_ENDINGS)):
+        raise UserError(f"there is no file {text}")
     return text.split("\n"), lambda index: "the text"
 
 

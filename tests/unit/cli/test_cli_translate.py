@@ -125,6 +125,7 @@ def test_the_picture_is_of_the_first_text(vaak, run: Path, tmp_path: Path):
         (("no", "--attention", "a.png"), "a.png: a picture of attention is an HTML page"),
         (("no", "--output", "missing/out.txt"), "--output missing/out.txt can't be written"),
         (("very " * 60,), "the text has "),
+        (("texts/missing.txt",), "there is no file texts/missing.txt"),
     ],
 )
 def test_mistakes(vaak, run: Path, options: tuple[object, ...], words: str):

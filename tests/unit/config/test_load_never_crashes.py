@@ -6,8 +6,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from vaak.config.aliases import option_aliases
-from vaak.config.errors import ConfigError
 from vaak.config.catalog import TASKS
+from vaak.config.errors import ConfigError
 from vaak.config.experiment import aliases_of, experiment_type
 from vaak.config.load import load
 from vaak.config.shape import item_of, section_of

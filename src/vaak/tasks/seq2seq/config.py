@@ -127,6 +127,9 @@ class Seq2SeqDataConfig(Section):
     max_target_length: int = option(
         "Longest target, in tokens; longer training pairs are dropped and counted.", 128, gt=1
     )
+    token_dropout: float = option(
+        "Part of the tokens that training reads, of both sides, replaced by the mask token.", 0.0, ge=0, lt=1
+    )
     decoding: DecodingConfig = option("How targets are written.", DecodingConfig())
     on_bad_example: Literal["fail", "skip"] = option("What happens with an example that can't be read.", "fail")
     cache_dir: str | None = option("Prepared data lie here, shared by runs; null is RUN/prepared.", None)

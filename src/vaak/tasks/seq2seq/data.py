@@ -36,14 +36,17 @@ class SpecialTokens:
 
     source_pad: int
     source_eos: int
+    source_mask: int
     target_pad: int
     target_bos: int
     target_eos: int
+    target_mask: int
 
     @classmethod
     def of(cls, prepared: Prepared) -> SpecialTokens:
         source, target = prepared.source_tokenizer, prepared.target_tokenizer
-        return cls(source.pad_id, source.eos_id, target.pad_id, target.bos_id, target.eos_id)
+        of_target = target.pad_id, target.bos_id, target.eos_id, target.mask_id
+        return cls(source.pad_id, source.eos_id, source.mask_id, *of_target)
 
 
 class Example(NamedTuple):
@@ -74,6 +77,7 @@ class PairDataset:
         self.pairs, self.source, self.target = stores
         self.indices = used_pairs(split, stores, data, cut=split in prepared.cut_splits).indices
         self.max_target_length = data.max_target_length
+        self.token_dropout = data.token_dropout
         self.is_evaluation = split != "train"
         limit = data.decoding.valid_examples if split == "valid" else None
         self.num_translated = len(self.indices) if limit is None else limit
@@ -90,10 +94,22 @@ class PairDataset:
         targets = target[: self.max_target_length]
         inputs = np.concatenate(([self.special.target_bos], targets[:-1]))
         if not self.is_evaluation:
-            return Example(source, inputs, targets)
+            return self._with_dropped_tokens(Example(source, inputs, targets), rng)
         pair = self.pairs[place]
         references = list(pair.targets) if index < self.num_translated else None
         return Example(source, inputs, targets, pair.source, references)
+
+    def _with_dropped_tokens(self, example: Example, rng: np.random.Generator) -> Example:
+        """The example with some tokens that the model reads masked, but for [bos] and the source's [eos]."""
+        if not self.token_dropout:
+            return example
+        source, inputs, special = example.source, example.inputs, self.special
+        drop_source = (rng.random(len(source)) < self.token_dropout) & (source != special.source_eos)
+        drop_inputs = (rng.random(len(inputs)) < self.token_dropout) & (inputs != special.target_bos)
+        return example._replace(
+            source=np.where(drop_source, special.source_mask, source),
+            inputs=np.where(drop_inputs, special.target_mask, inputs),
+        )
 
     def collate(self, rows: list[list[Example]]) -> Batch:
         return collate([row[0] for row in rows], self.special, with_texts=self.is_evaluation)

@@ -136,6 +136,8 @@ def translation_protocol(
         return {"translated": "0"}
     protocol = {"translated": str(len(num_references)), "decoding": decoding.method}
     protocol |= {name: str(getattr(decoding, name)) for name in METHOD_OPTIONS[decoding.method]}
+    if decoding.method == "sampling":
+        protocol |= {name: str(getattr(decoding, name)) for name in ("temperature", "top_k", "top_p")}
     protocol["max_new_tokens"] = str(min(decoding.max_new_tokens or max_target_length, max_target_length))
     return protocol | {f"{name}_signature": signature for name, signature in _signatures(set(num_references)).items()}
 

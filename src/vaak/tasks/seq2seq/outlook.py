@@ -7,6 +7,7 @@ from pathlib import Path
 from vaak.tasks.seq2seq.config import Seq2SeqConfig, Seq2SeqDataConfig
 from vaak.tasks.seq2seq.model import Seq2SeqModel
 from vaak.text.config import TokenizerConfig
+from vaak.text.huggingface import files_of
 from vaak.text.parallel import ParallelCorpus
 from vaak.text.tokenizers import Tokenizer
 
@@ -18,7 +19,9 @@ def source_files(data: Seq2SeqDataConfig) -> list[Path]:
     """
     tokenizers = [data.tokenizer, data.target_tokenizer or data.tokenizer]
     paths = dict.fromkeys(Path(tokenizer.path) for tokenizer in tokenizers if tokenizer.path)
-    return [*ParallelCorpus(data.corpus).files, *paths]
+    is_on_the_hub = data.corpus.type == "huggingface"
+    files = files_of(data.corpus.name or "") if is_on_the_hub else ParallelCorpus(data.corpus).files
+    return [*files, *paths]
 
 
 def sketch(options: Seq2SeqConfig, data: Seq2SeqDataConfig) -> Seq2SeqModel:

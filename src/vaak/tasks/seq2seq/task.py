@@ -65,7 +65,8 @@ class Seq2SeqTask:
             tokenizers = {name: getattr(data, name).model_copy(update={"path": path}) for name, path in own.items()}
             corpus = data.corpus
             if all(getattr(corpus, split) for split in splits):  # leave unread what isn't asked for
-                corpus = corpus.model_copy(update={split: () for split in SPLITS if split not in splits})
+                unread = (name for split in SPLITS if split not in splits for name in (split, f"{split}_target"))
+                corpus = corpus.model_copy(update=dict.fromkeys(unread, ()))
             self.prepared = prepare(data.model_copy(update={**tokenizers, "corpus": corpus}), folder, splits)
         self.data = data
 

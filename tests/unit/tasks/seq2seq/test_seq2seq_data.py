@@ -19,7 +19,9 @@ from vaak.tasks.seq2seq.data import IGNORED, Example, PairDataset, SpecialTokens
 from vaak.tasks.seq2seq.prepare import Prepared, prepare
 from vaak.text.difficulty import WordCounts
 
-SPECIAL = SpecialTokens(source_pad=0, source_eos=2, target_pad=5, target_bos=6, target_eos=7)
+SPECIAL = SpecialTokens(
+    source_pad=0, source_eos=2, source_mask=3, target_pad=5, target_bos=6, target_eos=7, target_mask=8
+)
 SIDES = st.lists(st.integers(10, 99), max_size=9)
 
 
@@ -88,6 +90,25 @@ def test_examples_are_the_texts(prepared):
         assert dataset.lengths[index] == 2 * max(len(example.source), len(example.targets))
         assert dataset.describe(index).endswith(f"train.jsonl:{index + 1}")
     assert read(dataset, 0, 3).extra == {}
+
+
+def test_dropped_tokens_are_masked_on_both_sides_in_training_alone(prepared):
+    made, data = prepared
+    dropping = data.model_copy(update={"token_dropout": 0.5})
+    indices = range(len(PairDataset(made, "train", data).lengths))
+    whole, dropped = (read(PairDataset(made, "train", options), *indices) for options in (data, dropping))
+    special = SpecialTokens.of(made)
+    assert torch.equal(whole["targets"], dropped["targets"])
+    for name, mask, kept in (
+        ("source", special.source_mask, special.source_eos),
+        ("inputs", special.target_mask, special.target_bos),
+    ):
+        changed = whole[name] != dropped[name]
+        droppable = (whole[name] != kept) & (whole["source_mask"] if name == "source" else whole["targets"] != IGNORED)
+        assert (dropped[name][changed] == mask).all()
+        assert not (changed & ~droppable).any()
+        assert 0.35 < changed.sum() / droppable.sum() < 0.65
+    assert torch.equal(*(read(PairDataset(made, "valid", options), 0, 1)["source"] for options in (data, dropping)))
 
 
 def test_workers_get_paths_and_not_the_data(prepared):
