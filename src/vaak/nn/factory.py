@@ -16,6 +16,8 @@ from vaak.nn.config import EncoderDecoderConfig, SingleStackConfig
 from vaak.nn.models import EncoderDecoderModel, TransformerModel
 from vaak.nn.stack import TransformerStack
 
+MODEL_TYPES = ("encoder", "decoder", "encoder_decoder")
+
 
 class ModelFactory:
     """Makes what a ``model:`` section describes: ``model_type`` encoder, decoder or encoder_decoder.
@@ -28,6 +30,8 @@ class ModelFactory:
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         model_type = options.get("model_type", "encoder_decoder" if "encoder" in options else "decoder")
+        if model_type not in MODEL_TYPES:
+            raise UserError(f"model.model_type is {model_type!r}; expected one of {', '.join(MODEL_TYPES)}")
         kind = EncoderDecoderConfig if model_type == "encoder_decoder" else SingleStackConfig
         try:
             self.config = kind.model_validate(_inherited(dict(options), model_type))
@@ -47,9 +51,16 @@ class ModelFactory:
 
         ``vocab_size`` is the source's; the target's is the same unless given. The lengths are needed by learned
         positions alone.
+
+        Raises UserError where embeddings can't be shared, or the lengths are missing.
         """
         config = self.config
         if isinstance(config, EncoderDecoderConfig):
+            sides = (vocab_size, config.encoder.d_model), (target_vocab_size or vocab_size, config.decoder.d_model)
+            if config.share_embeddings and sides[0] != sides[1]:
+                raise UserError(
+                    "model.share_embeddings: source and target have other vocabularies or d_model; expected false"
+                )
             return EncoderDecoderModel(
                 config,
                 vocab_size,

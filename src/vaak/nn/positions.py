@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from vaak.core.errors import UserError
 from vaak.nn.alibi import Alibi
 from vaak.nn.cache import LayerCache
 from vaak.nn.config import StackConfig
@@ -33,7 +34,8 @@ class Positions(nn.Module):
         if kind == "sinusoidal":
             self.added = Sinusoidal(config.d_model)
         elif kind == "learned":
-            assert max_length is not None, "learned positions need the longest length"
+            if max_length is None:
+                raise UserError("position_type learned has a vector for each place; say how many by max_length")
             self.added = LearnedPositions(config.d_model, max_length)
         elif kind == "convolutional":
             self.added = ConvolutionalPositions(config.d_model, causal)

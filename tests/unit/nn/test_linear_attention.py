@@ -122,7 +122,8 @@ def test_packed_documents_equal_separate_ones(time: int, causal: bool, cuts: lis
     features, (query, key, value) = features_of(), drawn(time, batch=1)
     starts = sorted({0, *(cut for cut in cuts if cut < time)})
     ends = [*starts[1:], time]
-    documents = torch.cat([torch.full((end - start,), n) for n, (start, end) in enumerate(zip(starts, ends))])[None]
+    lengths = torch.tensor(ends) - torch.tensor(starts)
+    documents = torch.arange(len(lengths)).repeat_interleave(lengths)[None]
     documents[:, max(time - padding, 0) :] = -1
     packed = linear_attention(features, query, key, value, Sight(causal, documents, documents))
     assert packed.isfinite().all()

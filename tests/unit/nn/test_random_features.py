@@ -10,7 +10,7 @@ from vaak.nn.random_features import RELU_FLOOR, RandomFeatures, draw_projection
 
 def pairs(norm: float, head_width: int = 8, count: int = 12) -> tuple[torch.Tensor, torch.Tensor]:
     """Queries and keys whose scaled norms are ``norm``."""
-    generator = torch.Generator().manual_seed(5)
+    generator = torch.Generator().manual_seed(2**31)  # no draw has this key: it would draw the pairs themselves
     drawn = torch.randn(2, count, head_width, generator=generator, dtype=torch.float64)
     query, key = drawn / drawn.norm(dim=-1, keepdim=True) * norm * head_width**0.25
     return query, key
@@ -52,9 +52,9 @@ def test_orthogonal_features_err_less_than_independent_ones():
     for num_features in (8, 32, 128):
         errors = []
         for orthogonal in (True, False):
-            found, exact = estimates(num_features, orthogonal)
+            found, exact = estimates(num_features, orthogonal, draws=2000, norm=0.7)
             errors.append(((found - exact) / exact).square().mean())
-        assert errors[0] < 0.9 * errors[1]
+        assert errors[0] < 0.95 * errors[1]
 
 
 def test_the_relative_variance_of_independent_features_is_the_papers():
