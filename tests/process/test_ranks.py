@@ -34,11 +34,11 @@ FINAL = f"step-{TOTAL_STEPS:08d}"
 
 
 @pytest.fixture(scope="session")
-def start_two(commands: Commands, tiny: Path) -> Callable[..., list[Command]]:
-    """``start_two(run, *overrides)`` starts training the tiny job on two processes."""
+def start_two(commands: Commands, jobs: Path) -> Callable[..., list[Command]]:
+    """``start_two(run, *overrides)`` starts training the tiny job, or another ``job``, on two processes."""
 
-    def start(run: Path, *overrides: str) -> list[Command]:
-        return commands.start_ranks(2, ["train", tiny, f"run_dir={run}", *overrides], run.parent)
+    def start(run: Path, *overrides: str, job: str = "tiny") -> list[Command]:
+        return commands.start_ranks(2, ["train", jobs / f"{job}.yml", f"run_dir={run}", *overrides], run.parent)
 
     return start
 
@@ -110,6 +110,30 @@ def kill_two(start_two: Callable[..., list[Command]], run: Path, killed: str, st
     ended = main.wait(20)
     assert ended.status == 2, ended.errors
     assert "another process of the run has ended" in ended.errors.splitlines()[-1]
+
+
+def test_a_translating_performer_redraws_the_same_features_on_any_number_of_processes(
+    start_two: Callable[..., list[Command]], train: Callable[..., Ended], tmp_path: Path
+) -> None:
+    performer = (
+        "model.encoder.attention_type=linear",
+        "model.decoder.attention_type=causal_linear",
+        "training.feature_redraw_interval=2",
+        "training.loss.auxiliary={norm_reg: 0.01}",
+    )
+    main, other = start_two(tmp_path / "two", *performer, job="translator")
+    assert wait_until(has_step(tmp_path / "two", 7), main)
+    for rank in (main, other):
+        rank.send(signal.SIGKILL)
+    statuses([main, other])
+    assert statuses(start_two(tmp_path / "two", *performer, job="translator")) == [0, 0]
+    assert train(tmp_path / "one", *performer, job="translator").status == 0
+    ours, theirs = (load_file(tmp_path / name / "checkpoints" / FINAL / "model.safetensors") for name in ("two", "one"))
+    drawn = [name for name in ours if name.endswith("projection")]
+    assert len(drawn) == 3  # of the encoder, the decoder and its cross-attention
+    assert all(torch.equal(ours[name], theirs[name]) for name in drawn)
+    torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5)
+    assert steps_of(tmp_path / "two") == steps_of(tmp_path / "one")
 
 
 def test_begun_on_two_processes_a_run_goes_on_with_one_and_back(

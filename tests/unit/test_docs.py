@@ -1,7 +1,7 @@
 """The documents say what is there: every path and name exists, every command and example in them runs.
 
 A block that a test can't run stands behind ``<!-- not run: why -->``. A YAML or Python block whose first line is a
-comment with a file's name is that file for the commands of its document. The quick start is trained for two steps only.
+comment with a file's name is that file for the commands of its document. What takes minutes is trained for two steps.
 """
 
 from __future__ import annotations
@@ -27,6 +27,12 @@ QUICK = (
     "data.corpus.num_sentences=300 data.tokenizer.vocab_size=600 model.d_model=32 model.num_layers=1 model.num_heads=2 "
     "training.max_steps=2 training.batch_size=8 training.scheduler.warmup_steps=1 training.device=cpu"
 )
+QUICK_TRANSLATOR = (
+    "data.corpus.num_sentences=300 data.tokenizer.vocab_size=600 data.decoding.max_new_tokens=8 "
+    "model.global_config.d_model=32 model.global_config.num_layers=1 model.global_config.num_heads=2 "
+    "training.max_steps=2 training.batch_size=8 training.scheduler.warmup_steps=1 training.device=cpu"
+)
+LONG = {"configs/quickstart.yml": QUICK, "configs/encoder_decoder_model.yml": QUICK_TRANSLATOR}
 
 OF_THE_SEEDS = {
     "configs/base_config.yaml",
@@ -96,8 +102,7 @@ def run(command: str, folder: Path, vaak: Callable[..., tuple[int, str, str]]) -
         return
     if command == "make train":
         command = "vaak train configs/quickstart.yml training.checkpoint.resume=auto"
-    if _is_long(command, folder):
-        command = f"{command} {QUICK}"
+    command = f"{command} {_made_quick(command, folder)}"
     if command.startswith("vaak ") and ">" not in command:
         code, said, errors = vaak(*shlex.split(command, comments=True)[1:])
         assert code == 0, f"{command}\n{said}{errors}"
@@ -106,14 +111,16 @@ def run(command: str, folder: Path, vaak: Callable[..., tuple[int, str, str]]) -
     assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
 
 
-def _is_long(command: str, folder: Path) -> bool:
-    """Whether a command trains the quick start, or a YAML that extends it."""
+def _made_quick(command: str, folder: Path) -> str:
+    """What is put behind a command that trains for minutes: one of LONG, or a YAML that extends it; else nothing."""
     words = command.split()
+    if words[1:2] in (["config"], ["model"]):
+        return ""
     texts = [(folder / word).read_text(encoding="utf-8") for word in words if (folder / word).is_file()]
-    quick_start = "configs/quickstart.yml"
-    return "config" not in words[:2] and (
-        quick_start in words or any(f"extends: {quick_start}" in text for text in texts)
-    )
+    for file, options in LONG.items():
+        if file in words or any(f"extends: {file}" in text for text in texts):
+            return options
+    return ""
 
 
 def test_the_aliases_are_those_of_the_code():

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from vaak.config.experiment import Experiment
-from vaak.config.stack_limits import options_unread, sharing_denied
+from vaak.config.stack_limits import one_sided_encoders, options_unread, sharing_denied
 from vaak.config.training import TrainingConfig
 
 _NO_PERFORMER = "no layer of this model draws random features (Performer)"
@@ -93,6 +93,7 @@ def impossible_if_asked(experiment: Experiment[Any, Any]) -> Iterator[tuple[str,
 
 def remarks(experiment: Experiment[Any, Any]) -> Iterator[tuple[str, str]]:
     """Dotted keys that do something else than one may think, each with what happens."""
+    yield from one_sided_encoders(experiment)
     training = experiment.training
     curriculum = training.curriculum
     if curriculum is not None and training.max_steps is None and (curriculum.num_epochs or 0) > training.epochs:

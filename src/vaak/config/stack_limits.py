@@ -45,6 +45,14 @@ def _unread_by_positions(stack: Any) -> Iterator[Remark]:
         yield "rope_scaling_type", "rope_scaling_factor is 1, which changes nothing"
 
 
+def one_sided_encoders(experiment: Experiment[Any, Any]) -> Iterator[Remark]:
+    """Encoders that see one side of each token only."""
+    for section, stack in stacks_of(experiment.model):
+        is_encoder = section == "model.encoder" or getattr(stack, "model_type", None) == "encoder"
+        if is_encoder and stack.attention_type == "causal_linear":
+            yield f"{section}.attention_type", "the encoder then sees no later token; linear sees both sides"
+
+
 def sharing_denied(experiment: Experiment[Any, Any]) -> Iterator[Remark]:
     """Why source and target can't have one embedding; asked for, it is a mistake, and by default they then have two."""
     model = experiment.model

@@ -85,6 +85,14 @@ def test_options_without_effect_are_left_out_of_what_is_stored(loaded):
     assert "attention_dropout" not in values["decoder"]
 
 
+def test_an_encoder_that_sees_one_side_is_said(warning):
+    for text in (
+        "task: seq2seq\nmodel: {encoder: {attention_type: causal_linear}}\n",
+        "task: lm\nmodel: {model_type: encoder, attention_type: causal_linear}\n",
+    ):
+        assert "sees no later token" in warning(text)
+
+
 def test_redrawing(loaded, warning):
     redraw = "training.feature_redraw_interval=10"
     assert loaded(LINEAR, redraw, "training.fixed_projection=false").warnings == []

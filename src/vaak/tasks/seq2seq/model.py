@@ -22,6 +22,9 @@ class Seq2SeqModel(EncoderDecoderModel):
         self, config: Seq2SeqConfig, data: Seq2SeqDataConfig, source_vocab_size: int, target_vocab_size: int
     ) -> None:
         """Weights are drawn from torch's default generator; the data say how long sources and targets may be."""
+        own_tokenizers = data.target_tokenizer is not None
+        if own_tokenizers or config.encoder.d_model != config.decoder.d_model:
+            config = config.model_copy(update={"share_embeddings": False})
         super().__init__(
             config,
             source_vocab_size,

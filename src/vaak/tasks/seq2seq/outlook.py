@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 
+import numpy as np
+
+from vaak.config.training import TrainingConfig
+from vaak.core.batch import Batch
+from vaak.data.plans import largest_rows
 from vaak.tasks.seq2seq.config import Seq2SeqConfig, Seq2SeqDataConfig
+from vaak.tasks.seq2seq.data import Example, SpecialTokens, collate
 from vaak.tasks.seq2seq.model import Seq2SeqModel
 from vaak.text.config import TokenizerConfig
 from vaak.text.huggingface import files_of
@@ -31,6 +38,14 @@ def sketch(options: Seq2SeqConfig, data: Seq2SeqDataConfig) -> Seq2SeqModel:
     """
     target = data.target_tokenizer or data.tokenizer
     return Seq2SeqModel(options, data, _vocab_size(data.tokenizer), _vocab_size(target))
+
+
+def sketch_batch(data: Seq2SeqDataConfig, training: TrainingConfig) -> Batch:
+    """The largest microbatch there may be, of one token over and over."""
+    source, target = (np.zeros(length, dtype=np.int64) for length in (data.max_source_length, data.max_target_length))
+    special = SpecialTokens(*[0] * len(fields(SpecialTokens)))
+    rows = largest_rows(training, 2 * max(len(source), len(target)))
+    return collate([Example(source, target, target)] * rows, special, with_texts=False)
 
 
 def _vocab_size(options: TokenizerConfig) -> int:

@@ -25,6 +25,7 @@ from vaak.tasks.seq2seq.filters import Selection, SplitStores, used_pairs
 from vaak.text.config import TokenizerConfig
 from vaak.text.pair_store import PairStore, Texts, write_pairs
 from vaak.text.parallel import ParallelCorpus
+from vaak.text.scripts import script_of_language, script_of_texts
 from vaak.text.token_store import write_tokens
 from vaak.text.tokenizer_factory import TokenizerFactory
 from vaak.text.tokenizers import Tokenizer, round_trip_report
@@ -111,6 +112,7 @@ def _make(data: Seq2SeqDataConfig, splits: tuple[str, ...] | None, folder: Path)
     corpus = ParallelCorpus(data.corpus)
     splits = ("train", *(split for split in corpus.splits if split != "train")) if splits is None else splits
     stores = {split: write_pairs(folder / split, corpus.pairs(split)) for split in splits}
+    _compare_scripts(data, stores[splits[0]])
     tokenizers = _tokenizers_of_sides(data, stores, folder)
     statistics = {}
     for split, store in stores.items():
@@ -127,6 +129,22 @@ def _make(data: Seq2SeqDataConfig, splits: tuple[str, ...] | None, folder: Path)
         (log.info if trip.exact == trip.documents else log.warning)("tokenizer of the %s: %s", side, trip)
     about = {"statistics": statistics, "round_trip": {side: asdict(trip) for side, trip in trips.items()}}
     return about | {"cut_splits": list(corpus.cut_splits)}
+
+
+def _compare_scripts(data: Seq2SeqDataConfig, store: PairStore) -> None:
+    """Hold the letters of each side against its column's name, where that is the code of a language.
+
+    Logs what doesn't fit. Raises DataError where each side has the other's script: the columns are swapped.
+    """
+    columns = {"source": data.corpus.source_column, "target": data.corpus.target_column}
+    expected = {side: script_of_language(column.rpartition(".")[2]) for side, column in columns.items()}
+    found = {side: script_of_texts(_some_texts(store, side)) for side in SIDES}
+    if None in expected.values() or expected == found:
+        return
+    said = " and ".join(f"{columns[side]} holds {found[side]} letters" for side in SIDES)
+    if found["source"] == expected["target"] and found["target"] == expected["source"]:
+        raise DataError(f"corpus: {said}: the columns are swapped; swap source_column and target_column, or their data")
+    log.warning("corpus: %s, where %s and %s are usual", said, expected["source"], expected["target"])
 
 
 def _tokenizers_of_sides(data: Seq2SeqDataConfig, stores: dict[str, PairStore], folder: Path) -> dict[str, Tokenizer]:

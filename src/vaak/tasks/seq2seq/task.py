@@ -26,7 +26,7 @@ from vaak.tasks.seq2seq.data import IGNORED, PairDataset
 from vaak.tasks.seq2seq.decoding_settings import DecodingSettings, decoding_settings
 from vaak.tasks.seq2seq.metrics import TranslationMeters, translation_protocol
 from vaak.tasks.seq2seq.model import Seq2SeqModel
-from vaak.tasks.seq2seq.outlook import sketch, source_files
+from vaak.tasks.seq2seq.outlook import sketch, sketch_batch, source_files
 from vaak.tasks.seq2seq.predict import Translator
 from vaak.tasks.seq2seq.prepare import Prepared, prepare, prepare_run
 from vaak.text.corpus import SPLITS
@@ -87,6 +87,10 @@ class Seq2SeqTask:
     def sketch(self) -> Seq2SeqModel:
         """A model as large as the trained one may become, before there are tokenizers."""
         return sketch(self.options, self.data)
+
+    def sketch_batch(self) -> Batch:
+        """A microbatch as large as one of training may become."""
+        return sketch_batch(self.data, self.experiment.training)
 
     def model(self) -> Seq2SeqModel:
         vocab_sizes = self.prepared.source_tokenizer.vocab_size, self.prepared.target_tokenizer.vocab_size

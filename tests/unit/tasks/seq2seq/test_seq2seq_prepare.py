@@ -215,6 +215,19 @@ def test_all_pairs_dropped_is_an_error(tmp_path: Path):
         prepare(data_of(tmp_path, valid=[("a", "x")], max_source_length=2), tmp_path / "prepared")
 
 
+def test_swapped_columns_are_an_error_and_another_script_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    swapped = [(target, source) for source, target in TRAIN]
+    with pytest.raises(DataError, match="en holds DEVANAGARI letters and hi holds LATIN letters: the columns are swap"):
+        prepare(data_of(tmp_path, swapped, valid=None), tmp_path / "swapped")
+    assert not (tmp_path / "swapped" / DONE).exists()
+    with caplog.at_level(logging.WARNING, "vaak"):
+        prepare(data_of(tmp_path), tmp_path / "right")
+        assert "letters" not in caplog.text
+        romanised = [(source, f"shabd {number} hai") for number, (source, _) in enumerate(TRAIN)]
+        prepare(data_of(tmp_path, romanised, valid=None), tmp_path / "romanised")
+    assert "hi holds LATIN letters, where LATIN and DEVANAGARI are usual" in caplog.text
+
+
 def test_the_grammar_is_prepared_without_any_file(tmp_path: Path):
     data = Seq2SeqDataConfig(corpus={"num_sentences": 300}, tokenizer={"vocab_size": 400})
     prepared = prepare(data, tmp_path / "prepared")
