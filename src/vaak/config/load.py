@@ -73,7 +73,8 @@ def _experiment_of(layers: list[Node], source: Path) -> Loaded:
     problems += validation.problems
     if experiment is not None and task is not None:
         problems += [_at(tree, key, reason) for key, reason in limits.impossible(experiment)]
-        problems += _of_those_given(limits.impossible_if_asked(experiment), tree)
+        if not validation.problems:  # else it may be the default of what was left out for a mistake that excludes it
+            problems += _of_those_given(limits.impossible_if_asked(experiment), tree)
     if problems or experiment is None:
         raise ConfigError(problems)
     given = given_keys(tree)

@@ -123,6 +123,14 @@ def test_what_cannot_be_had(loaded, text, overrides, expected):
     assert str(error.value).partition(": ")[2].startswith(expected)
 
 
+def test_a_section_left_out_for_a_mistake_makes_no_other(loaded):
+    text = "task: seq2seq\nmodel: {share_embeddings: true, global_config: {d_model: 64}, encoder: {num_heads: 3}}\n"
+    with pytest.raises(ConfigError) as error:
+        loaded(text)
+    assert len(str(error.value).splitlines()) == 1
+    assert "d_model (64) must be a multiple of num_heads (3)" in str(error.value)
+
+
 def test_norm_reg_is_for_linear_attention(loaded):
     assert loaded(LINEAR, "training.loss.auxiliary.norm_reg=0.1").warnings == []
 
