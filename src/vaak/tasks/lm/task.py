@@ -136,12 +136,14 @@ class LanguageModelTask:
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
         auxiliary = self.experiment.training.loss.auxiliary
-        targets, scored = batch["targets"], None
-        norms = SquaredNorms(batch["documents"] >= 0) if NORM_REG in auxiliary else None
+        targets, norms = batch["targets"], None
+        options: dict[str, object] = {**sight_of(self.options, batch)}
+        if NORM_REG in auxiliary:
+            norms = options["norms"] = SquaredNorms(batch["documents"] >= 0)
         if not self.causal:  # few places are predicted: pick them before they grow as wide as the vocabulary
-            scored = targets != IGNORED
+            scored = options["select"] = targets != IGNORED
             targets = targets[scored]
-        logits = model(batch["inputs"], **sight_of(self.options, batch), norms=norms, select=scored)
+        logits = model(batch["inputs"], **options)
         terms = losses_of_logits(self.main_loss, auxiliary, logits, targets, per="token")
         if norms is not None:
             terms[NORM_REG] = norm_reg(norms)
