@@ -25,7 +25,7 @@ from vaak.nn.pieces import groups, joined, num_tokens_at_once
 from vaak.nn.random_features import Kernel, key_map, map_backward, query_map
 
 CHUNK = 64
-"""Tokens of a chunk: of 32 to 256 the quickest, or near it, for heads of 64 and 266 features."""
+"""Tokens of a chunk: fewer make more states, more make more pairs that are computed and cut off."""
 
 
 def causal_sums(

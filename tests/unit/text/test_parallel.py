@@ -96,10 +96,8 @@ def test_every_format_gives_the_same_pairs(tmp_path: Path, kind: str):
     assert all(str(tmp_path) in place for place in places)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("text", "tsv without header")])
 def test_a_column_that_is_not_there(tmp_path: Path, kind: str):
-    if kind in ("text", "tsv without header"):
-        pytest.skip("it has no names")
     options = files_of_kind(kind, tmp_path) | {"target_column": "hindi"}
     with pytest.raises(DataError, match=r"there is no column 'hindi'; the columns are: .*\(set target_column"):
         list(corpus_of(**options).pairs("test"))
