@@ -13,7 +13,8 @@ class Entry:
 
     ``config`` is a module that holds DEFAULTS (the task's own defaults, from its seed), ALIASES (other spellings),
     SHARED and SIDES (``vaak.config.sides``). ``recognised_by`` has keys, and ``key=value``; by those that it ``shares``
-    with other tasks it is meant where nothing tells of another.
+    with other tasks it is meant where nothing tells of another. A task of audio names the types of ``global_config``
+    and of an item of ``datasets``.
     """
 
     task: str
@@ -22,6 +23,7 @@ class Entry:
     data: str
     recognised_by: tuple[str, ...]
     shares: tuple[str, ...] = ()
+    audio: tuple[str, str] | None = None
 
 
 TASKS: dict[str, Entry] = {

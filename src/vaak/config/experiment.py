@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Literal, TypeVar, cast
+from typing import Any, ClassVar, Generic, Literal, cast
+
+from typing_extensions import TypeVar
 
 from vaak.config.catalog import TASKS, load_name
 from vaak.config.section import Section, option
@@ -13,6 +15,8 @@ from vaak.config.training import TrainingConfig
 
 Model = TypeVar("Model")
 Data = TypeVar("Data")
+Audio = TypeVar("Audio", default=dict[str, Any])
+Corpus = TypeVar("Corpus", default=Any)
 
 
 class WandbConfig(Section):
@@ -29,7 +33,7 @@ class WandbConfig(Section):
     mode: Literal["online", "offline", "disabled"] | None = option("null leaves it to WANDB_MODE.", None)
 
 
-class Experiment(Section, Generic[Model, Data]):
+class Experiment(Section, Generic[Model, Data, Audio, Corpus]):
     """A validated configuration; ``Experiment[LanguageModelConfig, LanguageModelDataConfig]`` for a task's types."""
 
     task: str = option("What is trained.")
@@ -38,8 +42,8 @@ class Experiment(Section, Generic[Model, Data]):
     )
     run_dir: Path = option("Folder of the run; not given, it is runs/NAME.")
     model: Model = option("The network.")
-    global_config: dict[str, Any] = option("Features of all audio datasets.", {})
-    datasets: tuple[Any, ...] = option("Audio datasets.", ())
+    global_config: Audio = option("Features of all audio datasets.", {}, validate_default=True)
+    datasets: tuple[Corpus, ...] = option("Audio datasets.", ())
     data: Data = option("The data.")
     training: TrainingConfig = option("The loop.", TrainingConfig())
     wandb: WandbConfig = option("Weights & Biases.", WandbConfig())
@@ -65,6 +69,7 @@ def experiment_type(task: str | None) -> type[Experiment[Any, Any]]:
         return Experiment[Any, Any]
     entry = TASKS[task]
     types = tuple(load_name(f"{entry.config}:{name}") for name in (entry.model, entry.data))
+    types += tuple(map(load_name, entry.audio)) if entry.audio else (dict[str, Any], Any)
     return cast("type[Experiment[Any, Any]]", Experiment.__class_getitem__(types))
 
 

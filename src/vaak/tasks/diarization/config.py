@@ -1,0 +1,114 @@
+"""The options of a diarizer. Imports no torch."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+from pydantic import model_validator
+
+from vaak.audio.config import AUDIO_ALIASES, AugmentationConfig
+from vaak.config.section import Section, option
+from vaak.nn.config import STACK_ALIASES, StackConfig
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "small": {"d_model": 128, "num_layers": 3, "num_heads": 4, "front_end": "convolutional", "subsampling": 2},
+    "sa_eend": {  # Fujita et al. 2019, section 4.3
+        "d_model": 256,
+        "num_layers": 4,
+        "num_heads": 4,
+        "d_ff": 2048,
+        "feed_forward_type": "relu",
+        "norm_type": "layernorm",
+        "position_type": "none",
+        "bias": True,
+        "front_end": "stacked",
+        "context": 7,
+        "subsampling": 10,
+    },
+}
+
+DEFAULTS: dict[str, Any] = {
+    "training": {
+        "epochs": 50,
+        "batch_size": 32,
+        "optimizer": {"type": "adamw", "lr": 2e-4, "betas": [0.9, 0.999], "weight_decay": 0.01},
+        "gradient_clipping": {"norm": 1.0},
+    },
+}
+
+ALIASES: dict[str, str] = {
+    **{f"model.{alias}": f"model.{name}" for alias, name in STACK_ALIASES.items()},
+    **AUDIO_ALIASES,
+}
+
+SHARED = {"model.global_config": ("model",)}
+SIDES = {"encoder": "model.encoder"}
+
+
+class DiarizationModelConfig(StackConfig):
+    """An encoder over frames with a head that says who speaks; a preset gives sizes that any other key replaces."""
+
+    bare: ClassVar[str | None] = "preset"
+
+    preset: Literal["small", "sa_eend"] | None = option("Sizes by name.", None)
+    model_type: Literal["encoder"] = option("A diarizer sees both sides.", "encoder")
+    name: str | None = option("A name for people; nothing depends on it.", None)
+    front_end: Literal["convolutional", "stacked"] = option(
+        "How features reach the encoder: through convolutions, or stacked with the frames around them.", "convolutional"
+    )
+    context: int = option("stacked: frames on each side that are stacked.", 7, ge=0)
+    subsampling: int = option("Frames of features for each frame of the encoder and of the labels.", 2, gt=0)
+    max_speakers: int = option("Speakers of a window; windows are joined to recordings of any number.", 2, gt=0)
+    head: Literal["linear", "attractors"] = option(
+        "linear: an output for each speaker; attractors: an unknown number, found one after another (EEND-EDA).",
+        "linear",
+    )
+    embedding_dim: int = option("Width of the speaker embeddings that join windows; 0 has none.", 64, ge=0)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _preset_beneath(cls, values: Any) -> Any:
+        preset = values.get("preset") if isinstance(values, dict) else None
+        return {**PRESETS[preset], **values} if isinstance(preset, str) and preset in PRESETS else values
+
+    @model_validator(mode="after")
+    def _sees_both_sides(self) -> DiarizationModelConfig:
+        if self.attention_type == "causal_linear":
+            raise ValueError("attention_type causal_linear hides later frames; a diarizer takes linear")
+        return self
+
+
+class InferenceConfig(Section):
+    """From what the model says of each frame to who spoke when."""
+
+    threshold: float = option("Probability from which a speaker speaks.", 0.5, gt=0, lt=1)
+    median_filter: float = option("Seconds of the median filter over each speaker's decisions; 0 has none.", 0.0, ge=0)
+    min_duration_on: float = option("Seconds; shorter stretches of speech are dropped.", 0.0, ge=0)
+    min_duration_off: float = option("Seconds; shorter pauses of a speaker are filled.", 0.0, ge=0)
+    window: float = option("Seconds that the model reads at once; longer recordings are read in windows.", 60.0, gt=0)
+    window_overlap: float = option("Part of a window that the next one has in common with it.", 0.5, ge=0, lt=1)
+    num_speakers: int | None = option("Number of speakers of a recording; null finds it.", None, gt=0)
+    min_speakers: int = option("Least number of speakers, where it is found.", 1, gt=0)
+    max_speakers: int | None = option("Greatest number of speakers of a recording; null has no bound.", None, gt=0)
+    clustering_threshold: float = option(
+        "Cosine distance of speaker embeddings from which two windows' speakers are two.", 0.5, gt=0, lt=2
+    )
+
+
+class ScoringConfig(Section):
+    """Under which conditions a diarization is scored."""
+
+    collar: float = option("Seconds on each side of every boundary of the reference that aren't scored.", 0.0, ge=0)
+    skip_overlap: bool = option("Leave out where the reference has several speakers at once.", False)
+
+
+class DiarizationDataConfig(Section):
+    """How recordings become examples, and what the model says becomes speakers."""
+
+    window: float = option("Seconds of a training example; longer recordings are cut.", 30.0, gt=0)
+    shift_windows: bool = option("The windows of a recording begin elsewhere in every epoch.", True)
+    augmentation: AugmentationConfig = option("What is done to training audio.", AugmentationConfig())
+    inference: InferenceConfig = option("From frames to segments.", InferenceConfig())
+    scoring: ScoringConfig = option("How figures are made.", ScoringConfig())
+    on_bad_example: Literal["fail", "skip"] = option("What happens with an example that can't be read.", "fail")
+    cache_dir: str | None = option("Prepared data lie here, shared by runs; null is RUN/prepared.", None)
