@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from packaging.utils import canonicalize_name
 
 from vaak.config.load import load
 from vaak.config.training import TrainingConfig
@@ -95,15 +96,15 @@ def test_public_names_have_short_paths():
 
 def test_requirements_pin_what_the_project_needs():
     lines = (ROOT / "requirements.txt").read_text().splitlines()
-    assert {"-c constraints.txt", "-e .[hf,wandb,plot]"} <= set(lines)
+    assert {"-c constraints.txt", "-e .[hf,wandb,plot,audio]"} <= set(lines)
     makefile = (ROOT / "Makefile").read_text()
     assert f"TORCH := {next(line for line in lines if line.startswith('torch=='))}\n" in makefile
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    needed = {
-        requirement.partition(">=")[0] for requirement in (*project["dependencies"], *extras["hf"], *extras["wandb"])
-    }
-    pinned = {line.partition("==")[0] for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line}
+    wanted = (*project["dependencies"], *extras["hf"], *extras["wandb"], *extras["audio"])
+    needed = {canonicalize_name(requirement.partition(">=")[0]) for requirement in wanted}
+    pins = (ROOT / "constraints.txt").read_text().splitlines()
+    pinned = {canonicalize_name(line.partition("==")[0]) for line in pins if "==" in line}
     assert needed - pinned == {"torch"}
 
 

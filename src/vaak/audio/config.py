@@ -14,6 +14,15 @@ AUDIO_ALIASES = {
 }
 
 
+def samples_of(seconds: float, sampling_rate: int) -> int:
+    """Whole samples in so many seconds, rounded down as Kaldi does, but never because of the last digits of a float.
+
+    >>> samples_of(0.025, 16000), samples_of(0.0115, 8000), 0.29 * 100, samples_of(0.29, 100)
+    (400, 92, 28.999999999999996, 29)
+    """
+    return int(seconds * sampling_rate + 1e-6)
+
+
 class AudioConfig(Section):
     """Features of all datasets, and where corpora lie. The names and meanings are those of Lhotse, and so of Kaldi."""
 
@@ -32,9 +41,11 @@ class AudioConfig(Section):
     window_type: Literal["povey", "hanning", "hamming", "rectangular", "blackman"] = option("The window.", "povey")
     dither: float = option("Standard deviation of noise added in training, of samples up to 1; 0 adds none.", 0.0, ge=0)
     snip_edges: bool = option("true: only whole windows; false: a frame for every shift.", False)
-    energy_floor: float = option("Least energy, before the logarithm.", 1e-10, gt=0)
+    energy_floor: float = option("use_energy: least energy, before the logarithm.", 1e-10, gt=0)
     raw_energy: bool = option("Energy is taken before pre-emphasis and window.", True)
-    use_energy: bool = option("Log energy: before the bins of fbank, in place of mfcc's first coefficient.", False)
+    use_energy: bool = option(
+        "Log energy: before the bins of fbank, in place of mfcc's first coefficient or spectrogram's first bin.", False
+    )
     use_fft_mag: bool = option("Magnitudes in place of powers.", False)
     low_freq: float = option("fbank, mfcc: lowest frequency of the filters, in Hz.", 20.0, ge=0)
     high_freq: float = option("fbank, mfcc: highest frequency; 0 and less count from half the rate.", -400.0)
@@ -61,6 +72,21 @@ class AudioConfig(Section):
                 f"low_freq ({self.low_freq}) to high_freq ({high}) is no range of frequencies up to half of "
                 f"sampling_rate ({nyquist})"
             )
+        window, shift = (samples_of(seconds, self.sampling_rate) for seconds in (self.frame_length, self.frame_shift))
+        if shift < 1 or window < 2:
+            raise ValueError(
+                f"frame_length ({self.frame_length}) and frame_shift ({self.frame_shift}) are {window} and {shift} "
+                f"samples at sampling_rate ({self.sampling_rate}); at least 2 and 1 are needed"
+            )
+        if self.feature_type != "spectrogram" and self.num_mel_bins < 4:
+            raise ValueError(f"num_mel_bins ({self.num_mel_bins}) is less than 4")
+        if self.feature_type != "spectrogram" and window % 2 and not self.round_to_power_of_two:
+            raise ValueError(
+                f"frame_length ({self.frame_length}) is {window} samples, and mel filters need an even number where "
+                "round_to_power_of_two is false"
+            )
+        if self.storage_path is not None and self.dither:
+            raise ValueError("dither is drawn anew each time, so features with it can't be kept in storage_path")
         if self.num_ceps > self.num_mel_bins:
             raise ValueError(f"num_ceps ({self.num_ceps}) is more than num_mel_bins ({self.num_mel_bins})")
         if self.frame_shift > self.frame_length:
@@ -74,7 +100,23 @@ Range = tuple[float, float]
 
 def as_range(value: Any) -> Any:
     """A range as a number that stands for both its ends, or as a list of them."""
-    return (value, value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return (value, value)
+    return tuple(value) if isinstance(value, list) else value  # behind a validator, a strict tuple takes no list
+
+
+def rising(value: Range | None) -> Range | None:
+    """The range. Raises ValueError where its least is more than its greatest."""
+    if value is not None and value[0] > value[1]:
+        raise ValueError(f"{list(value)} is no range; expected [least, greatest]")
+    return value
+
+
+def speed_factors(value: tuple[float, ...]) -> tuple[float, ...]:
+    """The factors. Raises ValueError where one is none that leaves speech what it is."""
+    if any(not 0.5 <= factor <= 2 for factor in value):
+        raise ValueError(f"{list(value)}: factors of speed lie between 0.5 and 2")
+    return value
 
 
 class NoiseConfig(Section):
@@ -91,6 +133,13 @@ class NoiseConfig(Section):
     probability: float = option("Part of the examples that get it.", 1.0, ge=0, le=1)
 
     _range = field_validator("snr", mode="before")(as_range)
+    _rising = field_validator("snr")(rising)
+
+    @model_validator(mode="after")
+    def _files_lie_somewhere(self) -> NoiseConfig:
+        if self.type == "files" and self.folder is None:
+            raise ValueError("noise of type files needs folder, where its recordings lie")
+        return self
 
 
 class RoomConfig(Section):
@@ -102,6 +151,13 @@ class RoomConfig(Section):
     probability: float = option("Part of the examples that get one.", 1.0, ge=0, le=1)
 
     _range = field_validator("t60", mode="before")(as_range)
+
+    @field_validator("t60")
+    @classmethod
+    def _is_of_rooms(cls, value: Range) -> Range:
+        if not 0.05 <= value[0] <= value[1] <= 5:
+            raise ValueError(f"{list(value)} is no range of reverberation times from 0.05 to 5 seconds")
+        return value
 
 
 class SpecAugmentConfig(Section):
@@ -128,6 +184,8 @@ class AugmentationConfig(Section):
     spec_augment: SpecAugmentConfig | None = option("Masks on the features; null masks nothing.", None)
 
     _range = field_validator("volume", mode="before")(as_range)
+    _rising = field_validator("volume")(rising)
+    _factors = field_validator("speed")(speed_factors)
 
 
 class ConversationsConfig(Section):
@@ -148,6 +206,12 @@ class ConversationsConfig(Section):
     noise: NoiseConfig | None = option("Noise under the conversation; null adds none.", NoiseConfig())
     room: RoomConfig | None = option("A room with a place for each speaker; null simulates none.", None)
     seed: int = option("Of the conversations of valid and test.", 0, ge=0)
+
+    _factors = field_validator("speed")(speed_factors)
+
+    def durations(self, split: str) -> Range:
+        """Least and greatest number of seconds of a split's conversations."""
+        return (self.train_duration or self.duration) if split == "train" else self.duration
 
     @field_validator("num_speakers", "duration", "train_duration", mode="before")
     @classmethod

@@ -25,6 +25,8 @@ class LabelledAudio:
     sampling_rate: int
     segments: tuple[Segment, ...] = ()
     text: str | None = None
+    uem: tuple[tuple[float, float], ...] | None = None
+    """The stretches that were annotated, in seconds; None: all of it."""
 
     @property
     def duration(self) -> float:

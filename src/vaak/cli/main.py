@@ -31,6 +31,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("vaak.cli.doctor:doctor", "Say what this machine has and what would train on it."),
     "config": ("vaak.cli.config:app", "Check and show configurations."),
     "model": ("vaak.cli.model:app", "Look at the model that a configuration describes."),
+    "data": ("vaak.cli.data:app", "Find, fetch, prepare and simulate data."),
+    "score": ("vaak.cli.score:app", "Score any system's output."),
 }
 """Name → where the command is (a function, or a typer app of several) and the line that stands for it in the help."""
 

@@ -20,7 +20,8 @@ from vaak.config.tree import from_plain, to_plain
 from vaak.config.yaml_writer import entry_text
 
 _WIDTH = 116
-_LATER = ("global_config", "datasets")
+_OF_OTHER_TASKS = (dict[str, Any], tuple[Any, ...])
+"""The types that global_config and datasets have in a task without audio."""
 
 _HEAD = """\
 Every option of the task {task}, with its default. Made from the types by
@@ -65,7 +66,7 @@ class _Writer:
 
     def section(self, section: SectionType, values: BaseModel | None, path: str = "", indent: int = 0) -> str:
         """All options of a section, with its values, or else with the types' defaults."""
-        names = [name for name in section.model_fields if path or name not in _LATER]
+        names = [name for name, field in section.model_fields.items() if field.annotation not in _OF_OTHER_TASKS]
         options = [self._option(section, name, values, f"{path}.{name}".lstrip("."), indent) for name in names]
         return ("" if path else "\n").join([*self._shared(path, indent), *options])
 

@@ -51,6 +51,23 @@ TASKS: dict[str, Entry] = {
             "data.corpus.target_column",
         ),
     ),
+    "diarization": Entry(
+        task="vaak.tasks.diarization.task:DiarizationTask",
+        config="vaak.tasks.diarization.config",
+        model="DiarizationModelConfig",
+        data="DiarizationDataConfig",
+        audio=("vaak.audio.config:AudioConfig", "vaak.audio.config:DatasetConfig"),
+        recognised_by=(
+            "datasets",
+            "global_config",
+            "model.front_end",
+            "model.preset=sa_eend",
+            "data.inference",
+            "data.scoring",
+            "data.augmentation",
+        ),
+        shares=("training.eval_knobs",),
+    ),
 }
 
 LOSSES: dict[str, str] = {
@@ -74,6 +91,14 @@ CALLBACKS: dict[str, str] = {
     "trace": "vaak.callbacks.trace:TraceCallback",
 }
 """Short names for training.callbacks."""
+
+LABEL_TYPES: dict[str, str] = {
+    "binary": "vaak.tasks.diarization.labels:BinaryCollator",
+    "speaker_id": "vaak.tasks.diarization.labels:SpeakerIdCollator",
+    "multilabel": "vaak.tasks.diarization.labels:MultilabelCollator",
+    "powerset": "vaak.tasks.diarization.labels:PowersetCollator",
+}
+"""Short names for training.eval_knobs.label_type."""
 
 COMPONENTS: dict[str, dict[str, str]] = {"training.loss.main": LOSSES, "training.callbacks": CALLBACKS}
 """Which short names may stand under which key."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from vaak.config.catalog import TASKS
 from vaak.config.experiment import Experiment
 from vaak.config.stack_limits import one_sided_encoders, options_unread, sharing_denied
 from vaak.config.training import TrainingConfig
@@ -15,10 +16,10 @@ _NO_PERFORMER = "no layer of this model draws random features (Performer)"
 def impossible(experiment: Experiment[Any, Any]) -> Iterator[tuple[str, str]]:
     """Dotted keys whose values can't be done, each with the reason."""
     training = experiment.training
-    if experiment.datasets:
-        yield "datasets", f"audio datasets aren't built yet; the task {experiment.task} reads the section data"
-    if experiment.global_config:
-        yield "global_config", f"audio features aren't built yet; the task {experiment.task} reads the section data"
+    if not TASKS[experiment.task].audio:
+        for section in ("datasets", "global_config"):
+            if getattr(experiment, section):
+                yield section, f"is of audio, and the task {experiment.task} has none: it reads the section data"
     if "norm_reg" in training.loss.auxiliary and not _draws_features(experiment):
         yield "training.loss.auxiliary.norm_reg", f"{_NO_PERFORMER}; it needs an attention_type linear or causal_linear"
     if training.distributed.backend == "nccl" and training.device in ("cpu", "mps"):

@@ -127,15 +127,17 @@ def z_loss(outputs: Tensor, valid: Tensor, per: str = "token") -> Term:
 
 
 def losses_of_logits(
-    main: Loss, auxiliary: Iterable[str], logits: Tensor, targets: Tensor, per: str
+    main: Loss, auxiliary: Iterable[str], logits: Tensor, targets: Tensor, per: str, valid: Tensor | None = None
 ) -> dict[str, Term]:
-    """The main loss of logits (..., classes) for targets (...), -100 where there is none, and the auxiliary losses.
+    """The main loss of logits (..., classes) for targets (...), and the auxiliary losses that are of logits.
 
-    Auxiliary losses that aren't of logits are left to the task.
+    What counts is where ``valid`` (...) is True; without it, where targets aren't -100. Auxiliary losses that aren't of
+    logits are left to the task.
     """
     of_logits = [name for name in auxiliary if name in AUXILIARY]
-    terms = {name: AUXILIARY[name](logits, targets != IGNORED, per) for name in of_logits}
-    return {main.name: main(logits, targets, per=per), **terms}
+    counted = targets != IGNORED if valid is None else valid
+    terms = {name: AUXILIARY[name](logits, counted, per) for name in of_logits}
+    return {main.name: main(logits, targets, valid, per), **terms}
 
 
 AUXILIARY: dict[str, Callable[..., Term]] = {"z_loss": z_loss}

@@ -11,7 +11,7 @@ from vaak.config.section import Section, option
 from vaak.nn.config import STACK_ALIASES, StackConfig
 
 PRESETS: dict[str, dict[str, Any]] = {
-    "small": {"d_model": 128, "num_layers": 3, "num_heads": 4, "front_end": "convolutional", "subsampling": 2},
+    "small": {"d_model": 128, "num_layers": 3, "num_heads": 4, "attention_dropout": 0.0},
     "sa_eend": {  # Fujita et al. 2019, section 4.3
         "d_model": 256,
         "num_layers": 4,
@@ -24,6 +24,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "front_end": "stacked",
         "context": 7,
         "subsampling": 10,
+        "upsampling": 1,
     },
 }
 
@@ -57,7 +58,12 @@ class DiarizationModelConfig(StackConfig):
         "How features reach the encoder: through convolutions, or stacked with the frames around them.", "convolutional"
     )
     context: int = option("stacked: frames on each side that are stacked.", 7, ge=0)
-    subsampling: int = option("Frames of features for each frame of the encoder and of the labels.", 2, gt=0)
+    subsampling: int = option("Frames of features for each frame of the encoder.", 4, gt=0)
+    upsampling: int = option(
+        "Output frames, and so labels, for each frame of the encoder; divides subsampling.", 2, gt=0
+    )
+    kernel_size: int = option("convolutional: width of its convolutions, in frames; odd.", 7, gt=0)
+    num_convolutions: int = option("convolutional: residual convolutions before subsampling.", 2, ge=0)
     max_speakers: int = option("Speakers of a window; windows are joined to recordings of any number.", 2, gt=0)
     head: Literal["linear", "attractors"] = option(
         "linear: an output for each speaker; attractors: an unknown number, found one after another (EEND-EDA).",
@@ -70,6 +76,19 @@ class DiarizationModelConfig(StackConfig):
     def _preset_beneath(cls, values: Any) -> Any:
         preset = values.get("preset") if isinstance(values, dict) else None
         return {**PRESETS[preset], **values} if isinstance(preset, str) and preset in PRESETS else values
+
+    @model_validator(mode="after")
+    def _frames_fit(self) -> DiarizationModelConfig:
+        if self.subsampling % self.upsampling:
+            raise ValueError(f"subsampling ({self.subsampling}) must be a multiple of upsampling ({self.upsampling})")
+        if self.kernel_size % 2 == 0:
+            raise ValueError(f"kernel_size ({self.kernel_size}) must be odd, so that a frame is in its middle")
+        return self
+
+    @property
+    def output_subsampling(self) -> int:
+        """Frames of features for each output frame."""
+        return self.subsampling // self.upsampling
 
     @model_validator(mode="after")
     def _sees_both_sides(self) -> DiarizationModelConfig:
@@ -89,10 +108,16 @@ class InferenceConfig(Section):
     window_overlap: float = option("Part of a window that the next one has in common with it.", 0.5, ge=0, lt=1)
     num_speakers: int | None = option("Number of speakers of a recording; null finds it.", None, gt=0)
     min_speakers: int = option("Least number of speakers, where it is found.", 1, gt=0)
-    max_speakers: int | None = option("Greatest number of speakers of a recording; null has no bound.", None, gt=0)
+    max_speakers: int | None = option("Greatest number of speakers of a recording; null is 64.", None, gt=0)
     clustering_threshold: float = option(
         "Cosine distance of speaker embeddings from which two windows' speakers are two.", 0.5, gt=0, lt=2
     )
+
+    @model_validator(mode="after")
+    def _bounds_rise(self) -> InferenceConfig:
+        if self.max_speakers is not None and self.min_speakers > self.max_speakers:
+            raise ValueError(f"min_speakers ({self.min_speakers}) is more than max_speakers ({self.max_speakers})")
+        return self
 
 
 class ScoringConfig(Section):

@@ -1,0 +1,202 @@
+"""An audio file of any rate and number of channels, read window by window as one channel at one rate.
+
+Where rates differ, a file is resampled in blocks of whole seconds, each read with a little of what is around it:
+
+    file      ──┤ margin │      block 1      │ margin ├──
+    result            ──┤│   always the same  │├──
+
+A sample then is the same in whichever window it is read, and memory holds a window and a block, however long the file.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Self
+
+import numpy as np
+
+from vaak.core.errors import DataError, UserError
+
+BLOCK = 2
+"""Seconds that are resampled at once."""
+MARGIN = 0.05
+"""Seconds around a block. soxr's filter is shorter: blocks agree with a whole file to 2e-7."""
+MOST_FRAMES = 2**18
+"""Read at once, so that many channels take little memory before they are mixed."""
+LONGEST = 1e12
+"""Samples; libsndfile says more where a header doesn't say how long the file is."""
+
+Channels = Literal["mix", "first"] | Sequence[int]
+
+
+class Header(NamedTuple):
+    """What a file says of itself. Opus is decoded at any rate, so its rate is no fact about the recording."""
+
+    sampling_rate: int
+    num_samples: int
+    num_channels: int
+    is_opus: bool
+
+    @property
+    def duration(self) -> float:
+        """Seconds."""
+        return self.num_samples / self.sampling_rate
+
+
+class AudioFile:
+    """Windows of a file. ``duration`` is in seconds, ``num_samples`` that of the whole at ``sampling_rate``."""
+
+    def __init__(self, path: str | Path, sampling_rate: int, channels: Channels = "mix") -> None:
+        """Open the file; ``channels``: the mean of all, the first, or the mean of these (from 0).
+
+        Raises DataError where it is missing, empty, or no audio that can be read.
+        """
+        self.path, self.sampling_rate = Path(path), sampling_rate
+        self._file = opened(self.path)
+        self.header = _header_of(self._file, self.path)
+        self.duration = self.header.duration
+        native = self.header.sampling_rate
+        self.num_samples = (2 * self.header.num_samples * sampling_rate + native) // (2 * native)
+        self.columns = (
+            range(self.header.num_channels) if channels == "mix" else (0,) if channels == "first" else channels
+        )
+        for column in self.columns:
+            if int(column) >= self.header.num_channels:
+                raise DataError(f"{path}: there is no channel {column}: it has {self.header.num_channels}")
+
+    def read(self, start: float, end: float) -> np.ndarray:
+        """The samples ``(time,)`` from ``start`` to ``end`` in seconds; there are none outside of the file.
+
+        Raises DataError for a file that is damaged, or holds what is no number.
+        """
+        return self.samples(samples_in(start, self.sampling_rate), samples_in(end, self.sampling_rate))
+
+    def samples(self, first: int, last: int) -> np.ndarray:
+        """``read`` with places in samples of the result."""
+        first, last = max(first, 0), min(last, self.num_samples)
+        if last <= first:
+            return np.zeros(0, np.float32)
+        if self.header.sampling_rate == self.sampling_rate:
+            return self._native(first, last)
+        size = BLOCK * self.sampling_rate
+        blocks = range(first // size, -(-last // size))
+        joined = np.concatenate([self._resampled(block) for block in blocks])
+        return joined[first - blocks.start * size : last - blocks.start * size]
+
+    def _resampled(self, block: int) -> np.ndarray:
+        """One block of the result."""
+        soxr = _soxr()
+        native, wanted = self.header.sampling_rate, self.sampling_rate
+        divisor = math.gcd(native, wanted)  # so many samples of the file, and of the result, last equally long:
+        period, result_period = native // divisor, wanted // divisor
+        margin = math.ceil(MARGIN * divisor)
+        begin = max(0, block * BLOCK * native - margin * period)
+        end = min(self.header.num_samples, (block + 1) * BLOCK * native + margin * period)
+        resampled = soxr.resample(self._native(begin, end), native, wanted)
+        first = block * BLOCK * wanted - begin // period * result_period
+        return resampled[first : first + BLOCK * wanted]
+
+    def _native(self, first: int, last: int) -> np.ndarray:
+        """Samples at the file's own rate, mixed to one channel."""
+        import soundfile
+
+        mixed = np.empty(last - first, np.float32)
+        done = 0
+        try:
+            self._file.seek(first)
+            while done < len(mixed):
+                piece = self._file.read(min(MOST_FRAMES, len(mixed) - done), dtype="float32", always_2d=True)
+                if not len(piece):
+                    break
+                mixed[done : done + len(piece)] = self._mixed(piece)
+                done += len(piece)
+        except soundfile.LibsndfileError as error:
+            raise self._is_damaged(first + done, str(error).removeprefix("Error : ")) from error
+        if done < len(mixed):
+            raise self._is_damaged(first + done, f"its header says {self.duration:.2f} s")
+        finite = np.isfinite(mixed)
+        if not finite.all():
+            place = int(np.argmin(finite))
+            seconds = (first + place) / self.header.sampling_rate
+            raise DataError(
+                f"{self.path}: the sample at {seconds:.3f} s is {mixed[place]}, no number; mend the file or leave "
+                "it out"
+            )
+        return mixed
+
+    def _mixed(self, piece: np.ndarray) -> np.ndarray:
+        """Frames ``(time, channel)`` as one channel ``(time,)``."""
+        if len(self.columns) == 1:
+            return piece[:, self.columns[0]]
+        return piece[:, list(self.columns)].mean(axis=1)
+
+    def _is_damaged(self, place: int, reason: str) -> DataError:
+        seconds = place / self.header.sampling_rate
+        return DataError(
+            f"{self.path}: nothing can be read from {seconds:.2f} s on ({reason.rstrip('.')}): it was cut short or is "
+            "damaged; fetch it again or leave it out"
+        )
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def read_header(path: str | Path) -> Header:
+    """What the file says of itself. Raises DataError where it is missing, empty, or no audio that can be read."""
+    with opened(Path(path)) as file:
+        return _header_of(file, Path(path))
+
+
+def samples_in(seconds: float, sampling_rate: int) -> int:
+    """The number of samples, halves rounded up, as Lhotse counts them.
+
+    >>> samples_in(0.1 + 0.2, 16000), samples_in(0.5 / 16000, 16000)
+    (4800, 1)
+    """
+    return math.floor(round(seconds * sampling_rate, 8) + 0.5)
+
+
+def opened(path: Path) -> Any:
+    """A ``soundfile.SoundFile``. Raises DataError for what can't be opened, and says why."""
+    try:
+        import soundfile
+    except (ImportError, OSError) as error:
+        raise UserError(f"{path}: audio is read by soundfile: pip install 'vaak[audio]'") from error
+    try:
+        with open(path, "rb") as file:
+            is_empty = not file.read(1)
+    except OSError as error:
+        raise DataError(f"{path}: can't be read: {error.strerror}") from error
+    if is_empty:
+        raise DataError(f"{path}: the file is empty (0 bytes); fetch it again or leave it out")
+    try:
+        return soundfile.SoundFile(path)
+    except soundfile.LibsndfileError as error:
+        raise DataError(
+            f"{path}: this is no audio that libsndfile can read ({error.error_string.rstrip('.')}); convert it to FLAC "
+            "or WAV, or fetch it again"
+        ) from error
+
+
+def _header_of(file: Any, path: Path) -> Header:
+    if file.frames == 0:
+        raise DataError(f"{path}: there are no samples in this file; fetch it again or leave it out")
+    if file.frames > LONGEST:
+        raise DataError(f"{path}: its header doesn't say how long it is; convert it to FLAC or WAV")
+    return Header(file.samplerate, file.frames, file.channels, file.subtype == "OPUS")
+
+
+def _soxr() -> Any:
+    try:
+        import soxr
+    except (ImportError, OSError) as error:
+        raise UserError("audio is resampled by soxr: pip install 'vaak[audio]'") from error
+    return soxr

@@ -1,0 +1,72 @@
+"""What ``train``, ``valid`` and ``test`` of a dataset name: files, folders and patterns."""
+
+from __future__ import annotations
+
+import glob
+from pathlib import Path
+
+from vaak.audio.config import DatasetConfig
+from vaak.audio.corpus_splits import SPLITS
+from vaak.core.errors import DataError
+
+
+def entries_of(dataset: DatasetConfig) -> dict[str, list[Path]]:
+    """The files and folders of each split that is given; without any, ``corpus_dir`` is train's.
+
+    Where there is a ``corpus_dir``, names and patterns are looked up in it. Raises DataError for what isn't there.
+    """
+    named: dict[str, tuple[str, ...]] = {split: getattr(dataset, split) for split in SPLITS}
+    if not any(named.values()) and dataset.corpus_dir is not None:
+        named["train"] = (".",)
+    root = Path(dataset.corpus_dir or ".").expanduser()
+    found = {
+        split: [path for name in names for path in _matches(root, name, f"datasets, {dataset.name}, {split}")]
+        for split, names in named.items()
+        if names
+    }
+    if not found:
+        raise DataError(f"datasets, {dataset.name}: {lacks_train(dataset)}")
+    _demand_once(found, dataset)
+    return found
+
+
+def lacks_train(dataset: DatasetConfig) -> str:
+    """What to say to who wants training data where none are named."""
+    return f"train: name its files or folders (type: {dataset.type})"
+
+
+def _matches(root: Path, name: str, option: str) -> list[Path]:
+    path = root / Path(name).expanduser()
+    found = [path] if path.exists() else [Path(match) for match in sorted(glob.glob(str(path), recursive=True))]
+    if not found:
+        what = "nothing matches" if glob.has_magic(name) else "no such file or folder:"
+        raise DataError(f"{option}: {what} {path}")
+    return found
+
+
+def _demand_once(found: dict[str, list[Path]], dataset: DatasetConfig) -> None:
+    """Raises DataError where a split names a file twice, or two splits name one that doesn't say what is whose."""
+    seen: dict[Path, str] = {}
+    for split, paths in found.items():
+        for path in paths:
+            before = seen.get(path.resolve())
+            if before == split or (before is not None and dataset.type != "json"):
+                where = split if before == split else f"{before} and in {split}"
+                raise DataError(f"datasets, {dataset.name}: {path} is named twice, in {where}; name it once")
+            seen[path.resolve()] = split
+
+
+def inside(folder: Path, name: str, where: str) -> Path:
+    """The file ``name`` of a manifest in ``folder``.
+
+    Raises DataError for one that leads outside of the folder: a manifest that someone else wrote reads no other files.
+    """
+    path = folder / name
+    if Path(name).is_absolute() or ".." in Path(name).parts or "\0" in name:
+        raise DataError(
+            f"{where}: {name} leads outside of the folder of the manifest ({folder}), which is refused; put the file "
+            "in it, or the manifest above both"
+        )
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise DataError(f"{where}: {name} leads through a link outside of {folder}, which is refused; copy the file")
+    return path

@@ -1,0 +1,213 @@
+"""Features of audio: log-mel filter banks, cepstral coefficients, log spectra. The extractors are Lhotse's.
+
+Samples lie within ±1, as everywhere in Lhotse and Vaak. Kaldi's recipes take 16-bit numbers: their log powers are
+2 ln 32768 = 20.8 higher (log magnitudes 10.4), and only very quiet frames meet the floor of the mel filters, which is
+1.2e-7 on either scale (``energy_floor`` is that of the energy alone).
+
+Windows are cut here, as Kaldi cuts them, and all windows of many recordings go through the extractor together: so no
+recording is padded, its features don't depend on which others came along, and those of a long one can be made piece by
+piece.
+
+::
+
+    snip_edges: false            audio mirrored at its ends, a frame for every whole shift (half a one counts)
+        ┆‹──┼─────window────›┆
+        │ 0 │ 1 │ 2 │ 3 │ 4 │    frame t lies around (t + 0.5) * frame_shift seconds
+    snip_edges: true             only whole windows
+        ‹──────window──────›     frame t lies around t * frame_shift + frame_length / 2 seconds
+
+Differs: from Lhotse, where it isn't as Kaldi: energy with mfcc and liftering of 0 crash there; audio shorter than a
+window too; the blackman window is periodic there; ``norm_filters`` does nothing there; dither is drawn from torch's own
+generator there.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vaak.audio.config import AudioConfig, samples_of
+from vaak.core.errors import UserError
+
+FRAMES_AT_ONCE = {"cpu": 1000}
+"""By type of device; their windows and spectra take about 10 kB each."""
+MORE_FRAMES_AT_ONCE = 50_000
+FEWEST_FRAMES = 16
+"""Products of smaller matrices round in other ways, even from process to process: silence is added to fewer frames."""
+LHOTSE_OPTIONS = (
+    "sampling_rate",
+    "round_to_power_of_two",
+    "remove_dc_offset",
+    "preemph_coeff",
+    "window_type",
+    "energy_floor",
+    "raw_energy",
+    "use_fft_mag",
+)
+
+
+class Features:
+    """Turns samples ``(time,)``, float32 within ±1, into features ``(frame, dims)``, float32."""
+
+    def __init__(self, config: AudioConfig, device: str = "cpu") -> None:
+        """Raises UserError where Lhotse isn't installed."""
+        self.config, self.device = config, torch.device(device)
+        self._length = samples_of(config.frame_length, config.sampling_rate)
+        self._shift = samples_of(config.frame_shift, config.sampling_rate)
+        self._layer = _lhotse_layer(config, self._length, self._shift).to(self.device, torch.float32)
+        self._frames_at_once = FRAMES_AT_ONCE.get(self.device.type, MORE_FRAMES_AT_ONCE)
+
+    @property
+    def dims(self) -> int:
+        """Numbers in a frame."""
+        if self.config.feature_type == "spectrogram":
+            return int(self._layer.fft_length) // 2 + 1
+        if self.config.feature_type == "mfcc":
+            return self.config.num_ceps
+        return self.config.num_mel_bins + self.config.use_energy
+
+    @property
+    def frame_shift(self) -> float:
+        """Seconds from one frame to the next: the option's, in whole samples."""
+        return self._shift / self.config.sampling_rate
+
+    def num_frames(self, num_samples: int) -> int:
+        """Frames of so many samples."""
+        if not self.config.snip_edges:
+            return (num_samples + self._shift // 2) // self._shift
+        return 0 if num_samples < self._length else 1 + (num_samples - self._length) // self._shift
+
+    def __call__(self, samples: np.ndarray) -> np.ndarray:
+        return self.batch([samples])[0]
+
+    def batch(self, samples: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The features of each recording, made together on the device in bounded memory."""
+        found = [np.empty((self.num_frames(len(one)), self.dims), np.float32) for one in samples]
+        for stretches in _packed([len(frames) for frames in found], self._frames_at_once):
+            padded = []
+            for index, first, last in stretches:
+                begin, end = self._span(first, last)
+                part = samples[index][max(begin, 0) : min(end, len(samples[index]))]
+                padded.append(_mirrored(part, begin, end, len(samples[index])))
+            rows = self._rows(padded)
+            place = 0
+            for index, first, last in stretches:
+                found[index][first:last] = rows[place : place + last - first]
+                place += last - first
+        return found
+
+    def pieces(
+        self, read: Callable[[int, int], np.ndarray], num_samples: int, frames_per_piece: int = 60_000
+    ) -> Iterator[np.ndarray]:
+        """The features of one recording of any length in consecutive pieces, as they are of the whole.
+
+        ``read(first, last)`` gives these samples of it; pieces overlap in a part of a window.
+        """
+        num_frames = self.num_frames(num_samples)
+        at_once = min(frames_per_piece, self._frames_at_once)
+        for start in range(0, num_frames, frames_per_piece):
+            rows = []
+            for first in range(start, min(start + frames_per_piece, num_frames), at_once):
+                begin, end = self._span(first, min(first + at_once, start + frames_per_piece, num_frames))
+                part = read(max(begin, 0), min(end, num_samples))
+                rows.append(self._rows([_mirrored(part, begin, end, num_samples)]))
+            yield np.concatenate(rows)
+
+    def _span(self, first: int, last: int) -> tuple[int, int]:
+        """First and last sample of the windows of frames ``first`` to ``last``, perhaps beyond the recording."""
+        offset = 0 if self.config.snip_edges else self._shift // 2 - self._length // 2
+        return first * self._shift + offset, (last - 1) * self._shift + offset + self._length
+
+    @torch.inference_mode()
+    def _rows(self, padded: Sequence[np.ndarray]) -> np.ndarray:
+        """Features ``(frame, dims)`` of stretches of samples that hold whole windows, one stretch after another."""
+        together = torch.from_numpy(np.concatenate(padded)).to(self.device)
+        stretches = together.split([len(samples) for samples in padded])
+        windows = torch.cat([samples.unfold(0, self._length, self._shift) for samples in stretches])
+        num_frames = len(windows)
+        if num_frames < FEWEST_FRAMES:
+            windows = torch.cat([windows, windows.new_zeros(FEWEST_FRAMES - num_frames, self._length)])
+        with torch.autocast(self.device.type, enabled=False):
+            windows, energy = self._layer.wav2win._forward_strided(windows[None])
+            rows: Tensor = self._layer._forward_strided(windows, None)
+        if energy is not None and self.config.feature_type == "fbank":
+            rows = torch.cat([energy[..., None], rows], dim=-1)
+        elif energy is not None:
+            rows[..., 0] = energy
+        return rows[0, :num_frames].cpu().numpy()
+
+
+def dithered(samples: np.ndarray, dither: float, rng: np.random.Generator) -> np.ndarray:
+    """The samples ``(time,)`` with Gaussian noise of this standard deviation; 0 draws nothing.
+
+    Differs: Kaldi draws anew for each window; here, as in Lhotse, windows that overlap see the same noise.
+    """
+    if not dither:
+        return samples
+    return samples + np.float32(dither) * rng.standard_normal(len(samples), np.float32)
+
+
+def _mirrored(part: np.ndarray, begin: int, end: int, num_samples: int) -> np.ndarray:
+    """Samples ``begin`` to ``end`` of a recording, of which ``part`` are those that it has.
+
+    Mirrored with the last sample repeated, again and again where the recording is shorter than what is missing.
+    """
+    part = np.asarray(part, np.float32)
+    missing = max(-begin, 0), max(end - num_samples, 0)
+    return np.pad(part, missing, mode="symmetric") if any(missing) else part
+
+
+def _packed(lengths: Sequence[int], most: int) -> Iterator[list[tuple[int, int, int]]]:
+    """Stretches (recording, first frame, last frame) of all recordings, in groups of ``most`` frames or fewer.
+
+    >>> list(_packed([2, 5], 3))
+    [[(0, 0, 2), (1, 0, 1)], [(1, 1, 4)], [(1, 4, 5)]]
+    """
+    group: list[tuple[int, int, int]] = []
+    room = most
+    for index, length in enumerate(lengths):
+        first = 0
+        while first < length:
+            last = min(length, first + room)
+            group.append((index, first, last))
+            room -= last - first
+            first = last
+            if not room:
+                yield group
+                group, room = [], most
+    if group:
+        yield group
+
+
+def _lhotse_layer(config: AudioConfig, window_length: int, window_shift: int) -> Any:
+    """Lhotse's extractor, mended where it isn't as Kaldi: see the top of this file."""
+    try:
+        from lhotse.features.kaldi import layers
+    except (ImportError, OSError) as error:
+        raise UserError(f"features of audio need lhotse ({error}): pip install 'vaak[audio]'") from error
+    options: dict[str, Any] = {name: getattr(config, name) for name in LHOTSE_OPTIONS}
+    # Lhotse rounds down: half a sample more keeps what rounding took from a whole number.
+    options["frame_length"] = (window_length + 0.5) / config.sampling_rate
+    options["frame_shift"] = (window_shift + 0.5) / config.sampling_rate
+    if config.feature_type != "spectrogram":
+        options |= {"low_freq": config.low_freq, "high_freq": config.high_freq, "num_filters": config.num_mel_bins}
+    if config.feature_type == "mfcc":
+        options |= {"num_ceps": config.num_ceps, "cepstral_lifter": config.cepstral_lifter or 1}
+    name = {"fbank": "Wav2LogFilterBank", "mfcc": "Wav2MFCC", "spectrogram": "Wav2LogSpec"}[config.feature_type]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # NumPy's, about Lhotse's mel scale
+        layer = getattr(layers, name)(**options, use_energy=False)
+    layer.wav2win.return_log_energy = config.use_energy  # we put it where it belongs
+    if config.feature_type == "mfcc":
+        layer.cepstral_lifter = config.cepstral_lifter
+    if config.window_type == "blackman":
+        layer.wav2win._window.data = torch.blackman_window(window_length, periodic=False)
+    if config.norm_filters and config.feature_type != "spectrogram":
+        filters = layer._fb.data
+        layer._fb.data = filters / filters.sum(0).clamp(min=torch.finfo(torch.float32).tiny)
+    return layer.eval()

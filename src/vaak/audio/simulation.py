@@ -1,0 +1,153 @@
+"""Conversations simulated from utterances of single speakers.
+
+Each speaker is a track of its own: a pause, a piece of an utterance, a pause, another piece. The tracks are added:
+
+    A  ──▓▓▓▓▓──────▓▓▓▓▓▓▓▓────▓▓▓──
+    B  ─────▓▓▓▓▓▓▓▓▓▓────────▓▓▓▓───     overlap arises by itself, the more the shorter the pauses
+       + noise, in a room
+
+Pauses are exponential with mean ``beta``. Source: Fujita et al. 2019, "End-to-End Neural Speaker Diarization with
+Self-Attention", algorithm 1. Differs: utterances are cut at their own pauses, and what is labelled is speech; a
+conversation has the length that the plan knows, so speakers go on to its end and what goes beyond is cut off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from vaak.audio.config import ConversationsConfig, NoiseConfig
+from vaak.audio.labelled import LabelledAudio, Segment
+from vaak.audio.noise import at_snr, babble, coloured_noise, file_noise
+from vaak.audio.rooms import reverberated, room_responses
+from vaak.audio.speed import at_speed
+from vaak.core.errors import DataError
+from vaak.core.files import fingerprint_of
+from vaak.core.keys import draw_key
+
+BABBLING_VOICES = 5
+
+
+class Utterances(Protocol):
+    """Recordings of single speakers (``vaak.audio.utterances`` makes them of cuts)."""
+
+    speaker_names: tuple[str, ...]
+    sampling_rate: int
+    fingerprint: str
+
+    def __len__(self) -> int: ...
+
+    def speaker_of(self, index: int) -> int:
+        """The number of the utterance's speaker in ``speaker_names``."""
+        ...
+
+    def pieces(self, index: int) -> list[np.ndarray]:
+        """The stretches of speech of an utterance, each ``(time,)``. Raises DataError, naming the file."""
+        ...
+
+
+class SimulatedConversations:
+    """An endless supply for training, other conversations in every epoch; the same few each time for evaluation."""
+
+    def __init__(self, utterances: Utterances, config: ConversationsConfig, split: str) -> None:
+        """Raises DataError where there are fewer speakers than a conversation has."""
+        self.utterances, self.config, self.split = utterances, config, split
+        speakers = np.array([utterances.speaker_of(index) for index in range(len(utterances))], dtype=np.int64)
+        self.utterances_of = [np.flatnonzero(speakers == number) for number in range(len(utterances.speaker_names))]
+        self.speed = config.speed if split == "train" else ()
+        self.speakers = at_speeds(utterances.speaker_names, self.speed)
+        if len(utterances.speaker_names) < config.num_speakers[1]:
+            raise DataError(
+                f"{split} has utterances of {len(utterances.speaker_names)} speakers, too few for conversations of "
+                f"{config.num_speakers[1]} (datasets.conversations.num_speakers)"
+            )
+        number = {"train": config.train, "valid": config.valid, "test": config.test}[split]
+        lengths = np.random.default_rng(draw_key("durations", config.seed, split))
+        drawn = lengths.uniform(*config.durations(split), number)
+        self.durations = np.ceil(drawn * utterances.sampling_rate) / utterances.sampling_rate
+        options = config.model_dump(mode="json")
+        self.fingerprint = fingerprint_of([options, split, utterances.fingerprint])
+
+    def load(self, index: int, rng: np.random.Generator) -> LabelledAudio:
+        """Conversation ``index``; of valid and test always the same one, whatever ``rng`` is."""
+        if self.split != "train":
+            rng = np.random.default_rng(draw_key("conversation", self.config.seed, self.split, index))
+        least, most = self.config.num_speakers
+        number = int(rng.integers(least, most + 1))
+        chosen = rng.choice(len(self.utterances_of), number, replace=False).tolist()
+        num_samples = round(self.durations[index] * self.utterances.sampling_rate)
+        tracks, segments = zip(*(self._track(speaker, num_samples, rng) for speaker in chosen), strict=True)
+        mixed = self._mixed(list(tracks), chosen, rng)
+        together = sorted(segment for of_speaker in segments for segment in of_speaker)
+        return LabelledAudio(self.describe(index), mixed, self.utterances.sampling_rate, tuple(together))
+
+    def describe(self, index: int) -> str:
+        return f"{self.split}-conversation-{index:06}"
+
+    def _track(self, speaker: int, num_samples: int, rng: np.random.Generator) -> tuple[np.ndarray, list[Segment]]:
+        """What one speaker says in the conversation, and when."""
+        rate = self.utterances.sampling_rate
+        factor = float(rng.choice(self.speed)) if self.speed else 1.0
+        name = at_speed_name(self.utterances.speaker_names[speaker], factor)
+        half_difference = self.config.level_difference / 2
+        gain = 10 ** (rng.uniform(-half_difference, half_difference) / 20)
+        track = np.zeros(num_samples, dtype=np.float32)
+        segments: list[Segment] = []
+        place = _pause(self.config.beta, rate, rng)
+        pieces: list[np.ndarray] = []
+        while place < num_samples:
+            pieces = pieces or self._shuffled_pieces(speaker, rng)
+            piece = at_speed(pieces.pop(), factor) if factor != 1.0 else pieces.pop()
+            piece = piece[: num_samples - place]
+            track[place : place + len(piece)] = piece * np.float32(gain)
+            segments.append(Segment(place / rate, (place + len(piece)) / rate, name))
+            place += len(piece) + _pause(self.config.beta, rate, rng)
+        return track, segments
+
+    def _shuffled_pieces(self, speaker: int, rng: np.random.Generator) -> list[np.ndarray]:
+        """All stretches of speech of a speaker, in any order."""
+        pieces = [piece for index in self.utterances_of[speaker] for piece in self.utterances.pieces(int(index))]
+        if not pieces:
+            raise DataError(
+                f"{self.utterances.speaker_names[speaker]}: no speech is found in any utterance of this speaker"
+            )
+        return [pieces[place] for place in rng.permutation(len(pieces))]
+
+    def _mixed(self, tracks: list[np.ndarray], chosen: list[int], rng: np.random.Generator) -> np.ndarray:
+        room, noise = self.config.room, self.config.noise
+        if room is not None and rng.random() < room.probability:
+            t60 = rng.uniform(*room.t60)
+            responses = room_responses(len(tracks), self.utterances.sampling_rate, t60, rng)
+            tracks = [reverberated(track, response) for track, response in zip(tracks, responses, strict=True)]
+        mixed: np.ndarray = np.stack(tracks).sum(0)
+        if noise is not None and rng.random() < noise.probability:
+            mixed = at_snr(mixed, self._noise(noise, len(mixed), chosen, rng), rng.uniform(*noise.snr))
+        return mixed
+
+    def _noise(self, noise: NoiseConfig, num_samples: int, chosen: list[int], rng: np.random.Generator) -> np.ndarray:
+        if noise.type == "files":
+            assert noise.folder is not None
+            return file_noise(noise.folder, num_samples, self.utterances.sampling_rate, rng)
+        if noise.type == "coloured":
+            return coloured_noise(num_samples, rng)
+        others = np.setdiff1d(np.arange(len(self.utterances_of)), chosen)
+        if not len(others):
+            raise DataError(f"{self.split}: babble needs other voices than those who speak; take another noise")
+        return babble(lambda: self._shuffled_pieces(int(rng.choice(others)), rng)[0], num_samples, BABBLING_VOICES, rng)
+
+
+def at_speed_name(speaker: str, factor: float) -> str:
+    """Another speed has another pitch, so it is another speaker: ``name@0.9``."""
+    return speaker if factor == 1.0 else f"{speaker}@{factor:g}"
+
+
+def at_speeds(speakers: Sequence[str], factors: Sequence[float]) -> tuple[str, ...]:
+    """The names of the speakers at these speeds, sorted; without any, as they are."""
+    return tuple(sorted(at_speed_name(speaker, factor) for speaker in speakers for factor in factors or (1.0,)))
+
+
+def _pause(mean: float, sampling_rate: int, rng: np.random.Generator) -> int:
+    """Samples."""
+    return round(rng.exponential(mean) * sampling_rate)

@@ -1,0 +1,69 @@
+"""Where an utterance of one speaker has speech, and where pauses, by its energy."""
+
+from __future__ import annotations
+
+import numpy as np
+
+FRAME = 0.01
+"""Seconds."""
+SHORTEST_PAUSE = 0.2
+SHORTEST_SPEECH = 0.1
+MARGIN = 0.03
+"""Seconds kept around what is loud: soft beginnings and ends of words."""
+
+
+def find_speech(samples: np.ndarray, sampling_rate: int) -> list[tuple[float, float]]:
+    """The stretches of speech ``(start, end)`` in seconds; none of silence.
+
+    Speech is what rises more than a third of the way, in decibels, from the utterance's quiet (its 5th percentile) to
+    its loud (its 95th). This is for clean recordings of one speaker; noise hides pauses from it.
+    """
+    level = frame_levels(samples, sampling_rate)
+    if not len(level):
+        return []
+    quiet, loud = np.percentile(level, (5, 95))
+    if loud < -80.0:
+        return []
+    if loud - quiet < 15.0:  # no pause is long enough to be seen
+        return [(0.0, len(samples) / sampling_rate)]
+    regions = runs_of(level > quiet + (loud - quiet) / 3)
+    regions = joined_over_gaps(regions, round(SHORTEST_PAUSE / FRAME))
+    long_enough = [region for region in regions if region[1] - region[0] >= round(SHORTEST_SPEECH / FRAME)]
+    end = len(samples) / sampling_rate
+    return [(max(0.0, a * FRAME - MARGIN), min(end, b * FRAME + MARGIN)) for a, b in long_enough]
+
+
+def frame_levels(samples: np.ndarray, sampling_rate: int) -> np.ndarray:
+    """Decibels of full scale of each frame of 10 ms, averaged over 50 ms around it."""
+    size = round(FRAME * sampling_rate)
+    frames = samples[: len(samples) // size * size].reshape(-1, size)
+    if not len(frames):
+        return np.zeros(0)
+    power = np.square(frames, dtype=np.float64).mean(1)
+    around = np.convolve(np.pad(power, 2, mode="edge"), np.full(5, 0.2), mode="valid")
+    return 10.0 * np.log10(around + 1e-10)
+
+
+def runs_of(active: np.ndarray) -> list[tuple[int, int]]:
+    """First and last + 1 of each run of True.
+
+    >>> runs_of(np.array([False, True, True, False, True]))
+    [(1, 3), (4, 5)]
+    """
+    edges = np.flatnonzero(np.diff(active.astype(np.int8), prepend=0, append=0))
+    return [(int(first), int(last)) for first, last in edges.reshape(-1, 2)]
+
+
+def joined_over_gaps(regions: list[tuple[int, int]], shortest_gap: int) -> list[tuple[int, int]]:
+    """The regions, those with a shorter gap between them made one.
+
+    >>> joined_over_gaps([(0, 2), (3, 5), (9, 10)], 2)
+    [(0, 5), (9, 10)]
+    """
+    joined: list[tuple[int, int]] = []
+    for first, last in regions:
+        if joined and first - joined[-1][1] < shortest_gap:
+            joined[-1] = (joined[-1][0], last)
+        else:
+            joined.append((first, last))
+    return joined

@@ -1,0 +1,272 @@
+"""What a frame is called: the label types of ``training.eval_knobs.label_type``, each a collator.
+
+    binary       somebody speaks or nobody does               (frames, 1)          binary cross-entropy
+    speaker_id   silence, or one of the training speakers     (frames,) a class    cross-entropy
+    multilabel   each speaker of the window speaks or not     (frames, speakers)   binary cross-entropy, best order
+    powerset     which set of at most two speakers speaks     (frames, speakers)   cross-entropy of sets, best order
+
+A user's own label type is a subclass of ``DiarizationCollator`` with a ``labels`` of its own, named by
+``./file.py:Name``.
+
+A frame has the labels of its centre. Sources: Fujita et al. 2019, "End-to-End Neural Speaker Diarization with
+Permutation-Free Objectives" (multilabel); Plaquet and Bredin 2023, "Powerset Multi-Class Cross Entropy Loss for Neural
+Speaker Diarization" (powerset).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vaak.audio.labelled import Segment
+from vaak.audio.segments import merged
+from vaak.core.batch import Batch
+
+IGNORED = -100
+SPOKEN_AT_ONCE = 2
+"""Speakers of a set of powerset, at most."""
+SPEECH = "speech"
+"""The one name there is where only speech is told from silence."""
+
+
+@dataclass(frozen=True)
+class DiarizationExample:
+    """Features ``(time, bins)`` of a recording or of a window of it, and who speaks when, in seconds from its start."""
+
+    name: str
+    features: np.ndarray
+    segments: tuple[Segment, ...]
+    duration: float
+    uem: tuple[tuple[float, float], ...] | None = None
+    """The stretches to be scored; None: from the first to the last segment."""
+
+
+@dataclass(frozen=True)
+class LabelOptions:
+    """What labels depend on: the output frames, how many speakers a window has, the names of training's."""
+
+    frame_seconds: float
+    """From one output frame to the next."""
+    subsampling: int
+    """Frames of features for each output frame."""
+    encoder_subsampling: int
+    """Frames of features for each frame of the encoder."""
+    max_speakers: int
+    training_speakers: tuple[str, ...]
+
+
+def activity(segments: Sequence[Segment], speakers: Sequence[str], num_frames: int, frame_seconds: float) -> np.ndarray:
+    """Who speaks at the centre of each frame, ``(frames, speakers)`` bool.
+
+    >>> activity([Segment(0.1, 0.25, "a")], ["a"], 4, 0.1)[:, 0].tolist()
+    [False, True, False, False]
+    """
+    speaking = np.zeros((num_frames, len(speakers)), dtype=bool)
+    place = {speaker: number for number, speaker in enumerate(speakers)}
+    for start, end, speaker in segments:
+        if speaker in place:
+            first, last = (int(np.ceil(round(time / frame_seconds - 0.5, 6))) for time in (start, end))
+            speaking[max(first, 0) : max(last, 0), place[speaker]] = True
+    return speaking
+
+
+def loudest_speakers(segments: Sequence[Segment], number: int) -> list[str]:
+    """Those who speak longest, at most ``number``, in the order in which they begin."""
+    spoken: dict[str, float] = {}
+    for start, end, speaker in sorted(segments):
+        spoken[speaker] = spoken.get(speaker, 0.0) + end - start
+    kept = sorted(spoken, key=lambda speaker: -spoken[speaker])[:number]
+    return [speaker for speaker in spoken if speaker in kept]
+
+
+class DiarizationCollator:
+    """Turns examples into a batch; what a frame's label is, a subclass says.
+
+    ``labels`` gives ``(frames,)`` classes, -100 where none is due, or ``(frames, outputs)`` between 0 and 1. With
+    ``orders`` it gives ``(frames, speakers)``, and the order of the speakers is the model's to choose.
+    """
+
+    orders = False
+    has_classes = False
+    """Whether the loss is of classes, of which a frame has one, and not of outputs that are each there or not."""
+
+    def __init__(self, options: LabelOptions) -> None:
+        self.options = options
+
+    @property
+    def num_outputs(self) -> int:
+        """Scores that the model gives for a frame."""
+        raise NotImplementedError
+
+    def labels(self, example: DiarizationExample, num_frames: int) -> np.ndarray:
+        """The labels of an example's frames."""
+        raise NotImplementedError
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        """Whom the columns of ``probabilities`` stand for; None where they are speakers of the window, in any order."""
+        return None
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """From scores ``(..., outputs)`` to the probability that each speaker speaks, ``(..., speakers)``."""
+        return logits.float().sigmoid()
+
+    def speaker_scores(self, logits: Tensor) -> Tensor:
+        """From scores ``(..., outputs)`` to one of each speaker, ``(..., speakers)``: what the order is chosen by."""
+        return logits.float()
+
+    def targets(self, labels: Tensor) -> Tensor:
+        """What the loss compares the scores with, from labels that are in the model's order of speakers."""
+        return labels
+
+    def reference(self, example: DiarizationExample) -> tuple[Segment, ...]:
+        """The segments that a diarization by these labels is scored against."""
+        return example.segments
+
+    def __call__(self, cuts: Sequence[DiarizationExample]) -> Batch:
+        """Examples padded on the right to the longest; ``mask`` is True where an output frame is real."""
+        examples, options = list(cuts), self.options
+        times = [len(example.features) for example in examples]
+        frames = [-(-time // options.subsampling) for time in times]
+        features = np.zeros(
+            (len(examples), max(frames) * options.subsampling, examples[0].features.shape[1]), np.float32
+        )
+        labels = [self.labels(example, number) for example, number in zip(examples, frames, strict=True)]
+        is_class = labels[0].ndim == 1
+        padded = np.full(
+            (len(examples), max(frames), *labels[0].shape[1:]),
+            IGNORED if is_class else 0.0,
+            np.int64 if is_class else np.float32,
+        )
+        speaking = np.zeros((*padded.shape[:2], options.max_speakers), dtype=bool)
+        numbers = np.full((len(examples), options.max_speakers), -1, dtype=np.int64)
+        known = {name: number for number, name in enumerate(options.training_speakers)}
+        for row, example in enumerate(examples):
+            features[row, : times[row]] = example.features
+            padded[row, : frames[row]] = labels[row]
+            names = loudest_speakers(example.segments, options.max_speakers)
+            speaking[row, : frames[row], : len(names)] = activity(
+                example.segments, names, frames[row], options.frame_seconds
+            )
+            numbers[row, : len(names)] = [known.get(name, -1) for name in names]
+        tensors = {
+            "features": features,
+            "feature_mask": np.arange(features.shape[1]) < np.array(times)[:, None],
+            "mask": np.arange(padded.shape[1]) < np.array(frames)[:, None],
+            "labels": padded,
+            "activity": speaking,
+            "speaker_numbers": numbers,
+        }
+        counts = {
+            "frame": np.array(frames),
+            "position": np.array([-(-time // options.encoder_subsampling) for time in times]),
+            "speaker": (numbers >= 0).sum(1),
+            "example": np.ones(len(examples), dtype=np.int64),
+        }
+        return Batch(
+            {name: torch.from_numpy(array) for name, array in tensors.items()},
+            {unit: torch.from_numpy(count) for unit, count in counts.items()},
+            extra={"examples": examples},
+        )
+
+
+class BinaryCollator(DiarizationCollator):
+    """Somebody speaks, or nobody does."""
+
+    num_outputs = 1
+
+    def labels(self, example: DiarizationExample, num_frames: int) -> np.ndarray:
+        names = sorted({segment.speaker for segment in example.segments})
+        speaking = activity(example.segments, names, num_frames, self.options.frame_seconds)
+        return np.asarray(speaking.any(1, keepdims=True), dtype=np.float32)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (SPEECH,)
+
+    def reference(self, example: DiarizationExample) -> tuple[Segment, ...]:
+        return tuple(merged([Segment(start, end, SPEECH) for start, end, _ in example.segments]))
+
+
+class SpeakerIdCollator(DiarizationCollator):
+    """Silence is class 0, then the training speakers; of several at once, the one who began first.
+
+    Frames of a speaker that training doesn't have are not counted.
+    """
+
+    has_classes = True
+
+    @property
+    def num_outputs(self) -> int:
+        return 1 + len(self.options.training_speakers)
+
+    def labels(self, example: DiarizationExample, num_frames: int) -> np.ndarray:
+        known = {name: number for number, name in enumerate(self.options.training_speakers, 1)}
+        classes = np.zeros(num_frames, dtype=np.int64)
+        for segment in sorted(example.segments, reverse=True):  # the first one is written last, over the others
+            frames = activity([segment], [segment.speaker], num_frames, self.options.frame_seconds)[:, 0]
+            classes[frames] = known.get(segment.speaker, IGNORED)
+        return classes
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.options.training_speakers
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        return logits.float().softmax(-1)[..., 1:]
+
+
+class MultilabelCollator(DiarizationCollator):
+    """Each of the window's speakers speaks or not, overlap and all; which output is whose is the model's to choose."""
+
+    orders = True
+
+    @property
+    def num_outputs(self) -> int:
+        return self.options.max_speakers
+
+    def labels(self, example: DiarizationExample, num_frames: int) -> np.ndarray:
+        names = loudest_speakers(example.segments, self.options.max_speakers)
+        labels = np.zeros((num_frames, self.options.max_speakers), dtype=np.float32)
+        labels[:, : len(names)] = activity(example.segments, names, num_frames, self.options.frame_seconds)
+        return labels
+
+
+class PowersetCollator(MultilabelCollator):
+    """Nobody, one of the window's speakers, or two of them: one class of a softmax for each such set."""
+
+    has_classes = True
+
+    @property
+    def num_outputs(self) -> int:
+        return len(self.sets)
+
+    @property
+    def sets(self) -> list[tuple[int, ...]]:
+        """The speakers of each class."""
+        speakers = range(self.options.max_speakers)
+        return [found for size in range(SPOKEN_AT_ONCE + 1) for found in combinations(speakers, size)]
+
+    def members(self) -> Tensor:
+        """``(sets, speakers)``: 1 where the speaker is of the set."""
+        return torch.tensor(
+            [[float(speaker in found) for speaker in range(self.options.max_speakers)] for found in self.sets]
+        )
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        return logits.float().softmax(-1) @ self.members().to(logits.device)
+
+    def speaker_scores(self, logits: Tensor) -> Tensor:
+        return self.probabilities(logits).logit(eps=1e-6)
+
+    def targets(self, labels: Tensor) -> Tensor:
+        """The class of each frame; where more speak at once than a set may have, of the first ones."""
+        first = labels * (labels.cumsum(-1) <= SPOKEN_AT_ONCE)
+        members = self.members().to(labels.device)
+        agreement = first @ members.T + (1 - first) @ (1 - members).T
+        return agreement.argmax(-1)

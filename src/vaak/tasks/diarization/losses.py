@@ -1,0 +1,95 @@
+"""What is minimised: sums over frames, speakers and their orders.
+
+the label type's cross-entropy     a frame's labels, in the order of speakers that costs least
+clustering                         frames of the same speakers are close, others apart
+speaker                            a speaker's embedding is its own, in every window
+attractor                          there are as many attractors as speakers
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+from torch.nn import functional as F
+
+from vaak.core.batch import Term
+
+CLUSTERING, SPEAKER, ATTRACTOR = "clustering", "speaker", "attractor"
+SCALE = 20.0
+"""Of the cosines that the speaker loss is a softmax of."""
+
+
+def binary_cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
+    """Of each output and frame, ``(..., outputs)``."""
+    return F.binary_cross_entropy_with_logits(logits.float(), labels.float(), reduction="none")
+
+
+def best_orders(logits: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
+    """For each output the speaker whose labels it fits best, ``(row, outputs)``, no speaker twice.
+
+    ``logits`` and ``labels`` are ``(row, frames, speakers)``, ``mask (row, frames)`` is True where a frame is real. The
+    costs of an output with a speaker add up over frames, so the best order is an assignment. Source: Kuhn 1955, "The
+    Hungarian Method for the Assignment Problem".
+    """
+    with torch.no_grad():
+        scores, real = logits.float(), mask[..., None].float()
+        # the cross-entropy of score x with label y is softplus(x) - x y: only the product depends on the pair
+        agreement = torch.einsum("rto,rts->ros", scores * real, labels.float())
+        orders = [linear_sum_assignment(pairs, maximize=True)[1] for pairs in agreement.cpu().double().numpy()]
+    return torch.from_numpy(np.stack(orders)).to(logits.device)
+
+
+def reordered(labels: Tensor, orders: Tensor) -> Tensor:
+    """Labels ``(row, frames, speakers)`` with the speakers in each row's order ``(row, speakers)``."""
+    return labels.gather(2, orders[:, None, :].expand(-1, labels.shape[1], -1))
+
+
+def clustering_loss(vectors: Tensor, labels: Tensor, mask: Tensor) -> Term:
+    """How far the frames' affinities are from their labels', a mean over other frames, summed over frames.
+
+    ``vectors (row, frames, dim)`` are of unit length, ``labels (row, frames, classes)`` one-hot. With V and L of a row,
+    it is |V Vᵀ - L Lᵀ|² / frames, computed without forming the matrices. Source: Hershey et al. 2016, "Deep
+    Clustering", equation 3.
+    """
+    real = mask[..., None].float()
+    v, classes = vectors.float() * real, labels.float() * real
+    squares = (v.transpose(1, 2) @ v).square().sum((1, 2)) + (classes.transpose(1, 2) @ classes).square().sum((1, 2))
+    crossed = (v.transpose(1, 2) @ classes).square().sum((1, 2))
+    return Term(((squares - 2 * crossed) / mask.sum(1).clamp(min=1)).sum(), per="frame")
+
+
+def one_hot_sets(labels: Tensor) -> Tensor:
+    """Who speaks together, as one class of all sets, ``(row, frames, 2 ** speakers)``."""
+    speakers = labels.shape[-1]
+    places = (labels > 0.5).long() @ (2 ** torch.arange(speakers, device=labels.device))
+    return F.one_hot(places, 2**speakers)
+
+
+def speaker_embeddings(frames: Tensor, weights: Tensor) -> Tensor:
+    """Means of frames ``(row, frames, dim)`` by ``weights (row, frames, speakers)``, of unit length."""
+    summed = torch.einsum("rtd,rts->rsd", frames.float(), weights.float())
+    return F.normalize(summed, dim=-1)
+
+
+def speaker_loss(embeddings: Tensor, numbers: Tensor, table: Tensor) -> Term:
+    """The cross-entropy of each speaker of each row among all of training's.
+
+    ``embeddings (row, speakers, dim)``, ``numbers (row, speakers)`` rows of ``table (training speakers, dim)`` or -1.
+    Source: Kinoshita et al. 2021, equation 5. Differs: cosines, not distances.
+    """
+    known = numbers >= 0
+    scores = SCALE * embeddings[known] @ F.normalize(table.float(), dim=-1).T
+    return Term(F.cross_entropy(scores, numbers[known], reduction="sum"), per="speaker")
+
+
+def attractor_loss(existence: Tensor, num_speakers: Tensor) -> Term:
+    """The cross-entropy of the first attractors being speakers and the next one none, a mean over them, per example.
+
+    ``existence (row, speakers + 1)``, ``num_speakers (row,)``.
+    """
+    places = torch.arange(existence.shape[1], device=existence.device)
+    asked = places <= num_speakers[:, None]
+    costs = binary_cross_entropies(existence, (places < num_speakers[:, None]).float())
+    return Term(((costs * asked).sum(1) / asked.sum(1)).sum(), per="example")

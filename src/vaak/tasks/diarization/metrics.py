@@ -1,0 +1,162 @@
+"""Figures of a diarizer: sums over the whole set, divided once.
+
+loss               the label type's loss, per frame
+frame_accuracy     frames of which every label is right, in the best order of speakers
+der                seconds of missed speech, false alarms and confused speakers / seconds of speech of the reference
+miss, false_alarm, confusion    its three parts
+jer                the mean over the reference's speakers of the part of the time in which they or their match speak,
+                   and not both
+speaker_error      the mean over recordings of how many speakers too many or too few
+
+Recordings longer than ``data.inference.window`` are read in windows; the loss is then that of the windows.
+Sources: NIST 2009, "The 2009 (RT-09) Rich Transcription Meeting Recognition Evaluation Plan" (DER); Ryant et al. 2019,
+"The Second DIHARD Diarization Challenge" (JER).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+from vaak.audio.labelled import Segment
+from vaak.audio.segments import cropped, shifted
+from vaak.core.batch import Batch, Term
+from vaak.tasks.diarization.config import DiarizationDataConfig
+from vaak.tasks.diarization.labels import IGNORED, DiarizationExample
+from vaak.tasks.diarization.model import DiarizationModel, Outputs
+from vaak.tasks.diarization.predict import Diarizer
+from vaak.tasks.diarization.scoring import diarization_error, jaccard_error
+from vaak.tasks.diarization.stitching import WindowOutput
+
+
+class Scored(NamedTuple):
+    """A batch with what the model says of it: the main loss, and the labels in the model's order of speakers."""
+
+    outputs: Outputs
+    terms: dict[str, Term]
+    main: str
+    labels: Tensor
+
+
+class Shown(NamedTuple):
+    """A recording as it was diarized, kept for a picture."""
+
+    name: str
+    hypothesis: list[Segment]
+    reference: list[Segment]
+    duration: float
+
+
+SUMS = ("loss", "right", "frame", "scored", "miss", "false_alarm", "confusion", "jaccard", "speakers", "miscounted")
+
+
+class DiarizationMeters:
+    """Loss and accuracy of frames; DER, JER and the number of speakers of whole recordings."""
+
+    def __init__(
+        self,
+        data: DiarizationDataConfig,
+        split: str,
+        diarizer: Callable[[nn.Module], Diarizer],
+        score: Callable[[nn.Module, Batch], Scored],
+    ) -> None:
+        self.data, self.diarizer, self.score = data, diarizer, score
+        self.protocol = scoring_protocol(data, split)
+        self.totals = dict.fromkeys((*SUMS, "recordings"), 0.0)
+        self.shown: list[Shown] = []
+
+    def update(self, model: nn.Module, batch: Batch) -> None:
+        diarizer = self.diarizer(model)
+        found = dict.fromkeys(self.totals, 0.0)
+        examples: list[DiarizationExample] = batch.extra["examples"]
+        windows = [
+            (row, first, window_of(example, first, last, diarizer.frame_shift))
+            for row, example in enumerate(examples)
+            for first, last in diarizer.windows(len(example.features))
+        ]
+        outputs: list[list[WindowOutput]] = [[] for _ in examples]
+        device = batch["features"].device
+        for place in range(0, len(windows), len(examples)):
+            group = windows[place : place + len(examples)]
+            pieces = diarizer.collator([piece for _, _, piece in group]).to(device)
+            frames = self._frames(diarizer.model, pieces, found)
+            for (row, first, _), output in zip(group, frames, strict=True):
+                step = diarizer.model.config.output_subsampling
+                outputs[row].append(output._replace(first=first // step))
+        for example, of_recording in zip(examples, outputs, strict=True):
+            self._recording(diarizer, example, of_recording, found)
+        for name, value in found.items():
+            self.totals[name] += value
+
+    def _frames(self, model: DiarizationModel, batch: Batch, found: dict[str, float]) -> Iterator[WindowOutput]:
+        """Add what frames give; what the model says of each window."""
+        outputs, terms, main, labels = self.score(model, batch)
+        inferred = model.inferred(outputs, batch["feature_mask"])
+        right = right_frames(outputs.logits, inferred.probabilities, labels, self.data.inference.threshold)
+        found["loss"] += float(terms[main].total)
+        found["right"] += float((right & batch["mask"]).sum())
+        found["frame"] += float(batch.counts["frame"].sum())
+        for row, frames in enumerate(batch.counts["frame"].tolist()):
+            vectors = None if inferred.embeddings is None else inferred.embeddings[row].float().cpu().numpy()
+            yield WindowOutput(0, inferred.probabilities[row, :frames].float().cpu().numpy(), vectors)
+
+    def _recording(
+        self, diarizer: Diarizer, example: DiarizationExample, outputs: Sequence[WindowOutput], found: dict[str, float]
+    ) -> None:
+        """Add what a recording gives."""
+        hypothesis = diarizer.segments(diarizer.joined(list(outputs), len(example.features)))
+        reference, scoring = list(diarizer.collator.reference(example)), self.data.scoring
+        conditions: dict[str, Any] = {"uem": example.uem, **scoring.model_dump()}
+        error = diarization_error(reference, hypothesis, **conditions)
+        jaccard, speakers = jaccard_error(reference, hypothesis, **conditions)
+        counts = [len({segment.speaker for segment in segments}) for segments in (reference, hypothesis)]
+        found["scored"] += error.scored
+        found["miss"] += error.miss
+        found["false_alarm"] += error.false_alarm
+        found["confusion"] += error.confusion
+        found["jaccard"] += jaccard
+        found["speakers"] += speakers
+        found["miscounted"] += abs(counts[0] - counts[1])
+        found["recordings"] += 1
+        self.shown.append(Shown(example.name, hypothesis, reference, example.duration))
+
+    def sums(self) -> dict[str, float]:
+        return self.totals
+
+    def results(self, sums: dict[str, float]) -> dict[str, float]:
+        results: dict[str, float] = {}
+        if sums["frame"]:
+            results |= {"loss": sums["loss"] / sums["frame"], "frame_accuracy": sums["right"] / sums["frame"]}
+        if sums["scored"]:
+            parts = {name: sums[name] / sums["scored"] for name in ("miss", "false_alarm", "confusion")}
+            results |= {"der": sum(parts.values()), **parts}
+        if sums["speakers"]:
+            results["jer"] = sums["jaccard"] / sums["speakers"]
+        if sums["recordings"]:
+            results["speaker_error"] = sums["miscounted"] / sums["recordings"]
+        return results
+
+
+def window_of(example: DiarizationExample, first: int, last: int, frame_shift: float) -> DiarizationExample:
+    """Frames ``first`` to ``last`` of an example, with what is said in them."""
+    if (first, last) == (0, len(example.features)):
+        return example
+    start, end = first * frame_shift, last * frame_shift
+    inside = shifted(cropped(example.segments, start, end), -start)
+    return DiarizationExample(example.name, example.features[first:last], tuple(inside), end - start)
+
+
+def right_frames(logits: Tensor, probabilities: Tensor, labels: Tensor, threshold: float) -> Tensor:
+    """``(row, frames)``: True where all labels of the frame are as the model says."""
+    if labels.ndim == 2:
+        return (logits.argmax(-1) == labels) | (labels == IGNORED)
+    return ((probabilities >= threshold) == (labels > 0.5)).all(-1)
+
+
+def scoring_protocol(data: DiarizationDataConfig, split: str) -> dict[str, str]:
+    """What the figures depend on besides the recordings."""
+    inference = {name: str(value) for name, value in data.inference.model_dump().items()}
+    scoring, overlap = data.scoring, "skipped" if data.scoring.skip_overlap else "scored"
+    return {"split": split, "collar": str(scoring.collar), "overlap": overlap, "uem": "as annotated", **inference}

@@ -1,0 +1,144 @@
+"""Who spoke when, by a trained model: in recordings of any length, window by window.
+
+audio ──windows──▶ features ──model──▶ probabilities and embeddings of each window
+      ──stitching──▶ probabilities of the recording ──postprocessing──▶ segments
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from vaak.audio.config import AudioConfig
+from vaak.audio.features import Features
+from vaak.audio.labelled import Segment
+from vaak.audio.reading import AudioFile
+from vaak.tasks.diarization.config import InferenceConfig
+from vaak.tasks.diarization.labels import DiarizationCollator
+from vaak.tasks.diarization.model import DiarizationModel
+from vaak.tasks.diarization.postprocessing import segments_of
+from vaak.tasks.diarization.stitching import WindowOutput, blended, stitched
+
+MARGIN = 8
+"""Frames of audio read on each side of a window, so that the features at its edges are those of the whole recording."""
+WINDOWS_AT_ONCE = 8
+
+
+@dataclass(frozen=True)
+class Diarized:
+    """A recording with who speaks when; times in seconds."""
+
+    name: str
+    segments: list[Segment]
+    duration: float
+    seconds_taken: float
+
+    @property
+    def real_time_factor(self) -> float:
+        """Seconds taken for each second of audio."""
+        return self.seconds_taken / self.duration if self.duration else 0.0
+
+
+@dataclass(frozen=True)
+class Diarizer:
+    """A model with what turns its scores into segments; ``frame_shift`` is that of the features, in seconds."""
+
+    model: DiarizationModel
+    inference: InferenceConfig
+    frame_shift: float
+
+    @property
+    def collator(self) -> DiarizationCollator:
+        return self.model.collator
+
+    @property
+    def frame_seconds(self) -> float:
+        """Seconds from one output frame to the next."""
+        return self.frame_shift * self.model.config.output_subsampling
+
+    def windows(self, num_frames: int) -> list[tuple[int, int]]:
+        """First and last + 1 frame of features of each window of a recording; all equally long but a single one."""
+        step = self.model.config.subsampling
+        length = max(1, round(self.inference.window / self.frame_shift / step)) * step
+        if num_frames <= length:
+            return [(0, num_frames)] if num_frames else []
+        hop = max(1, round(length * (1 - self.inference.window_overlap) / step)) * step
+        last = -(-(num_frames - length) // step) * step
+        firsts = [*range(0, last, hop), last]
+        return [(first, min(first + length, num_frames)) for first in firsts]
+
+    def probabilities(self, features: np.ndarray) -> np.ndarray:
+        """Who speaks in each output frame of a recording, ``(frames, speakers)``; ``features`` are ``(time, bins)``."""
+        return self.of_windows(lambda first, last: features[first:last], len(features))
+
+    def of_windows(self, read: Callable[[int, int], np.ndarray], num_frames: int) -> np.ndarray:
+        """The same of features that are read window by window, ``read(first, last) -> (time, bins)``."""
+        places = self.windows(num_frames)
+        return self.joined(list(self._outputs((first, read(first, last)) for first, last in places)), num_frames)
+
+    def joined(self, outputs: Sequence[WindowOutput], num_frames: int) -> np.ndarray:
+        """The recording ``(frames, speakers)`` of its windows; ``num_frames`` is of features."""
+        num_outputs, names = -(-num_frames // self.model.config.output_subsampling), self.collator.names
+        if not outputs:
+            return np.zeros((num_outputs, len(names or ())), dtype=np.float32)
+        if names is None:
+            return stitched(outputs, num_outputs, self.inference)
+        return blended(outputs, [np.arange(len(names))] * len(outputs), num_outputs)
+
+    def segments(self, probabilities: np.ndarray) -> list[Segment]:
+        """The stretches of speech of a recording's ``probabilities (frames, speakers)``."""
+        names = self.collator.names
+        return segments_of(probabilities, self.inference, self.frame_seconds, names)
+
+    def diarize_file(self, path: Path, audio: AudioConfig) -> Diarized:
+        """Who speaks when in an audio file; no more of it than a few windows is in memory at once.
+
+        Raises DataError, naming the file, where it can't be read.
+        """
+        begun = time.perf_counter()
+        file, features = AudioFile(path, audio.sampling_rate, audio.channels), Features(audio)
+        shift = self.frame_shift
+
+        def read(first: int, last: int) -> np.ndarray:
+            before = min(first, MARGIN)
+            samples = file.read((first - before) * shift, (last + MARGIN) * shift)
+            return features(samples)[before : before + last - first]
+
+        num_frames = features.num_frames(round(file.duration * audio.sampling_rate))
+        segments = self.segments(self.of_windows(read, num_frames))
+        return Diarized(path.stem, segments, file.duration, time.perf_counter() - begun)
+
+    def _outputs(self, windows: Iterable[tuple[int, np.ndarray]]) -> Iterator[WindowOutput]:
+        """What the model says of windows of features, several at a time."""
+        waiting: list[tuple[int, np.ndarray]] = []
+        for window in windows:
+            waiting.append(window)
+            if len(waiting) == WINDOWS_AT_ONCE:
+                yield from self._together(waiting)
+                waiting = []
+        if waiting:
+            yield from self._together(waiting)
+
+    def _together(self, windows: list[tuple[int, np.ndarray]]) -> Iterator[WindowOutput]:
+        model, step = self.model, self.model.config.output_subsampling
+        device = next(model.parameters()).device
+        times = [len(features) for _, features in windows]
+        batch = np.zeros((len(windows), max(times), windows[0][1].shape[1]), dtype=np.float32)
+        for row, (_, features) in enumerate(windows):
+            batch[row, : times[row]] = features
+        mask = torch.arange(max(times))[None] < torch.tensor(times)[:, None]
+        was_training = model.training
+        model.eval()
+        with torch.inference_mode():
+            inferred = model.infer(torch.from_numpy(batch).to(device), mask.to(device))
+        model.train(was_training)
+        embeddings = inferred.embeddings
+        for row, (first, _) in enumerate(windows):
+            frames = -(-times[row] // step)
+            vectors = None if embeddings is None else embeddings[row].cpu().numpy()
+            yield WindowOutput(first // step, inferred.probabilities[row, :frames].cpu().numpy(), vectors)

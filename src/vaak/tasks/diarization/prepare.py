@@ -1,0 +1,94 @@
+"""Corpora to cut stores, once.
+
+FOLDER (RUN/prepared, or CACHE_DIR/FINGERPRINT, to which RUN/prepared then points)
+  train/0/  train/1/ ...       the cuts of each of ``datasets`` in this split (vaak.audio.cut_store)
+  valid/  test/
+  prepared.json                the fingerprint and statistics; written last: it means "complete"
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from vaak.audio.config import AudioConfig, DatasetConfig
+from vaak.audio.corpora import AudioCorpus
+from vaak.audio.cut_store import CutStore, write_cuts
+from vaak.core.errors import DataError
+from vaak.runs.prepared import PreparedFolder, Recipe, fingerprint_with_files, prepare_folder, prepare_for_run
+
+log = logging.getLogger("vaak")
+
+SPLITS = ("train", "valid", "test")
+PLACES = ("corpus_dir", "output_dir")
+"""Options that say where a corpus lies: a run may find it elsewhere after it has moved."""
+
+Datasets = tuple[DatasetConfig, ...]
+
+
+@dataclass(frozen=True)
+class Prepared(PreparedFolder):
+    """What ``prepare`` left in a folder."""
+
+    def stores(self, split: str) -> list[tuple[int, CutStore]]:
+        """The cuts of a split, each store with its dataset's number. Raises UserError where there is no such split."""
+        folder = self.split_folder(split)
+        return [
+            (int(path.name), CutStore.open(path)) for path in sorted(folder.iterdir(), key=lambda one: int(one.name))
+        ]
+
+
+def prepare_run(datasets: Datasets, audio: AudioConfig, directory: Path, cache: str | None) -> None:
+    """Prepare a run's data, as ``vaak.runs.prepared.prepare_for_run`` says."""
+    prepare_for_run(_recipe(datasets, audio, None), directory, cache)
+
+
+def prepare(datasets: Datasets, audio: AudioConfig, folder: Path, splits: tuple[str, ...] | None = None) -> Prepared:
+    """Make the cut stores of ``splits`` (all there are) unless they are there, from the same sources.
+
+    Raises UserError and DataError for corpora that can't be read.
+    """
+    prepare_folder(_recipe(datasets, audio, splits), folder)
+    return Prepared(folder)
+
+
+def corpora_of(datasets: Datasets, audio: AudioConfig) -> list[AudioCorpus]:
+    return [AudioCorpus(dataset, audio) for dataset in datasets]
+
+
+def _recipe(datasets: Datasets, audio: AudioConfig, splits: tuple[str, ...] | None) -> Recipe:
+    options = [dataset.model_dump(mode="json", exclude={*PLACES, "conversations"}) for dataset in datasets]
+    decides: dict[str, Any] = {"datasets": options, "splits": None if splits is None else list(splits)}
+
+    def fingerprint() -> str:
+        files = [path for corpus in corpora_of(datasets, audio) for path in corpus.files]
+        return fingerprint_with_files(decides, files)
+
+    return Recipe(partial(_make, datasets, audio, splits), fingerprint, decides, "datasets")
+
+
+def _make(datasets: Datasets, audio: AudioConfig, splits: tuple[str, ...] | None, folder: Path) -> dict[str, Any]:
+    """Fill ``folder``, and return what there is to say of it."""
+    corpora = corpora_of(datasets, audio)
+    there = [split for split in SPLITS if any(split in corpus.splits for corpus in corpora)]
+    statistics = {split: _write(corpora, split, folder / split) for split in (there if splits is None else splits)}
+    return {"statistics": statistics}
+
+
+def _write(corpora: list[AudioCorpus], split: str, folder: Path) -> dict[str, Any]:
+    """The cuts of a split. Raises DataError where it has none."""
+    recordings, seconds, speakers = 0, 0.0, set[str]()
+    for number, corpus in enumerate(corpora):
+        if split in corpus.splits:
+            store = write_cuts(folder / str(number), corpus.cuts(split))
+            recordings, seconds = recordings + len(store), seconds + float(store.durations.sum())
+            speakers |= set(store.speakers)
+    if not recordings:
+        raise DataError(f"datasets: {split} is empty: no recording is left of any dataset")
+    log.info(
+        "%s: %s recordings, %.2f hours, %s speakers", split, f"{recordings:,}", seconds / 3600, f"{len(speakers):,}"
+    )
+    return {"recordings": recordings, "seconds": seconds, "speakers": len(speakers)}

@@ -1,0 +1,29 @@
+"""A few recordings to look at: who speaks when, beside who does by the reference."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from vaak.tasks.diarization.data import DiarizationDataset
+from vaak.tasks.diarization.predict import Diarizer
+from vaak.tasks.diarization.scoring import diarization_error
+from vaak.tasks.diarization.timeline_picture import draw_timelines
+
+PICTURE = "timelines.png"
+
+
+def show_timelines(dataset: DiarizationDataset, diarizer: Diarizer, directory: Path, number: int) -> list[str]:
+    """A line for each of the first recordings; a picture of their timelines is left in ``directory``."""
+    lines, timelines = [], []
+    for index in range(min(number, len(dataset.lengths))):
+        example = dataset.example(index, np.random.default_rng(0))
+        hypothesis = diarizer.segments(diarizer.probabilities(example.features))
+        reference = list(diarizer.collator.reference(example))
+        timelines.append((example.name, hypothesis, reference, example.duration))
+        error = diarization_error(reference, hypothesis, uem=example.uem, collar=0.0, skip_overlap=False)
+        wrong = error.miss + error.false_alarm + error.confusion
+        lines.append(f"{example.name}: {wrong:.1f} s wrong of {error.scored:.1f} s of speech")
+    draw_timelines(directory / PICTURE, timelines)
+    return [*lines, f"timelines: {directory / PICTURE}"]

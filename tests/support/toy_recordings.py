@@ -1,0 +1,40 @@
+"""Recordings made of noise, as a source of audio: importable, so that other processes can be given one."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+
+from vaak.audio import feature_store
+from vaak.audio.config import AudioConfig
+from vaak.audio.labelled import LabelledAudio
+
+
+class ToyRecordings:
+    """Recordings of so many samples each. ``deadly`` kills the process that loads it; ``loaded`` are those loaded."""
+
+    speakers: tuple[str, ...] = ()
+
+    def __init__(self, lengths: list[int], *, deadly: int | None = None, fingerprint: str = "toy") -> None:
+        self.lengths, self.deadly, self.fingerprint = lengths, deadly, fingerprint
+        self.durations = np.array(lengths) / 16000
+        self.loaded: list[int] = []
+
+    def load(self, index: int, rng: np.random.Generator) -> LabelledAudio:
+        if index == self.deadly:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.loaded.append(index)
+        samples = np.random.default_rng(index).standard_normal(self.lengths[index]) * 0.1
+        return LabelledAudio(self.describe(index), samples.astype(np.float32), 16000)
+
+    def describe(self, index: int) -> str:
+        return f"toy-{index}"
+
+
+def extract_in_small_shards(source: ToyRecordings, audio: AudioConfig, folder: Path, seconds: float) -> None:
+    """What a process of its own does: extract features into shards of so many seconds, a recording at a time."""
+    feature_store.SHARD_SECONDS, feature_store.BATCH_SECONDS = seconds, 0.0
+    feature_store.extract(source, audio, folder)

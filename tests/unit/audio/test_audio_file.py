@@ -1,0 +1,157 @@
+"""Windows of files: the same samples in whichever window they are read, any rate and channels, and clear errors."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import soxr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tiny_audio import noise, write_audio
+from vaak.audio.audio_file import AudioFile, read_header, samples_in
+from vaak.core.errors import DataError
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, np.ndarray]:
+    path = tmp_path_factory.mktemp("audio") / "a.flac"
+    return path, write_audio(path, 7.3)[:, 0]
+
+
+@settings(max_examples=50)
+@given(st.lists(st.integers(0, round(7.3 * 16000)), max_size=6))
+def test_pieces_are_the_whole_at_the_same_rate(file, cuts: list[int]):
+    path, samples = file
+    places = [0, *sorted(cuts), len(samples)]
+    with AudioFile(path, 16000) as audio:
+        pieces = [audio.samples(first, last) for first, last in zip(places, places[1:], strict=False)]
+    np.testing.assert_array_equal(np.concatenate(pieces), samples)
+
+
+@pytest.mark.parametrize("rate", [8000, 11025, 22050, 44100, 48000])
+def test_other_rates_are_resampled_and_windows_agree_to_the_bit(tmp_path: Path, rate: int):
+    samples = write_audio(tmp_path / "a.wav", 5.37, rate)[:, 0]
+    with AudioFile(tmp_path / "a.wav", 16000) as audio:
+        whole = audio.read(0, 99)
+        assert audio.num_samples == len(whole) == round(len(samples) * 16000 / rate)
+        np.testing.assert_allclose(whole, soxr.resample(samples, rate, 16000), atol=1e-6)
+        for first, last in ((0, 5), (31990, 32010), (17, 70000), (80000, 10**9)):
+            np.testing.assert_array_equal(audio.samples(first, last), whole[first:last])
+
+
+@settings(max_examples=60)
+@given(num_samples=st.integers(1, 3000), rate=st.sampled_from([8000, 11025, 44100, 48000, 16001]))
+def test_the_number_of_samples_is_known_without_reading(tmp_path_factory, num_samples: int, rate: int):
+    path = tmp_path_factory.mktemp("n") / "a.wav"
+    soundfile.write(path, noise(num_samples), rate)
+    with AudioFile(path, 16000) as audio:
+        assert len(audio.read(0, 10)) == audio.num_samples
+        assert audio.duration == num_samples / rate
+
+
+def test_channels_are_mixed_or_the_first_or_those_asked_for(tmp_path: Path):
+    samples = write_audio(tmp_path / "a.wav", 0.05, 16000, channels=3)
+    expected = {"mix": samples.mean(1), "first": samples[:, 0], (1, 2): samples[:, 1:].mean(1), (2,): samples[:, 2]}
+    for channels, wanted in expected.items():
+        with AudioFile(tmp_path / "a.wav", 16000, channels) as audio:
+            np.testing.assert_allclose(audio.read(0, 1), wanted, atol=1e-7)
+    with pytest.raises(DataError, match=r"a\.wav: there is no channel 3: it has 3"):
+        AudioFile(tmp_path / "a.wav", 16000, (3,))
+
+
+@pytest.mark.parametrize(("name", "how"), [("a.mp3", {}), ("a.ogg", {}), ("a.opus", {"format": "OGG", "subtype": "OPUS"})])
+def test_coded_formats_are_read_from_any_place(tmp_path: Path, name: str, how: dict[str, str]):
+    write_audio(tmp_path / name, 4, 16000, **how)
+    with AudioFile(tmp_path / name, 16000) as audio:
+        whole = audio.read(0, 4)
+        for start, end in ((2.5, 3.5), (0.1, 1.2), (3.9, 9.0)):
+            wanted = whole[samples_in(start, 16000) : samples_in(end, 16000)]
+            np.testing.assert_allclose(audio.read(start, end), wanted, atol=1e-6)
+
+
+def test_nothing_is_outside_of_a_file_and_50_ms_are_read(tmp_path: Path):
+    samples = write_audio(tmp_path / "short.wav", 0.05)[:, 0]
+    with AudioFile(tmp_path / "short.wav", 16000) as audio:
+        np.testing.assert_array_equal(audio.read(-3, 3), samples)
+        assert len(audio.read(0.05, 1)) == len(audio.read(0.03, 0.02)) == 0
+
+
+def damaged(folder: Path, fault: str) -> Path:
+    """A file with a fault."""
+    path = folder / "bad.flac"
+    if fault == "empty":
+        path.write_bytes(b"")
+    elif fault == "other":
+        path.write_bytes(b"<html>not found</html>" * 100)
+    elif fault == "folder":
+        path.mkdir()
+    elif fault == "no samples":
+        soundfile.write(path, np.zeros(0), 16000, format="WAV")
+    elif fault == "cut short":
+        write_audio(path, 5)
+        path.write_bytes(path.read_bytes()[:60000])
+    elif fault == "NaN":
+        soundfile.write(path, np.array([0, 0.5, np.nan, 0.5], np.float32), 1000, format="WAV", subtype="FLOAT")
+    elif fault == "infinite":
+        soundfile.write(path, np.array([0, np.inf], np.float32), 1000, format="WAV", subtype="FLOAT")
+    return path
+
+
+FAULTS = {
+    "missing": "can't be read: No such file or directory",
+    "folder": "can't be read: Is a directory",
+    "empty": r"the file is empty \(0 bytes\); fetch it again or leave it out",
+    "other": r"this is no audio that libsndfile can read \(Format not recognised\); convert it to FLAC or WAV",
+    "no samples": "there are no samples in this file",
+    "cut short": r"nothing can be read from \d\.\d\d s on \(.*\): it was cut short or is damaged",
+    "NaN": r"the sample at 0\.002 s is nan, no number; mend the file",
+    "infinite": r"the sample at 0\.001 s is inf, no number",
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_a_clear_line_with_the_name_of_the_file(tmp_path: Path, fault: str):
+    path = damaged(tmp_path, fault)
+    with pytest.raises(DataError, match=rf"^.*bad\.flac: {FAULTS[fault]}") as raised, AudioFile(path, 1000) as audio:
+        audio.read(0, 99)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_truncated_mp3_whose_header_promises_more_is_noticed(tmp_path: Path):
+    write_audio(tmp_path / "a.mp3", 10)
+    content = (tmp_path / "a.mp3").read_bytes()
+    (tmp_path / "a.mp3").write_bytes(content[: len(content) // 2])
+    assert read_header(tmp_path / "a.mp3").duration == pytest.approx(10, abs=0.2)
+    with pytest.raises(DataError, match="it was cut short"), AudioFile(tmp_path / "a.mp3", 16000) as audio:
+        audio.read(0, 10)
+
+
+WINDOWS_OF_THREE_HOURS = """
+import resource, sys
+import numpy as np, soundfile
+from vaak.audio.audio_file import AudioFile
+with soundfile.SoundFile(sys.argv[1], "w", 44100, 2, subtype="PCM_16") as file:
+    for _ in range(180):
+        file.write(np.zeros((44100 * 60, 2), np.float32))
+with AudioFile(sys.argv[1], 16000) as audio:
+    audio.read(0, 60)  # libraries are loaded, and a window
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert audio.duration == 10800
+    for start in range(0, 10800, 600):
+        assert len(audio.read(start, start + 60)) == 960000
+    assert len(audio.read(10799, 10860)) == 16000
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+@pytest.mark.slow
+def test_three_hours_are_read_in_the_memory_of_a_window(tmp_path: Path):
+    asked = [sys.executable, "-c", WINDOWS_OF_THREE_HOURS, str(tmp_path / "long.flac")]
+    grown = int(subprocess.run(asked, check=True, capture_output=True, text=True).stdout)
+    assert grown < 20_000  # KiB; all of it would be 690,000

@@ -1,0 +1,102 @@
+"""``vaak score der``: a table, JSON with the protocol, folders, and mistakes in one line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from vaak.audio.labelled import Segment
+from vaak.audio.rttm import write_rttm
+from vaak.audio.uem import write_uem
+
+REFERENCE = {"one": [Segment(0, 10, "A")], "two": [Segment(0, 20, "A"), Segment(20, 30, "B")]}
+HYPOTHESIS = {"one": [Segment(0, 8, "x"), Segment(8, 12, "y")], "two": [Segment(0, 20, "x"), Segment(20, 30, "y")]}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    write_rttm("ref.rttm", REFERENCE)
+    write_rttm("hyp.rttm", HYPOTHESIS)
+    write_uem("some.uem", {"one": [(0, 11)]})
+    return tmp_path
+
+
+def test_a_table_with_a_row_for_each_recording_and_the_total(vaak, folder):
+    code, out, errors = vaak("score", "der", "ref.rttm", "hyp.rttm")
+    assert (code, errors) == (0, "")
+    assert out.splitlines() == [
+        "recording  DER %  miss %  false alarm %  confusion %  JER %  scored s",
+        "one        20.00    0.00           0.00        20.00  20.00     10.00",
+        "two         0.00    0.00           0.00         0.00   0.00     30.00",
+        "total       5.00    0.00           0.00         5.00   6.67     40.00",
+        "collar 0 s each side, overlap scored, uem first to last reference time",
+    ]
+
+
+def test_json_says_the_same_with_the_protocol(vaak, folder):
+    code, out, _ = vaak(
+        "score", "der", "ref.rttm", "hyp.rttm", "--uem", "some.uem", "--collar", 1, "--skip-overlap", "--json"
+    )
+    assert code == 0
+    found = json.loads(out)
+    assert found["protocol"] == {"collar": "1 s each side", "overlap": "skipped", "uem": "given"}
+    assert list(found["recordings"]) == ["one"]
+    assert found["total"] == found["recordings"]["one"] == {
+        "der": 1 / 8, "jer": 1 / 8, "scored_seconds": 8, "miss_seconds": 0, "false_alarm_seconds": 0,
+        "confusion_seconds": 1, "num_speakers": 1,
+    }  # fmt: skip
+
+
+def test_speech_beyond_the_uem_is_not_scored(vaak, folder):
+    out = json.loads(vaak("score", "der", "ref.rttm", "hyp.rttm", "--uem", "some.uem", "--json")[1])
+    assert (out["total"]["false_alarm_seconds"], out["total"]["scored_seconds"]) == (1, 10)
+
+
+def test_folders(vaak, folder):
+    for name, recordings in (("ref", REFERENCE), ("hyp", HYPOTHESIS)):
+        (folder / name).mkdir()
+        for recording, segments in recordings.items():
+            write_rttm(folder / name / f"{recording}.rttm", {recording: segments})
+    assert vaak("score", "der", "ref", "hyp") == vaak("score", "der", "ref.rttm", "hyp.rttm")
+
+
+def test_where_nothing_counts_there_is_no_rate(vaak, folder):
+    write_uem("late.uem", {"one": [(11, 12)]})
+    arguments = ("score", "der", "ref.rttm", "hyp.rttm", "--uem", "late.uem")
+    assert vaak(*arguments)[1].splitlines()[2].split() == ["total", "-", "-", "-", "-", "-", "0.00"]
+    assert json.loads(vaak(*arguments, "--json")[1])["total"]["der"] is None
+
+
+def test_missing_recordings_are_said_on_stderr(folder):
+    write_rttm("hyp.rttm", {"two": HYPOTHESIS["two"]})
+    code = "from vaak.cli.main import main; main()"
+    command = [sys.executable, "-c", code, "score", "der", "ref.rttm", "hyp.rttm", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["recordings"]["one"]["der"] == 1
+    assert done.stderr == "one: the hypothesis has nothing of this recording; all its speech counts as missed\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wrong"),
+    [
+        (["none.rttm", "hyp.rttm"], "none.rttm: can't be read: No such file or directory"),
+        (["ref.rttm", "empty"], "empty: there is no file *.rttm in this folder"),
+        (["ref.rttm", "broken.rttm"], "broken.rttm:1: the duration is -1 s, which is negative"),
+        (["ref.rttm", "hyp.rttm", "--collar", "-1"], "--collar -1: expected seconds, 0 or more"),
+        (["ref.rttm", "hyp.rttm", "--collar", "nan"], "--collar nan: expected seconds, 0 or more"),
+        (["ref.rttm", "hyp.rttm", "--uem", "ref.rttm"], "ref.rttm:1: this part ends at 0.0 s, and begins at 1.0 s"),
+        (["empty.rttm", "hyp.rttm"], "there is nothing to score: the reference has no segments"),
+    ],
+)
+def test_mistakes(vaak, folder, arguments, wrong):
+    (folder / "broken.rttm").write_text("SPEAKER one 1 0 -1 <NA> <NA> A\n")
+    (folder / "empty.rttm").write_text("")
+    (folder / "empty").mkdir()
+    code, out, errors = vaak("score", "der", *arguments)
+    assert (code, out, errors) == (2, "", f"{wrong}\n")

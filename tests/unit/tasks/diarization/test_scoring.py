@@ -1,0 +1,256 @@
+"""Diarization error: against a formula of our own, NIST's figures, and by hand; what isn't in all files is said."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.optimize import linear_sum_assignment
+
+from vaak.audio.labelled import Segment
+from vaak.audio.rttm import read_rttm
+from vaak.core.errors import DataError
+from vaak.tasks.diarization.scoring import (
+    ErrorSeconds,
+    diarization_error,
+    jaccard_error,
+    score_recordings,
+)
+
+CLOSE = pytest.approx
+
+
+def formula(reference, hypothesis, uem, collar, skip_overlap):
+    """The errors by definition: time is cut at every boundary, so that nothing changes within a piece.
+
+    Returns ErrorSeconds, the number of reference speakers, and the sums of their Jaccard errors, one for each mapping
+    that is optimal: where speakers tie there are several.
+    """
+    reference, hypothesis = _apart(reference), _apart(hypothesis)
+    if uem is None:
+        uem = [(min(s.start for s in reference), max(s.end for s in reference))]
+    edges = {time for segment in reference for time in segment[:2]}
+    cuts = {time for segment in hypothesis for time in segment[:2]} | {time for part in uem for time in part}
+    cuts |= {edge + shift for edge in edges for shift in (-collar, 0.0, collar)}
+    times = np.array(sorted(cuts))
+    middles, lengths = (times[1:] + times[:-1]) / 2, np.diff(times)
+    says = [
+        {name: _covers([s[:2] for s in side if s.speaker == name], middles) for name in {s.speaker for s in side}}
+        for side in (reference, hypothesis)
+    ]
+    counts = _covers(uem, middles) & ~_covers([(edge - collar, edge + collar) for edge in edges], middles)
+    spoken = [np.array(list(side.values())).reshape(-1, len(middles)) for side in says]
+    if skip_overlap:
+        counts = counts & (spoken[0].sum(0) < 2)
+    weights = np.where(counts, lengths, 0.0)
+    ours, theirs = ((side * weights)[(side * weights).sum(1) > 0] for side in spoken)
+    together = np.minimum(ours[:, None], theirs[None]).sum(-1)
+    pairs = linear_sum_assignment(together, maximize=True)
+    num_ours, num_theirs = ((side > 0).sum(0) for side in (ours, theirs))
+    both = float((np.minimum(num_ours, num_theirs) * weights).sum())
+    error = ErrorSeconds(
+        scored=float(ours.sum()),
+        miss=float((np.maximum(num_ours - num_theirs, 0) * weights).sum()),
+        false_alarm=float((np.maximum(num_theirs - num_ours, 0) * weights).sum()),
+        confusion=both - float(together[pairs].sum()),
+    )
+    return error, len(ours), _jaccard_sums(ours, theirs, together)
+
+
+def _jaccard_sums(ours, theirs, together):
+    """Sums of the Jaccard errors under all one-to-one mappings that share as much time as can be."""
+    either = np.maximum(ours[:, None], theirs[None]).sum(-1)
+    choices = [*range(len(theirs)), *[None] * len(ours)]
+    shared = {}
+    for mapping in set(itertools.permutations(choices, len(ours))):
+        pairs = [(i, j) for i, j in enumerate(mapping) if j is not None]
+        index = sum(together[pair] / either[pair] for pair in pairs)
+        shared.setdefault(float(sum(together[pair] for pair in pairs)), set()).add(float(len(ours) - index))
+    return shared[max(shared)]
+
+
+def _apart(segments):
+    """The union of each speaker's segments, by sweeping over their ends; what touches stays two."""
+    found = []
+    for name in {segment.speaker for segment in segments}:
+        events = sorted([(s.start, 1) for s in segments if s.speaker == name and s.end > s.start]
+                        + [(s.end, -1) for s in segments if s.speaker == name and s.end > s.start])  # fmt: skip
+        depth = 0
+        for time, change in events:  # an end comes before a start of the same time
+            if depth == 0:
+                begun = time
+            depth += change
+            if depth == 0:
+                found.append(Segment(begun, time, name))
+    return found
+
+
+def _covers(parts, middles):
+    return np.any(
+        [np.zeros(len(middles), bool), *((start < middles) & (middles < end) for start, end in parts)], axis=0
+    )
+
+
+def segments(names: str, least: int) -> st.SearchStrategy[list[Segment]]:
+    """Segments on a grid of 1/16 s, where sums are exact, so that boundaries often coincide."""
+    one = st.builds(
+        lambda start, length, name: Segment(start / 16, (start + length) / 16, name),
+        st.integers(0, 160), st.integers(1, 64), st.sampled_from(names),
+    )  # fmt: skip
+    return st.lists(one, min_size=least, max_size=8)
+
+
+parts = st.lists(
+    st.tuples(st.integers(0, 160), st.integers(1, 100)).map(lambda part: (part[0] / 16, sum(part) / 16)),
+    min_size=1, max_size=3,
+)  # fmt: skip
+
+
+@given(segments("ABC", 1), segments("abcd", 0), st.none() | parts, st.sampled_from([0.0, 0.125, 0.25]), st.booleans())
+def test_against_the_definition(reference, hypothesis, uem, collar, skip_overlap):
+    options = {"uem": uem, "collar": collar, "skip_overlap": skip_overlap}
+    expected, num_speakers, jaccard_sums = formula(reference, hypothesis, **options)
+    found = diarization_error(reference, hypothesis, **options)
+    assert (found.scored, found.miss) == CLOSE((expected.scored, expected.miss), abs=1e-6)
+    assert (found.false_alarm, found.confusion) == CLOSE((expected.false_alarm, expected.confusion), abs=1e-6)
+    jaccard, number = jaccard_error(reference, hypothesis, **options)
+    assert number == num_speakers
+    assert min(abs(jaccard - possible) for possible in jaccard_sums) < 1e-6
+
+
+PLAIN = {"uem": None, "collar": 0.0, "skip_overlap": False}
+
+
+def test_by_hand():
+    reference = [Segment(0, 10, "Ann"), Segment(8, 12, "Bob")]
+    hypothesis = [Segment(1, 9, "x"), Segment(9, 15, "y")]
+    error = diarization_error(reference, hypothesis, **PLAIN)
+    # 0–1 Ann missed; 8–9 one of two missed; 9–10 likewise; 12–15 lies behind the last reference time
+    assert error == ErrorSeconds(scored=14, miss=3, false_alarm=0, confusion=0)
+    assert error.rate == CLOSE(3 / 14)
+    assert diarization_error(reference, hypothesis, **{**PLAIN, "uem": [(0, 14)]}).false_alarm == 2
+    jaccard, number = jaccard_error(reference, hypothesis, **PLAIN)
+    assert (jaccard, number) == (CLOSE((1 - 8 / 10) + (1 - 3 / 4)), 2)
+
+
+def test_the_collar_is_on_each_side_of_a_boundary():
+    reference, late = [Segment(0, 10, "A")], [Segment(0.25, 10, "x")]
+    assert diarization_error(reference, late, uem=None, collar=0.25, skip_overlap=False).rate == 0
+    assert diarization_error(reference, late, uem=None, collar=0.25, skip_overlap=False).scored == 9.5
+    assert diarization_error(reference, late, uem=None, collar=0.125, skip_overlap=False).miss == 0.125
+
+
+def test_skipping_overlap():
+    reference = [Segment(0, 10, "A"), Segment(8, 12, "B")]
+    error = diarization_error(reference, [Segment(0, 12, "x")], uem=None, collar=0, skip_overlap=True)
+    assert error == ErrorSeconds(scored=10, miss=0, false_alarm=0, confusion=2)
+
+
+def test_speech_beyond_the_uem_is_not_scored():
+    reference = [Segment(0, 4, "A"), Segment(20, 30, "A")]
+    hypothesis = [Segment(0, 4, "x"), Segment(6, 18, "y")]
+    error = diarization_error(reference, hypothesis, uem=[(0, 5), (4, 7)], collar=0, skip_overlap=False)
+    assert error == ErrorSeconds(scored=4, miss=0, false_alarm=1, confusion=0)
+
+
+def test_a_recording_without_reference_speech():
+    hypothesis = [Segment(1, 3, "x")]
+    assert diarization_error([], hypothesis, **PLAIN) == ErrorSeconds()
+    assert diarization_error([], hypothesis, **PLAIN).rate is None
+    assert diarization_error([], hypothesis, **{**PLAIN, "uem": [(0, 9)]}) == ErrorSeconds(false_alarm=2)
+    assert jaccard_error([], hypothesis, **PLAIN) == (0.0, 0)
+
+
+def test_names_of_speakers_do_not_matter():
+    reference = [Segment(0, 3, "A"), Segment(2, 5, "B"), Segment(5, 9, "C")]
+    swapped = [segment._replace(speaker={"A": "C", "B": "A", "C": "B"}[segment.speaker]) for segment in reference]
+    assert diarization_error(reference, swapped, **PLAIN).errors == 0
+    assert jaccard_error(reference, swapped, **PLAIN) == (0.0, 3)
+
+
+@pytest.mark.parametrize("name", ["ami_ES2014c", "spyder_fixture"])
+def test_the_figures_of_md_eval(name, vaak_data):
+    folder = vaak_data("diarization/scoring") / name
+    expected = json.loads((folder / "expected.json").read_text())["results"]
+    references, hypotheses = read_rttm(folder / "ref.rttm"), read_rttm(folder / "hyp.rttm")
+    for conditions, figures in expected.items():
+        options = dict(condition.split("=") for condition in conditions.split(","))
+        skip_overlap = options["ignore_overlap"] == "true"
+        error = score_recordings(references, hypotheses, None, float(options["collar"]), skip_overlap).total.error
+        assert error.rate is not None
+        assert 100 * error.rate == CLOSE(figures["DER_percent"], abs=0.05)
+        seconds = (error.scored, error.miss, error.false_alarm, error.confusion)
+        names = ("scored_speaker_time", "missed", "false_alarm", "speaker_error")
+        assert seconds == CLOSE(tuple(figures[name] for name in names), abs=0.01)
+
+
+A, B = [Segment(0, 10, "A")], [Segment(0, 30, "B")]
+
+
+def score(references, hypotheses, uems=None):
+    return score_recordings(references, hypotheses, uems, 0.0, False)
+
+
+def test_the_total_adds_seconds_and_divides_once(caplog):
+    scores = score({"one": A, "two": B}, {"one": [Segment(5, 10, "x")], "two": B})
+    assert [row.recording for row in scores.rows] == ["one", "two"]
+    assert [row.error.rate for row in scores.rows] == [0.5, 0.0]
+    assert scores.total.error.rate == 5 / 40
+    assert scores.total.jaccard_rate == 0.25
+    assert not caplog.records
+
+
+def test_every_figure_has_its_protocol():
+    assert score({"one": A}, {"one": A}).protocol == {
+        "collar": "0 s each side", "overlap": "scored", "uem": "first to last reference time",
+    }  # fmt: skip
+    assert score_recordings({"one": A}, {"one": A}, {"one": [(0, 1)]}, 0.25, True).protocol == {
+        "collar": "0.25 s each side", "overlap": "skipped", "uem": "given",
+    }  # fmt: skip
+
+
+def test_what_is_missing_is_missed_and_said(caplog):
+    scores = score({"one": A, "two": B}, {"two": B, "three": B})
+    assert [row.error.rate for row in scores.rows] == [1.0, 0.0]
+    assert [record.getMessage() for record in caplog.records] == [
+        "one: the hypothesis has nothing of this recording; all its speech counts as missed",
+        "three: the reference has nothing of this recording; it isn't scored",
+    ]
+    assert score({"one": A}, {}).total.error.rate == 1.0
+
+
+def test_the_uem_says_which_recordings_count(caplog):
+    uems = {"one": [(0.0, 8.0)], "silent": [(0.0, 20.0)], "elsewhere": [(0.0, 9.0)]}
+    scores = score({"one": A, "two": B}, {"one": A, "two": B, "silent": A}, uems)
+    assert [row.recording for row in scores.rows] == ["one", "silent"]
+    assert scores.total.error == ErrorSeconds(scored=8, false_alarm=10)
+    assert scores.rows[1].error.rate is None
+    assert scores.rows[1].jaccard_rate is None
+    assert [record.getMessage() for record in caplog.records] == [
+        "two: the UEM doesn't name this recording; it isn't scored",
+        "silent: the UEM names this recording, the reference has nothing of it; what is found is false alarm",
+    ]
+
+
+def test_nothing_to_score():
+    with pytest.raises(DataError, match="the reference has no segments"):
+        score({}, {"one": A})
+    with pytest.raises(DataError, match=r"no recording .* is one of the reference \(a\.wav there, a here\)"):
+        score({"a": A}, {"a.wav": A})
+    with pytest.raises(DataError, match="the UEM names no recording of the reference"):
+        score({"a": A}, {"a": A}, {"b": [(0.0, 1.0)]})
+
+
+def test_overlap_of_a_speaker_with_themselves_is_merged_and_said_once_for_each_recording(caplog):
+    twice = [Segment(0, 6, "A"), Segment(4, 10, "A"), Segment(9, 10, "A")]
+    with caplog.at_level(logging.WARNING):
+        scores = score({"one": twice, "two": A}, {"one": [Segment(0, 10, "x")], "two": A})
+    assert scores.total.error == ErrorSeconds(scored=20)
+    assert [record.getMessage() for record in caplog.records] == [
+        "one: segments of one speaker overlap by 3.00 s in the reference; merged"
+    ]
