@@ -19,7 +19,7 @@ Source: Ng, Jordan and Weiss 2001, "On Spectral Clustering: Analysis and an Algo
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -146,7 +146,7 @@ def read_conversations(audio: Path, rttm: Path) -> dict[str, Conversation]:
 def score(
     baseline: Callable[[Conversation], list[Segment]],
     conversations: dict[str, Conversation],
-    uems: dict[str, Sequence[tuple[float, float]]],
+    uems: Mapping[str, Sequence[tuple[float, float]]],
 ) -> Score:
     """The total over all recordings."""
     references = {name: conversation.reference for name, conversation in conversations.items()}

@@ -20,37 +20,16 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 from vaak.tasks.seq2seq.metrics import corpus_statistics, sacrebleu_scores, score_of
 from vaak.text.normalise import normalise
+from vaak.text.word_dictionary import WordDictionary, words
 
 Pair = tuple[str, list[str]]  # a source and its references
 Vector = dict[str, float]
-
-EMPTY = ""  # Model 1's empty word: the source of target words that translate none
-WORDS = re.compile(r"(?:[^\W_]|[\u0900-\u0963\u0970-\u097f\u200c\u200d'’-])+|[^\w\s]|_")  # \w has no vowel signs
-
-
-def words(text: str) -> list[str]:
-    """The words and signs of a text.
-
-    >>> words("यह पुराना घर है। It's 5.")
-    ['यह', 'पुराना', 'घर', 'है', '।', "It's", '5', '.']
-    """
-    return WORDS.findall(text)
-
-
-def joined(parts: Iterable[str]) -> str:
-    """Words as a text, closing signs right behind the word before.
-
-    >>> joined(["यह", "घर", "है", "।"])
-    'यह घर है।'
-    """
-    return re.sub(r"\s+([।,.?!:;)\]])", r"\1", " ".join(parts))
 
 
 def read_pairs(path: Path, source: str, target: str) -> list[Pair]:
@@ -58,34 +37,6 @@ def read_pairs(path: Path, source: str, target: str) -> list[Pair]:
     rows = map(json.loads, path.read_text(encoding="utf-8").splitlines())
     several = ((row[source], row[target] if isinstance(row[target], list) else [row[target]]) for row in rows)
     return [(normalise(text), [normalise(reference) for reference in references]) for text, references in several]
-
-
-def translation_table(pairs: list[tuple[list[str], list[str]]], rounds: int) -> dict[str, dict[str, float]]:
-    """t(target word | source word), by ``rounds`` of expectation-maximisation from a uniform start."""
-    table: dict[str, dict[str, float]] = defaultdict(dict)
-    for sources, targets in pairs:
-        for word in sources:
-            table[word].update(dict.fromkeys(targets, 1.0))
-    for _ in range(rounds):
-        counts = {word: dict.fromkeys(row, 0.0) for word, row in table.items()}
-        for sources, targets in pairs:
-            rows = [(table[word], counts[word]) for word in sources]
-            for target in targets:
-                total = sum(row[target] for row, _ in rows)
-                for row, count in rows:
-                    count[target] += row[target] / total
-        for word, count in counts.items():
-            mass = sum(count.values())
-            table[word] = {target: value / mass for target, value in count.items()}
-    return dict(table)
-
-
-def word_by_word(training: list[Pair], rounds: int) -> Callable[[str], str]:
-    """A translator that looks up each word in a dictionary drawn from the training pairs."""
-    pairs = [([EMPTY, *words(source.lower())], words(targets[0])) for source, targets in training]
-    table = translation_table(pairs, rounds)
-    dictionary = {word: max(row, key=row.__getitem__) for word, row in table.items() if row}
-    return lambda source: joined(dictionary.get(word.lower(), word) for word in words(source))
 
 
 def features(text: str) -> Counter[str]:
@@ -127,11 +78,12 @@ def nearest(training: list[Pair]) -> Callable[[str], str]:
 
 def baselines(training: list[Pair], rounds: int) -> dict[str, Callable[[str], str]]:
     """The baselines by name, each a function from a source to its translation."""
+    first = ((source, targets[0]) for source, targets in training)
     commonest = Counter(target for _, targets in training for target in targets).most_common(1)[0][0]
     return {
         "copy of the source": lambda source: source,
         "most frequent target": lambda source: commonest,
-        "word by word (IBM Model 1)": word_by_word(training, rounds),
+        "word by word (IBM Model 1)": WordDictionary.drawn_from(first, rounds).translate,
         "nearest training source": nearest(training),
     }
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from commands import JOBS, Command, Commands, Ended
+from commands import Command, Commands, Ended, write_jobs
 
 
 @pytest.fixture(scope="session")
@@ -20,10 +20,9 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
 
 @pytest.fixture(scope="session")
 def jobs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with the YAMLs of ``commands.JOBS``."""
+    """The folder with the YAMLs of ``commands.JOBS``, and what they need."""
     folder = tmp_path_factory.mktemp("configuration")
-    for name, text in JOBS.items():
-        (folder / f"{name}.yml").write_text(text)
+    write_jobs(folder)
     return folder
 
 

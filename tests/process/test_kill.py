@@ -40,6 +40,13 @@ TRANSLATING_PERFORMER = (
     *PERFORMER[1:],
 )
 
+DIARIZING_PERFORMER = (
+    "model.attention_type=linear",
+    "training.feature_redraw_interval=2",
+    "training.loss.auxiliary={norm_reg: 0.01, clustering: 0.5, speaker: 0.1}",
+    "training.eval_knobs.label_type=powerset",
+)
+
 
 def last_record(run: Path) -> tuple[str, int]:
     """Kind and step of the newest record."""
@@ -111,6 +118,7 @@ def kill_and_go_on(
         pytest.param("tiny", PERFORMER, 2, id="performer"),
         pytest.param("translator", (), 2, id="translator"),
         pytest.param("translator", TRANSLATING_PERFORMER, 2, id="translating-performer"),
+        pytest.param("diarizer", (), 4, id="diarizer", marks=slow),
         pytest.param("tiny", LONG, 20, id="documents-20", marks=slow),
         pytest.param("tiny", (*STREAM, "training.epochs=18"), 20, id="stream-20", marks=slow),
         pytest.param("tiny", (*MUON, *LONG, "training.early_stopping.patience=8"), 20, id="muon-20", marks=slow),
@@ -123,6 +131,10 @@ def kill_and_go_on(
             20,
             id="translating-performer-20",
             marks=slow,
+        ),
+        pytest.param("diarizer", ("training.max_steps=63",), 20, id="diarizer-20", marks=slow),
+        pytest.param(
+            "diarizer", (*DIARIZING_PERFORMER, "training.max_steps=63"), 20, id="diarizing-performer-20", marks=slow
         ),
     ],
 )

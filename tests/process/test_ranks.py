@@ -136,6 +136,22 @@ def test_a_translating_performer_redraws_the_same_features_on_any_number_of_proc
     assert steps_of(tmp_path / "two") == steps_of(tmp_path / "one")
 
 
+@pytest.mark.slow
+def test_a_diarizer_trains_the_same_on_any_number_of_processes(
+    start_two: Callable[..., list[Command]], train: Callable[..., Ended], tmp_path: Path
+) -> None:
+    main, other = start_two(tmp_path / "two", job="diarizer")
+    assert wait_until(has_step(tmp_path / "two", 7), main)
+    for rank in (main, other):
+        rank.send(signal.SIGKILL)
+    statuses([main, other])
+    assert statuses(start_two(tmp_path / "two", job="diarizer")) == [0, 0]
+    assert train(tmp_path / "one", job="diarizer").status == 0
+    ours, theirs = (load_file(tmp_path / name / "checkpoints" / FINAL / "model.safetensors") for name in ("two", "one"))
+    torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5)
+    assert steps_of(tmp_path / "two") == steps_of(tmp_path / "one")
+
+
 def test_begun_on_two_processes_a_run_goes_on_with_one_and_back(
     start: Callable[..., Command], start_two: Callable[..., list[Command]], reference: Path, tmp_path: Path
 ) -> None:

@@ -15,6 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from toy_speech import RATE, dataset_of, write_recordings, write_utterances
+from vaak.config.yaml_writer import yaml_text
+
 PATIENCE_SECONDS = 120.0
 
 TINY = """
@@ -57,7 +60,40 @@ training:
   checkpoint: {interval: 3, resume: auto}
   logging: {interval: 1, tensorboard: false}
 """
-JOBS = {"tiny": TINY, "translator": TRANSLATOR}
+
+DIARIZER = f"""
+task: diarization
+name: diarizer
+model: {{d_model: 32, num_layers: 1, num_heads: 2, num_convolutions: 1, embedding_dim: 8, dropout: 0.1}}
+global_config: {{sampling_rate: {RATE}, num_mel_bins: 16, high_freq: 0, cache_gigabytes: 0.0001}}
+datasets:
+  - {yaml_text(dataset_of("FOLDER/recordings")).strip().replace(chr(10), chr(10) + "    ")}
+  - {yaml_text(dataset_of("FOLDER/utterances")).strip().replace(chr(10), chr(10) + "    ")}
+    conversations: {{train: 8, valid: 2, test: 2, duration: [0.8, 1.6], beta: 0.3, speed: [0.9, 1.0], room: 0.2}}
+data:
+  window: 1.5
+  augmentation: {{speed: [0.9, 1.1], noise: coloured, spec_augment: {{time_mask: 0.1}}}}
+training:
+  max_steps: 21
+  batching: {{type: bucketed, max_duration: 8, num_buckets: 2}}
+  gradient_accumulation_steps: 3
+  optimizer: {{type: adamw, lr: 1e-3}}
+  scheduler: {{type: cosine, warmup_steps: 5}}
+  loss: {{auxiliary: {{clustering: 0.5, speaker: 0.1}}}}
+  eval_knobs: {{label_type: multilabel}}
+  validation: {{interval: 4}}
+  checkpoint: {{interval: 3, resume: auto}}
+  logging: {{interval: 1, tensorboard: false}}
+"""
+JOBS = {"tiny": TINY, "translator": TRANSLATOR, "diarizer": DIARIZER}
+
+
+def write_jobs(folder: Path) -> None:
+    """``NAME.yml`` of every job, and the recordings that the diarizer learns from."""
+    write_recordings(folder / "recordings")
+    write_utterances(folder / "utterances")
+    for name, text in JOBS.items():
+        (folder / f"{name}.yml").write_text(text.replace("FOLDER", str(folder)))
 
 
 @dataclass(frozen=True)

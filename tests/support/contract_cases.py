@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from toy_speech import RATE, dataset_of, write_recordings, write_utterances
 from vaak.config.catalog import task_class
 from vaak.config.load import load
 from vaak.config.yaml_writer import yaml_text
@@ -16,25 +18,31 @@ from vaak.testing import Case
 
 @dataclass(frozen=True)
 class TaskCase:
-    """A task in its smallest form: the YAML beside ``task:`` and ``training:``, and what the checks need to know."""
+    """A task in its smallest form: the YAML beside ``task:`` and ``training:``, and what the checks need to know.
+
+    ``write`` makes the data in a folder, which is FOLDER in the options, and returns inputs for ``predict``.
+    """
 
     task: str
     options: dict[str, Any]
     training: dict[str, Any] = field(default_factory=dict)
     about: dict[str, Any] = field(default_factory=dict)
+    write: Callable[[Path], Sequence[Any]] | None = None
 
     def prepared(self, folder: Path) -> Case:
         """The case, its data prepared in ``folder``."""
         file = folder / "case.yml"
-        file.write_text(yaml_text({"task": self.task, **self.options, "training": self.training}))
+        text = yaml_text({"task": self.task, **self.options, "training": self.training})
+        file.write_text(text.replace("FOLDER", str(folder / "data")))
         experiment = load([file]).experiment
+        about = self.about if self.write is None else {"inputs": self.write(folder / "data"), **self.about}
 
         def make_task() -> Task:
             task: Task = task_class(self.task)(experiment, folder, folder)
             task.prepare()
             return task
 
-        return Case(make_task, training=self.training, **self.about)
+        return Case(make_task, training=self.training, **about)
 
 
 def _tokens_and_examples(batch: Batch) -> dict[str, float]:
@@ -86,6 +94,45 @@ def _translator(
     return TaskCase("seq2seq", options, training or {}, about)
 
 
+def _frames_and_speakers(batch: Batch) -> dict[str, float]:
+    """Frames of features by fours (the encoder's) and by twos (those with labels), and speakers of training."""
+    times = [len(example.features) for example in batch.extra["examples"]]
+    labels = batch["labels"].tolist()
+    without = sum(label == -100 for row in labels for label in row) if batch["labels"].ndim == 2 else None
+    padding = sum(len(row) for row in labels) - sum(-(-time // 2) for time in times)
+    return {
+        "frame": float(sum(-(-time // 2) for time in times) - (0 if without is None else without - padding)),
+        "position": float(sum(-(-time // 4) for time in times)),
+        "speaker": float(sum(len({one.speaker for one in example.segments}) for example in batch.extra["examples"])),
+        "example": float(len(times)),
+    }
+
+
+def _longest_seconds(batch: Batch) -> float:
+    return max(example.duration for example in batch.extra["examples"])
+
+
+def _diarizer(
+    label_type: str,
+    *,
+    model: dict[str, Any] | None = None,
+    data: dict[str, Any] | None = None,
+    conversations: dict[str, Any] | None = None,
+    training: dict[str, Any] | None = None,
+) -> TaskCase:
+    sizes = {"d_model": 32, "num_layers": 1, "num_heads": 2, "num_convolutions": 1, "embedding_dim": 8, "dropout": 0.1}
+    options = {
+        "model": {**sizes, **(model or {})},
+        "global_config": {"sampling_rate": RATE, "num_mel_bins": 16, "high_freq": 0.0},
+        "datasets": [dataset_of("FOLDER") | ({"conversations": conversations} if conversations else {})],
+        "data": {"window": 1.5, "inference": {"window": 1.2}, **(data or {})},
+    }
+    about = {"counted": _frames_and_speakers, "row_length": _longest_seconds}
+    settings = {"eval_knobs": {"label_type": {"type": label_type}}, **(training or {})}
+    return TaskCase("diarization", options, settings, about, write_utterances if conversations else write_recordings)
+
+
+HELPED = {"loss": {"auxiliary": {"clustering": 0.5, "speaker": 0.1}}}
 PERFORMER = {"feature_redraw_interval": 2, "loss": {"auxiliary": {"norm_reg": 0.01}}}
 
 CASES = {
@@ -113,8 +160,29 @@ CASES = {
         data={"target_tokenizer": {"type": "character"}, "token_dropout": 0.2},
         training={"loss": {"label_smoothing": 0.1, "auxiliary": {"z_loss": 0.01}}},
     ),
+    "seq2seq, glossed, copying": _translator(
+        model={"copy_source": True}, data={"gloss": True, "max_source_length": 256}
+    ),
     "seq2seq Performer": _translator(
         model={"encoder": {"attention_type": "linear"}, "decoder": {"attention_type": "causal_linear"}},
         training=PERFORMER,
     ),
+    "diarization": _diarizer("multilabel", training=HELPED),
+    "diarization, powerset, augmented": _diarizer(
+        "powerset",
+        model={"front_end": "stacked", "position_type": "none"},
+        data={"augmentation": {"speed": [0.9, 1.1], "noise": "coloured", "spec_augment": {"time_mask": 0.1}}},
+        training=HELPED,
+    ),
+    "diarization, attractors": _diarizer(
+        "multilabel",
+        model={"head": "attractors", "max_speakers": 3},
+        training={"loss": {"auxiliary": {"attractor": 1.0, "clustering": 0.5}}},
+    ),
+    "diarization, speakers by name": _diarizer("speaker_id"),
+    "diarization, speech, conversations": _diarizer(
+        "binary",
+        conversations={"train": 16, "valid": 4, "test": 2, "duration": [0.8, 1.6], "beta": 0.3, "speed": [0.9, 1.0]},
+    ),
+    "diarization Performer": _diarizer("multilabel", model={"attention_type": "linear"}, training=PERFORMER),
 }

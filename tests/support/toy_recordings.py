@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from vaak.audio import feature_store
 from vaak.audio.config import AudioConfig
 from vaak.audio.labelled import LabelledAudio
+from vaak.core.errors import DataError
 
 
 class ToyRecordings:
@@ -32,6 +34,24 @@ class ToyRecordings:
 
     def describe(self, index: int) -> str:
         return f"toy-{index}"
+
+
+class OneBreaksWhileAnotherIsRead(ToyRecordings):
+    """Recording 0 can't be read once recording 3, which takes its time, is being read."""
+
+    def __init__(self, lengths: list[int], folder: Path) -> None:
+        super().__init__(lengths)
+        self.begun = folder / "begun"
+
+    def load(self, index: int, rng: np.random.Generator) -> LabelledAudio:
+        if index == 3:
+            self.begun.touch()
+            time.sleep(1)
+        while index == 0:
+            if self.begun.exists():
+                raise DataError("zero.wav: this is no audio")
+            time.sleep(0.01)
+        return super().load(index, rng)
 
 
 def extract_in_small_shards(source: ToyRecordings, audio: AudioConfig, folder: Path, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""What unit tests share: a tiny text, a language model trained on it, and the command line in this process."""
+"""What unit tests share: tiny data, a language model and a diarizer trained on them, and the command line."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import tiny_diarizer
 import tiny_runs
 from vaak.cli.main import main
 
@@ -25,6 +26,22 @@ def tiny_run(tiny_text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run directory of the tiny job, trained to its end; tests leave it as it is."""
     run = tmp_path_factory.mktemp("tiny_run") / "tiny"
     tiny_runs.train(tiny_text, run)
+    return run
+
+
+@pytest.fixture(scope="session")
+def made_recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with recordings in ``train``, ``valid`` and ``test``, RTTM beside them, and ``tiny.yml`` for them."""
+    folder = tmp_path_factory.mktemp("made_recordings")
+    tiny_diarizer.write_corpus(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def diarizer_run(made_recordings: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run directory of a tiny diarizer, trained to its end; tests leave it as it is."""
+    run = tmp_path_factory.mktemp("tiny_diarizer") / "tiny"
+    tiny_diarizer.train(made_recordings, run)
     return run
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from vaak.audio.annotations import READERS, Annotations
+from vaak.audio.annotations import READERS, Annotations, names_of
 from vaak.audio.audio_file import read_header
 from vaak.audio.config import DatasetConfig
 from vaak.audio.corpus_entries import entries_of, lacks_train
@@ -67,7 +67,8 @@ class FolderReader:
             names[name] = path
             yield _reading(name, path, annotations)
         own = Annotations(path for path in found.annotations if path.suffix.lower() == ".rttm")
-        for name in own.without_audio(names):
+        everyone = {name for part in self._found.values() for path in part.audio for name in names_of(path)}
+        for name in own.without_audio(everyone):
             yield Reading(name, None, (WITHOUT_AUDIO,))
 
 

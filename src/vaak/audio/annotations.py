@@ -54,7 +54,7 @@ class Annotations:
 
     def name_of(self, audio: Path) -> str:
         """What the annotations call the recording; its own name where there are none."""
-        for name in _names(audio):
+        for name in names_of(audio):
             if name in self._silent or any(name in said for said in self._said.values()):
                 return name
         return audio.stem
@@ -109,7 +109,8 @@ class Annotations:
         return found[own[0]] if own else None
 
 
-def _names(audio: Path) -> Iterator[str]:
+def names_of(audio: Path) -> Iterator[str]:
+    """What its recording may be called."""
     yield audio.stem
     yield audio.name.partition(".")[0]
 

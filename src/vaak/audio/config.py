@@ -59,7 +59,7 @@ class AudioConfig(Section):
     num_jobs: int = option("Processes that extract features to be stored.", 1, gt=0)
     progress_bar: bool = option("Show how far extraction is.", True)
     cache_gigabytes: float = option(
-        "Memory of each process for audio and features it has read; 0 keeps none.", 0.5, ge=0
+        "Memory of each process for audio and features of a dataset that it has read; 0 keeps none.", 0.5, ge=0
     )
     channels: Literal["mix", "first"] = option("Several channels: their mean, or the first one.", "mix")
 
@@ -87,7 +87,7 @@ class AudioConfig(Section):
             )
         if self.storage_path is not None and self.dither:
             raise ValueError("dither is drawn anew each time, so features with it can't be kept in storage_path")
-        if self.num_ceps > self.num_mel_bins:
+        if self.feature_type == "mfcc" and self.num_ceps > self.num_mel_bins:
             raise ValueError(f"num_ceps ({self.num_ceps}) is more than num_mel_bins ({self.num_mel_bins})")
         if self.frame_shift > self.frame_length:
             raise ValueError(f"frame_shift ({self.frame_shift}) is longer than frame_length ({self.frame_length})")
@@ -186,6 +186,11 @@ class AugmentationConfig(Section):
     _range = field_validator("volume", mode="before")(as_range)
     _rising = field_validator("volume")(rising)
     _factors = field_validator("speed")(speed_factors)
+
+    @property
+    def changes_audio(self) -> bool:
+        """Whether anything but ``spec_augment`` is done, so that features are others each time."""
+        return bool(self.speed or self.volume or self.noise or self.room or self.codecs)
 
 
 class ConversationsConfig(Section):

@@ -45,12 +45,12 @@ def _matches(root: Path, name: str, option: str) -> list[Path]:
 
 
 def _demand_once(found: dict[str, list[Path]], dataset: DatasetConfig) -> None:
-    """Raises DataError where a split names a file twice, or two splits name one that doesn't say what is whose."""
+    """Raises DataError where a split names a file twice, or two splits a manifest that can't say what is whose."""
     seen: dict[Path, str] = {}
     for split, paths in found.items():
         for path in paths:
             before = seen.get(path.resolve())
-            if before == split or (before is not None and dataset.type != "json"):
+            if before == split or (before is not None and dataset.type == "cuts"):
                 where = split if before == split else f"{before} and in {split}"
                 raise DataError(f"datasets, {dataset.name}: {path} is named twice, in {where}; name it once")
             seen[path.resolve()] = split

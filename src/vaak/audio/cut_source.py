@@ -1,5 +1,7 @@
 """Audio sources of a cut store: whole cuts, or windows of long recordings.
 
+Windows begin at a frame of the features of the whole recording, so that theirs may be read from where those are stored.
+
 What was read is kept, as far as ``cache_gigabytes`` reaches. Windows that begin elsewhere each time are never read
 twice, so they are kept only where the whole split fits: then whole recordings are, and windows are cut from them.
 """
@@ -14,11 +16,11 @@ import numpy as np
 
 from vaak.audio.audio_file import samples_in
 from vaak.audio.bounded_cache import BoundedCache
-from vaak.audio.config import AudioConfig
+from vaak.audio.config import AudioConfig, samples_of
 from vaak.audio.cut_store import CutStore
 from vaak.audio.labelled import LabelledAudio, Segment
 from vaak.audio.reading import read_samples, segments_of, text_of, uem_of
-from vaak.audio.segments import cropped, shifted
+from vaak.audio.segments import cropped
 from vaak.audio.speech_regions import find_speech
 from vaak.core.files import fingerprint_of
 
@@ -39,6 +41,23 @@ class Labels(NamedTuple):
     uem: tuple[tuple[float, float], ...] | None
 
 
+class Place(NamedTuple):
+    """A stretch of a cut: samples ``first`` to ``last``, counted at the features' rate."""
+
+    cut: int
+    first: int
+    last: int
+
+
+class Spoken(NamedTuple):
+    """What is known of a stretch without its audio; times in seconds from its start."""
+
+    name: str
+    segments: tuple[Segment, ...]
+    text: str | None = None
+    uem: tuple[tuple[float, float], ...] | None = None
+
+
 class CutSource:
     """Whole cuts (``vaak.audio.labelled.AudioSource``)."""
 
@@ -49,13 +68,25 @@ class CutSource:
         self.fingerprint = fingerprint_of([store.fingerprint, audio.sampling_rate, audio.channels, find_speech])
         self._cache = BoundedCache(audio.cache_gigabytes * 2**30)
 
-    def load(self, index: int, rng: np.random.Generator) -> LabelledAudio:
-        """Cut ``index``; nothing is drawn."""
-        labels = labels_of(self.store[index])
-        samples = self._cache.get(index, lambda: read_samples(labels.cut, self.audio))
-        cut, segments, text, uem = labels
+    def place(self, index: int, rng: np.random.Generator) -> Place:
+        """All of cut ``index``; nothing is drawn."""
+        return Place(index, 0, samples_in(self.durations[index], self.audio.sampling_rate))
+
+    def spoken(self, place: Place) -> Spoken:
+        """What is said in a cut."""
+        cut, segments, text, uem = labels_of(self.store[place.cut])
+        return Spoken(cut.id, segments, text, uem)
+
+    def at(self, place: Place) -> LabelledAudio:
+        """A cut, read."""
+        cut, segments, text, uem = labels_of(self.store[place.cut])
+        samples = self._cache.get(place.cut, lambda: read_samples(cut, self.audio))
         found = LabelledAudio(cut.id, samples, self.audio.sampling_rate, segments, text, uem)
         return at_its_pauses(found) if self.finds_speech else found
+
+    def load(self, index: int, rng: np.random.Generator) -> LabelledAudio:
+        """Cut ``index``; nothing is drawn."""
+        return self.at(self.place(index, rng))
 
     def describe(self, index: int) -> str:
         return self.store.describe(index)
@@ -75,30 +106,52 @@ class WindowSource:
         """``window`` in seconds; with ``find_speech``, a window that is one segment is cut at its pauses."""
         self.store, self.audio, self.window, self.shift, self.finds_speech = store, audio, window, shift, find_speech
         self.speakers = store.speakers
-        options = [audio.sampling_rate, audio.channels, window, shift, find_speech]
+        options = [audio.sampling_rate, audio.frame_shift, audio.channels, window, shift, find_speech]
         self.fingerprint = fingerprint_of([store.fingerprint, *options])
         self.cuts, self.parts, self.starts = windows_of(store, window)
         lengths = self.parts[:, 1] - (self.parts[:, 0] if shift else self.starts)
-        self.durations = np.minimum(lengths, window)
+        self.durations = np.floor(np.minimum(lengths, window) * audio.sampling_rate + 0.5) / audio.sampling_rate
         room = audio.cache_gigabytes * 2**30
         self._cache = BoundedCache(room)
         self._all_fit = store.durations.sum() * audio.sampling_rate * BYTES_PER_SAMPLE <= room
         self._labels = functools.lru_cache(KEPT_LABELS)(lambda cut: labels_of(store[cut]))
 
-    def load(self, index: int, rng: np.random.Generator) -> LabelledAudio:
-        """Window ``index``, from where ``rng`` moves it."""
+    def place(self, index: int, rng: np.random.Generator) -> Place:
+        """Where window ``index`` is, from where ``rng`` moves it."""
         rate, length = self.audio.sampling_rate, samples_in(self.durations[index], self.audio.sampling_rate)
         begin, end = (samples_in(seconds, rate) for seconds in self.parts[index])
         first = samples_in(self.starts[index], rate)
+        step = samples_of(self.audio.frame_shift, rate)
         if self.shift:
             half = samples_in(self.window, rate) // 2
-            first = int(np.clip(first + rng.integers(-half, half + 1), begin, max(begin, end - length)))
-        labels = self._labels(int(self.cuts[index]))
-        samples = self._read(int(self.cuts[index]), labels.cut, first, min(first + length, end))
-        start = first / rate
-        inside = tuple(shifted(cropped(labels.segments, start, start + len(samples) / rate), -start))
-        found = LabelledAudio(f"{labels.cut.id}@{start:.3f}", samples, rate, inside)
+            first = min(first + int(rng.integers(-half, half + 1)), end - length)
+            first -= first % step
+        first = max(first, begin)
+        first += -first % step
+        if first >= end:  # less than a frame is left
+            first -= step
+        return Place(int(self.cuts[index]), first, min(first + length, end))
+
+    def spoken(self, place: Place) -> Spoken:
+        """What is said in a window."""
+        rate, labels = self.audio.sampling_rate, self._labels(place.cut)
+        start, end = place.first / rate, place.last / rate
+        inside = tuple(
+            Segment(round(begun - start, 9), round(ended - start, 9), speaker)
+            for begun, ended, speaker in cropped(labels.segments, start, end)
+        )
+        return Spoken(f"{labels.cut.id}@{start:.3f}", inside)
+
+    def at(self, place: Place) -> LabelledAudio:
+        """A window, read."""
+        name, segments, _, _ = self.spoken(place)
+        samples = self._read(place.cut, self._labels(place.cut).cut, place.first, place.last)
+        found = LabelledAudio(name, samples, self.audio.sampling_rate, segments)
         return at_its_pauses(found) if self.finds_speech else found
+
+    def load(self, index: int, rng: np.random.Generator) -> LabelledAudio:
+        """Window ``index``, from where ``rng`` moves it."""
+        return self.at(self.place(index, rng))
 
     def _read(self, cut_index: int, cut: Cut, first: int, last: int) -> np.ndarray:
         if self._all_fit:
@@ -140,12 +193,15 @@ WHOLE = 0.95
 """A segment of so much of its audio says that there is speech, not where."""
 
 
+def is_one_segment(segments: tuple[Segment, ...], duration: float) -> bool:
+    """Whether one segment is all of so many seconds."""
+    return len(segments) == 1 and segments[0].end - segments[0].start >= WHOLE * duration
+
+
 def at_its_pauses(audio: LabelledAudio) -> LabelledAudio:
     """The audio with its segment cut at its pauses, where one segment is all of it; else as it is."""
-    if len(audio.segments) != 1:
+    if not is_one_segment(audio.segments, audio.duration):
         return audio
-    start, end, speaker = audio.segments[0]
-    if end - start < WHOLE * audio.duration:
-        return audio
+    speaker = audio.segments[0].speaker
     found = tuple(Segment(*region, speaker) for region in find_speech(audio.samples, audio.sampling_rate))
     return replace(audio, segments=found)

@@ -197,14 +197,13 @@ def _lhotse_layer(config: AudioConfig, window_length: int, window_shift: int) ->
     if config.feature_type != "spectrogram":
         options |= {"low_freq": config.low_freq, "high_freq": config.high_freq, "num_filters": config.num_mel_bins}
     if config.feature_type == "mfcc":
-        options |= {"num_ceps": config.num_ceps, "cepstral_lifter": config.cepstral_lifter or 1}
+        lifter = config.cepstral_lifter or 1  # 1 lifts nothing: the sine of whole multiples of π
+        options |= {"num_ceps": config.num_ceps, "cepstral_lifter": lifter}
     name = {"fbank": "Wav2LogFilterBank", "mfcc": "Wav2MFCC", "spectrogram": "Wav2LogSpec"}[config.feature_type]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # NumPy's, about Lhotse's mel scale
         layer = getattr(layers, name)(**options, use_energy=False)
     layer.wav2win.return_log_energy = config.use_energy  # we put it where it belongs
-    if config.feature_type == "mfcc":
-        layer.cepstral_lifter = config.cepstral_lifter
     if config.window_type == "blackman":
         layer.wav2win._window.data = torch.blackman_window(window_length, periodic=False)
     if config.norm_filters and config.feature_type != "spectrogram":

@@ -156,18 +156,18 @@ def download(recipe: LhotseRecipe, folder: Path, options: Mapping[str, Any]) -> 
         arguments.setdefault(_corpus_parameter(function), folder)
         _demand_all(arguments, parameters, f"download of {recipe.name}")
         with downloads_of(recipe):
-            found = _fetched(recipe, functools.partial(function, **arguments))
+            found = _fetched(recipe, functools.partial(function, **arguments), folder)
     inner = Path(found) if len(recipe.downloads) == 1 and isinstance(found, str | Path) else folder
     return inner if inner.resolve().is_relative_to(folder.resolve()) else folder
 
 
-def _fetched(recipe: LhotseRecipe, function: Callable[[], Any]) -> Any:
+def _fetched(recipe: LhotseRecipe, function: Callable[[], Any], folder: Path) -> Any:
     try:
         return function()
     except UserError:
         raise
     except Exception as error:  # each recipe fetches in its own way
         raise UserError(
-            f"recipe {recipe.name}: the corpus can't be fetched: {reason_of(error)}; what has come is kept, and the "
-            "same command goes on"
+            f"recipe {recipe.name}: the corpus can't be fetched: {reason_of(error)}; what has come is kept in "
+            f"{folder}, and the same command goes on (delete a file that is damaged)"
         ) from error

@@ -58,7 +58,11 @@ def write_rttm(path: str | Path, recordings: Mapping[str, Sequence[Segment]]) ->
 
     Raises DataError where a name can't be a field, or a segment ends before it begins.
     """
-    path = Path(path)
+    write_text(Path(path), rttm_text(recordings, Path(path)))
+
+
+def rttm_text(recordings: Mapping[str, Sequence[Segment]], path: Path) -> str:
+    """What ``write_rttm`` writes to ``path``, by which errors name it."""
     lines = []
     for recording, segments in recordings.items():
         for start, end, speaker in segments:
@@ -68,4 +72,4 @@ def write_rttm(path: str | Path, recordings: Mapping[str, Sequence[Segment]]) ->
             names = as_field(recording, "recording", path), as_field(speaker, "speaker", path)
             times = f"{as_seconds(start)} {as_seconds(duration)}"
             lines.append(f"SPEAKER {names[0]} 1 {times} <NA> <NA> {names[1]} <NA> <NA>\n")
-    write_text(path, "".join(lines))
+    return "".join(lines)

@@ -21,13 +21,14 @@ class Sources:
         self._starts = np.cumsum([0, *(len(source.durations) for source in sources)])
 
     def load(self, index: int, rng: np.random.Generator) -> LabelledAudio:
-        source, within = self._found(index)
+        source, within = self.find(index)
         return source.load(within, rng)
 
     def describe(self, index: int) -> str:
-        source, within = self._found(index)
+        source, within = self.find(index)
         return source.describe(within)
 
-    def _found(self, index: int) -> tuple[AudioSource, int]:
+    def find(self, index: int) -> tuple[AudioSource, int]:
+        """Whose example it is, and its index there."""
         number = int(np.searchsorted(self._starts, index, side="right")) - 1
         return self.sources[number], index - int(self._starts[number])

@@ -29,13 +29,18 @@ def find_speech(samples: np.ndarray, sampling_rate: int) -> list[tuple[float, fl
     regions = runs_of(level > quiet + (loud - quiet) / 3)
     regions = joined_over_gaps(regions, round(SHORTEST_PAUSE / FRAME))
     long_enough = [region for region in regions if region[1] - region[0] >= round(SHORTEST_SPEECH / FRAME)]
-    end = len(samples) / sampling_rate
-    return [(max(0.0, a * FRAME - MARGIN), min(end, b * FRAME + MARGIN)) for a, b in long_enough]
+    end, frame = len(samples) / sampling_rate, frame_samples(sampling_rate) / sampling_rate
+    return [(max(0.0, a * frame - MARGIN), min(end, b * frame + MARGIN)) for a, b in long_enough]
+
+
+def frame_samples(sampling_rate: int) -> int:
+    """Samples of a frame: 10 ms, to a whole sample."""
+    return round(FRAME * sampling_rate)
 
 
 def frame_levels(samples: np.ndarray, sampling_rate: int) -> np.ndarray:
     """Decibels of full scale of each frame of 10 ms, averaged over 50 ms around it."""
-    size = round(FRAME * sampling_rate)
+    size = frame_samples(sampling_rate)
     frames = samples[: len(samples) // size * size].reshape(-1, size)
     if not len(frames):
         return np.zeros(0)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 CASTAGNOLI = 0x82F63B78  # the polynomial of CRC-32C, reflected
+RGBA = 4  # what summary.proto calls colour with transparency
 
 
 class EventFile:
@@ -40,6 +41,16 @@ class EventFile:
         event = self.event_type(wall_time=time.time(), step=step)
         for tag, value in values.items():
             event.summary.value.add(tag=tag, simple_value=value)
+        self._write(event)
+
+    def add_images(self, step: int, pictures: Mapping[str, bytes]) -> None:
+        """Write the pictures of a step, PNG files, by their tags."""
+        event = self.event_type(wall_time=time.time(), step=step)
+        for tag, content in pictures.items():
+            width, height = struct.unpack(">II", content[16:24])  # of the first chunk, IHDR
+            value = event.summary.value.add(tag=tag)
+            value.image.width, value.image.height, value.image.colorspace = width, height, RGBA
+            value.image.encoded_image_string = content
         self._write(event)
 
     def close(self) -> None:

@@ -1,7 +1,8 @@
-"""TensorBoard events that repeat what ``metrics.jsonl`` says."""
+"""TensorBoard events that repeat what ``metrics.jsonl`` says, and the run's pictures."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from vaak.callbacks.event_file import EventFile
@@ -27,6 +28,16 @@ class TensorBoardCallback(Tracker):
         self.file = EventFile(trainer.directory / "tensorboard", first_step=step)
         for record in read_newest_records(trainer.records.path, step):
             self.write(record)
+        self.write_pictures(step, trainer.pictures.of_step(step))
+        trainer.pictures.subscribe(self._repeat_pictures)
+
+    def write_pictures(self, step: int, pictures: Mapping[str, bytes]) -> None:
+        if self.file is not None and pictures:
+            self.file.add_images(step, {f"evaluation/{name}": content for name, content in pictures.items()})
+
+    def _repeat_pictures(self, step: int, pictures: Mapping[str, bytes]) -> None:
+        if self.works:
+            self.attempt("go on", lambda: self.write_pictures(step, pictures))
 
     def write(self, record: Record) -> None:
         if self.file is not None:

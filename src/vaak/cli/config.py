@@ -34,6 +34,7 @@ class WhichWeights(StrEnum):
 Weights = Annotated[
     WhichWeights, typer.Option("--weights", help="own, or their average (training.ema); auto: those the run evaluated.")
 ]
+TrustCode = Annotated[bool, typer.Option("--trust-code", help="Execute the code that a run brings, if it needs it.")]
 TaskName = Annotated[str, typer.Option(help="The task whose options are meant.")]
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from vaak.cli.config import AsJson, Weights, WhichWeights, files_and_overrides
+from vaak.cli.config import AsJson, TrustCode, Weights, WhichWeights, files_and_overrides
 
 
 def evaluate(
@@ -23,6 +23,7 @@ def evaluate(
     output_dir: Annotated[Path | None, typer.Option(help="Write evaluation.json there.")] = None,
     device: Annotated[str, typer.Option(help="auto, cuda, mps or cpu.")] = "auto",
     weights: Weights = WhichWeights.auto,
+    trust_code: TrustCode = False,
     as_json: AsJson = False,
 ) -> None:
     """Evaluate a run in fp32 and print its figures with the protocol they were made under.
@@ -40,7 +41,8 @@ def evaluate(
     except OSError as error:
         raise UserError(f"--output-dir {output_dir} can't be made: {error.strerror}") from error
     files, overrides = files_and_overrides(arguments or [])
-    report = evaluate_run(run, [Path(file) for file in files], overrides, split or ["valid"], device, weights)
+    paths = [Path(file) for file in files]
+    report = evaluate_run(run, paths, overrides, split or ["valid"], device, weights, trust_code=trust_code)
     if output_dir is not None:
         write_json(output_dir / "evaluation.json", report)
     if as_json:

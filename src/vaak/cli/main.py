@@ -22,6 +22,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "eval": ("vaak.cli.eval:evaluate", "Evaluate a run or a checkpoint."),
     "generate": ("vaak.cli.generate:generate", "Continue a text with a trained language model."),
     "translate": ("vaak.cli.translate:translate", "Translate texts with a trained model."),
+    "diarize": ("vaak.cli.diarize:diarize", "Say who speaks when in recordings."),
+    "tune": ("vaak.cli.tune:tune", "Find a diarizer's settings on development recordings."),
     "export": ("vaak.cli.export:export", "Write a run in another format."),
     "find-batch-size": ("vaak.cli.find_batch_size:find_batch_size", "Find the largest batch that fits in memory."),
     "replay": ("vaak.cli.replay:replay", "Take a past step of a run again and look at it."),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
@@ -47,12 +47,13 @@ def der(
     parts = None if uem is None else read_uem(uem)
     scores = score_recordings(read_rttm(reference), read_rttm(hypothesis), parts, collar, skip_overlap)
     if as_json:
-        print(json.dumps(_values(scores), ensure_ascii=False))
+        print(json.dumps(values_of(scores), ensure_ascii=False))
     else:
-        _print_table(scores)
+        print_scores(scores)
 
 
-def _values(scores: Scores) -> dict[str, Any]:
+def values_of(scores: Scores) -> dict[str, Any]:
+    """The scores as plain values."""
     rows = {row.recording: _value(row) for row in scores.rows}
     return {"protocol": scores.protocol, "total": _value(scores.total), "recordings": rows}
 
@@ -71,13 +72,14 @@ def _value(row: Score) -> dict[str, float | None]:
     }
 
 
-def _print_table(scores: Scores) -> None:
+def print_scores(scores: Scores, file: TextIO | None = None) -> None:
+    """A row for each recording, one for all, and the protocol; to standard output where no ``file`` is given."""
     rows = [HEADER, *map(_cells, (*scores.rows, scores.total))]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for name, *cells in rows:
         figures = (cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True))
-        print("  ".join((name.ljust(widths[0]), *figures)))
-    print(", ".join(f"{name} {value}" for name, value in scores.protocol.items()))
+        print("  ".join((name.ljust(widths[0]), *figures)), file=file)
+    print(", ".join(f"{name} {value}" for name, value in scores.protocol.items()), file=file)
 
 
 def _cells(row: Score) -> tuple[str, ...]:

@@ -97,10 +97,15 @@ LABEL_TYPES: dict[str, str] = {
     "speaker_id": "vaak.tasks.diarization.labels:SpeakerIdCollator",
     "multilabel": "vaak.tasks.diarization.labels:MultilabelCollator",
     "powerset": "vaak.tasks.diarization.labels:PowersetCollator",
+    "custom": "vaak.tasks.diarization.labels:DiarizationCollator",
 }
 """Short names for training.eval_knobs.label_type."""
 
-COMPONENTS: dict[str, dict[str, str]] = {"training.loss.main": LOSSES, "training.callbacks": CALLBACKS}
+COMPONENTS: dict[str, dict[str, str]] = {
+    "training.loss.main": LOSSES,
+    "training.callbacks": CALLBACKS,
+    "training.eval_knobs.label_type": LABEL_TYPES,
+}
 """Which short names may stand under which key."""
 
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from vaak.config.catalog import TASKS
+from vaak.config.diarization_limits import impossible_diarizers, remarks_on_diarizers
 from vaak.config.experiment import Experiment
-from vaak.config.stack_limits import one_sided_encoders, options_unread, sharing_denied
+from vaak.config.stack_limits import copying_denied, one_sided_encoders, options_unread, sharing_denied
 from vaak.config.training import TrainingConfig
 
 _NO_PERFORMER = "no layer of this model draws random features (Performer)"
@@ -16,10 +17,7 @@ _NO_PERFORMER = "no layer of this model draws random features (Performer)"
 def impossible(experiment: Experiment[Any, Any]) -> Iterator[tuple[str, str]]:
     """Dotted keys whose values can't be done, each with the reason."""
     training = experiment.training
-    if not TASKS[experiment.task].audio:
-        for section in ("datasets", "global_config"):
-            if getattr(experiment, section):
-                yield section, f"is of audio, and the task {experiment.task} has none: it reads the section data"
+    yield from _impossible_audio(experiment)
     if "norm_reg" in training.loss.auxiliary and not _draws_features(experiment):
         yield "training.loss.auxiliary.norm_reg", f"{_NO_PERFORMER}; it needs an attention_type linear or causal_linear"
     if training.distributed.backend == "nccl" and training.device in ("cpu", "mps"):
@@ -28,6 +26,7 @@ def impossible(experiment: Experiment[Any, Any]) -> Iterator[tuple[str, str]]:
         yield "training.batching.max_duration", "text has no duration in seconds; expected training.batching.max_tokens"
     if experiment.task == "seq2seq" and training.batching.type == "packed":
         yield "training.batching.type", "a row holds one source and its target, so none are packed; expected bucketed"
+    yield from copying_denied(experiment)
     yield from _impossible_curriculum(experiment)
     thresholds = training.memory.thresholds
     if thresholds is not None and list(thresholds) != sorted(set(thresholds)):
@@ -36,6 +35,18 @@ def impossible(experiment: Experiment[Any, Any]) -> Iterator[tuple[str, str]]:
         yield "training.scheduler.warmup_ratio", "given beside warmup_steps; give one of them"
     if training.validation.interval is None and training.validation.interval_epochs is None:
         yield from _without_evaluations(training)
+
+
+def _impossible_audio(experiment: Experiment[Any, Any]) -> Iterator[tuple[str, str]]:
+    """What is of audio in a task without it, or against it in one of audio."""
+    if not TASKS[experiment.task].audio:
+        for section in ("datasets", "global_config"):
+            if getattr(experiment, section):
+                yield section, f"is of audio, and the task {experiment.task} has none: it reads the section data"
+    elif experiment.training.batching.max_tokens is not None:
+        yield "training.batching.max_tokens", "audio has no tokens; expected training.batching.max_duration, in seconds"
+    if experiment.task == "diarization":
+        yield from impossible_diarizers(experiment)
 
 
 def _without_evaluations(training: TrainingConfig) -> Iterator[tuple[str, str]]:
@@ -95,6 +106,8 @@ def impossible_if_asked(experiment: Experiment[Any, Any]) -> Iterator[tuple[str,
 def remarks(experiment: Experiment[Any, Any]) -> Iterator[tuple[str, str]]:
     """Dotted keys that do something else than one may think, each with what happens."""
     yield from one_sided_encoders(experiment)
+    if experiment.task == "diarization":
+        yield from remarks_on_diarizers(experiment)
     training = experiment.training
     curriculum = training.curriculum
     if curriculum is not None and training.max_steps is None and (curriculum.num_epochs or 0) > training.epochs:

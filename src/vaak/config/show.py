@@ -50,11 +50,17 @@ def _values(section: BaseModel, untouched: Any) -> dict[str, Any]:
     section_type = getattr(section, "type", None)
     values = {}
     for name in (*type(section).model_fields, *(section.model_extra or {})):
-        value, default = getattr(section, name), getattr(untouched, name, None)
+        value, default = getattr(section, name), getattr(untouched, name, _own_default(section, name))
         if not applies(type(section), name, section_type) and value == default:
             continue
         values[name] = _plain(value, default)
     return values
+
+
+def _own_default(section: BaseModel, name: str) -> Any:
+    """What an option is where nobody gave it, in a section of a list."""
+    field = type(section).model_fields.get(name)
+    return None if field is None or field.is_required() else field.get_default(call_default_factory=True)
 
 
 def _plain(value: Any, default: Any) -> Any:

@@ -53,6 +53,15 @@ def one_sided_encoders(experiment: Experiment[Any, Any]) -> Iterator[Remark]:
             yield f"{section}.attention_type", "the encoder then sees no later token; linear sees both sides"
 
 
+def copying_denied(experiment: Experiment[Any, Any]) -> Iterator[Remark]:
+    """Why no token of the source can be copied: the target's would have other numbers."""
+    if getattr(experiment.model, "copy_source", False) and getattr(experiment.data, "target_tokenizer", None):
+        yield (
+            "model.copy_source",
+            "the target has a tokenizer of its own (data.target_tokenizer), so the source has no token of it",
+        )
+
+
 def sharing_denied(experiment: Experiment[Any, Any]) -> Iterator[Remark]:
     """Why source and target can't have one embedding; asked for, it is a mistake, and by default they then have two."""
     model = experiment.model

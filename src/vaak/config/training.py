@@ -253,7 +253,12 @@ class DistributedConfig(Section):
 class EvalKnobsConfig(Section):
     """Options of diarization; ``max_duration``, which the seed has here, is another name of batching.max_duration."""
 
-    label_type: str = option("binary, speaker_id, or a custom label.", "binary")
+    label_type: Component = option(
+        "What a frame is called. binary: speech or none; speaker_id: which of the training speakers; multilabel: who "
+        "of the window's speakers, overlap and all, in any order; powerset: which set of at most two of them; custom: "
+        "a subclass of DiarizationCollator, by ./file.py:Name.",
+        Component(type="binary"),
+    )
 
 
 class BatchingConfig(Section):

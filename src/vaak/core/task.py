@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from vaak.core.batch import Batch, Term
 
@@ -21,6 +21,9 @@ class Dataset(Protocol):
 
     ``draws_globally`` says that ``example`` calls what draws from Python's, NumPy's or torch's own generators, as many
     libraries do. They are then seeded for each example; one that is False saves the time.
+
+    A dataset of long examples may have ``evaluation_budget``: as much as rows times the longest of them may be in a
+    batch of evaluation.
     """
 
     lengths: np.ndarray
@@ -67,6 +70,15 @@ class Meters(Protocol):
 
     def results(self, sums: dict[str, float]) -> dict[str, float]:
         """The figures that these sums give."""
+        ...
+
+
+@runtime_checkable
+class Illustrated(Protocol):
+    """Meters that have something to look at."""
+
+    def pictures(self) -> dict[str, bytes]:
+        """PNG files by name, of what these meters were shown."""
         ...
 
 

@@ -7,8 +7,6 @@ costs the same as starting at the beginning.
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import os
 import signal
 import sys
 import threading
@@ -19,6 +17,7 @@ from typing import cast
 import torch
 
 from vaak.config.training import PerformanceConfig
+from vaak.core.child_processes import begin_as_worker
 from vaak.core.errors import UserError
 from vaak.data.plans import BatchPlan, Planner
 from vaak.data.reader import Address, Microbatch, Reader
@@ -144,11 +143,4 @@ def _as_read(read: Microbatch | UserError) -> Microbatch | UserError:
 
 
 def _start_worker(worker: int) -> None:
-    """Leave Ctrl-C and SIGTERM to the main process, and end with it, even when it is killed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    if sys.platform == "linux":
-        parent = os.getppid()
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-        if os.getppid() != parent:
-            os._exit(1)
+    begin_as_worker()

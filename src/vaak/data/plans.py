@@ -84,10 +84,20 @@ def make_planner(
     return FixedPlanner(len(checked_lengths(lengths)), batch_size, seed)
 
 
-def evaluation_plan(lengths: np.ndarray, batch_size: int) -> BatchPlan:
-    """Batches of ``batch_size`` in ascending order of length: always the same, with little padding."""
+def evaluation_plan(lengths: np.ndarray, batch_size: int, budget: float | None = None) -> BatchPlan:
+    """Batches of ``batch_size`` in ascending order of length: always the same, with little padding.
+
+    With a ``budget``, rows times the longest keeps within it, but for an example that exceeds it alone.
+    """
     order = np.argsort(checked_lengths(lengths), kind="stable")
-    return BatchPlan(order, None, starts_every(batch_size, len(order)))
+    if budget is None:
+        return BatchPlan(order, None, starts_every(batch_size, len(order)))
+    ascending, starts = np.asarray(lengths)[order], [0]
+    while starts[-1] < len(order):
+        candidates = ascending[starts[-1] : starts[-1] + batch_size]
+        fitting = int((np.arange(1, len(candidates) + 1) * candidates <= budget).sum())
+        starts.append(starts[-1] + max(1, fitting))
+    return BatchPlan(order, None, np.array(starts))
 
 
 def largest_rows(config: TrainingConfig, longest: float) -> int:

@@ -11,7 +11,7 @@ import torch
 from vaak.core.batch import Batch
 from vaak.core.errors import UserError
 from vaak.core.keys import draw_key
-from vaak.core.task import Dataset, Meters, Task
+from vaak.core.task import Dataset, Illustrated, Meters, Task
 from vaak.data.loader import evaluation_addresses, load
 from vaak.data.plans import evaluation_plan
 from vaak.data.reader import Reader
@@ -38,12 +38,16 @@ class EvaluationInterruptedError(Exception):
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Evaluates models on a task's splits. With ``skip_bad``, examples that can't be read are left out and counted."""
+    """Evaluates models on a task's splits. With ``skip_bad``, examples that can't be read are left out and counted.
+
+    ``show`` is given what draws the pictures of a split's meters, on the main process, where they have any.
+    """
 
     task: Task
     config: TrainingConfig
     ranks: Ranks
     skip_bad: bool = False
+    show: Callable[[Callable[[], dict[str, bytes]]], None] | None = None
 
     def evaluate(
         self,
@@ -75,6 +79,9 @@ class Evaluator:
         results = meters.results(self.ranks.sum(meters.sums()))
         skipped = self.ranks.sum({"skipped": skipped})["skipped"]
         prefix = PREFIXES.get(split, f"{split}_")
+        if self.show is not None and self.ranks.is_main and isinstance(meters, Illustrated):
+            pictures = meters.pictures
+            self.show(lambda: {prefix + name: content for name, content in pictures().items()})
         return {prefix + name: value for name, value in (results | ({"skipped": skipped} if skipped else {})).items()}
 
     def _measure(
@@ -83,7 +90,8 @@ class Evaluator:
         """This rank's part of the split in new meters, and how many examples were skipped; None if out of memory."""
         dataset, seed, device = self.task.dataset(split), self.config.random_seed, self.ranks.device
         meters, skipped, precision = self.task.meters(split), 0.0, Precision(self.config.mixed_precision, device)
-        plan = evaluation_plan(dataset.lengths, self.config.validation.batch_size or self.config.batch_size)
+        batch_size = self.config.validation.batch_size or self.config.batch_size
+        plan = evaluation_plan(dataset.lengths, batch_size, getattr(dataset, "evaluation_budget", None))
         reader = Reader(dataset, ("evaluation", split), seed, skip_bad=self.skip_bad)
         addresses = evaluation_addresses(plan, self.ranks.rank, self.ranks.world_size)
         microbatches = load(reader, addresses, self.config.performance, pin_memory=device.type == "cuda")

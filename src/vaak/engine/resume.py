@@ -29,7 +29,7 @@ def resume(trainer: Trainer, source: str) -> bool:
     folder = trainer.writer.folder
     path = trainer.ranks.main_first(lambda: _find(folder, source, trainer.ranks.is_main))
     if path is None:
-        trainer.ranks.main_first(lambda: _begin_anew(trainer.directory, trainer.ranks.is_main))
+        trainer.ranks.main_first(lambda: _begin_anew(trainer))
         return False
     snapshot = checkpoint.load_checkpoint(path)
     restore(trainer, snapshot, path)
@@ -50,13 +50,14 @@ def _find(folder: Path, source: str, is_main: bool) -> Path | None:
 
 
 def _cut(trainer: Trainer, folder: Path, snapshot: checkpoint.Snapshot, own: bool) -> None:
-    """Take away what the run wrote beyond this checkpoint: log lines, later checkpoints, wrong pointers.
+    """Take away what the run wrote beyond this checkpoint: log lines, pictures, later checkpoints, wrong pointers.
 
     All that lies there is beyond a checkpoint of another run.
     """
     metrics = trainer.directory / "metrics.jsonl"
     if metrics.exists():
         os.truncate(metrics, min(size_of(metrics), snapshot.state["metrics_bytes"]) if own else 0)
+    trainer.pictures.cut(snapshot.step - trainer.position.duties_pending if own else -1)
     for later in checkpoint.list_checkpoints(folder):
         if not own or later.name > checkpoint.step_folder(snapshot.step):
             log.warning("%s lies beyond the checkpoint this run goes on from: it is set aside", later)
@@ -68,10 +69,11 @@ def _cut(trainer: Trainer, folder: Path, snapshot: checkpoint.Snapshot, own: boo
         checkpoint.point(folder, "best", checkpoint.step_folder(trainer.best.step))
 
 
-def _begin_anew(directory: Path, is_main: bool) -> None:
+def _begin_anew(trainer: Trainer) -> None:
     """A run that never saved begins again: its log must not show steps twice."""
-    if is_main:
-        (directory / "metrics.jsonl").unlink(missing_ok=True)
+    if trainer.ranks.is_main:
+        (trainer.directory / "metrics.jsonl").unlink(missing_ok=True)
+        trainer.pictures.cut(-1)
 
 
 def _say_promise(before: dict[str, Any], now: dict[str, Any], path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from vaak.engine.journal import SkippedExamples
 from vaak.engine.losses import auxiliary_losses
 from vaak.engine.optimizers import build_optimizers
 from vaak.engine.phases import Phases
+from vaak.engine.pictures import Pictures
 from vaak.engine.plateau import Plateau
 from vaak.engine.position import Position
 from vaak.engine.precision import LossScale, Precision
@@ -55,8 +56,8 @@ class Trainer:
     """Trains a task into a run directory.
 
     What a callback may use: ``position``, ``metrics`` (the last evaluation's), ``config``, ``directory``, ``model``,
-    ``ranks``, ``total_steps``, ``clip_norm``, ``clip_value``, ``phases``, and the four requests. Gradients are clipped,
-    rates set and weights changed in step.py only.
+    ``pictures``, ``ranks``, ``total_steps``, ``clip_norm``, ``clip_value``, ``phases``, and the four requests.
+    Gradients are clipped, rates set and weights changed in step.py only.
     """
 
     def __init__(
@@ -80,7 +81,8 @@ class Trainer:
         self.freezing = Freezing(self.model, config.freeze) if config.freeze else None
         self.trained_parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         self._set_up_data(skip_bad_examples)
-        self.evaluator = Evaluator(task, config, self.ranks, skip_bad_examples)
+        self.pictures = Pictures(directory / "pictures")
+        self.evaluator = Evaluator(task, config, self.ranks, skip_bad_examples, self._show)
         self._set_up_optimization()
         self.position, self.best, self.metrics = Position(), Best(config.checkpoint), dict[str, float]()
         self.wishes = Wishes()
@@ -198,6 +200,9 @@ class Trainer:
             if self.plateau:
                 self.plateau.observe(metrics)
         self.tell("on_evaluate_end", metrics)
+
+    def _show(self, draw: Callable[[], dict[str, bytes]]) -> None:
+        self.pictures.show(self.position.step, draw)
 
     def evaluated_weights(self) -> contextlib.AbstractContextManager[None]:
         """While this holds, the model has the weights that are evaluated: their averages where training.ema says so."""

@@ -157,6 +157,10 @@ class EncoderDecoderConfig(Section):
         "Source and target have one embedding, where tokenizer and width are the same.", True
     )
 
+    copy_source: bool = option(
+        "Tokens may also be copied from the source (pointer-generator); needs one tokenizer of both sides.", False
+    )
+
     @property
     def draws_features(self) -> bool:
         """Whether some layer has random features, which training may redraw."""

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from vaak.nn.cache import StackCache
 from vaak.nn.config import EncoderDecoderConfig, StackConfig
+from vaak.nn.copying import Copying
 from vaak.nn.initialisation import initialise
 from vaak.nn.squared_norms import SquaredNorms
 from vaak.nn.stack import TransformerStack
@@ -113,6 +114,8 @@ class EncoderDecoderModel(nn.Module):
             decoder, causal=True, memory_width=encoder.d_model, max_length=max_target_length
         )
         self.head = None if config.tie_embeddings else nn.Linear(decoder.d_model, target_vocab_size, bias=False)
+        self.copying = Copying(decoder.d_model, encoder.d_model) if config.copy_source else None
+        assert self.copying is None or source_vocab_size == target_vocab_size
         initialise(self)
 
     def forward(
@@ -133,7 +136,7 @@ class EncoderDecoderModel(nn.Module):
         tallies = None if source_norms is None or target_norms is None else (target_norms, source_norms)
         embedded = self.target_dropout(embed(self.target_embedding, target, self.config.decoder))
         hidden = self.decoder(embedded, memory=memory, memory_mask=source_mask, norms=tallies)
-        return self.logits(hidden)
+        return self.logits(hidden, source, memory, source_mask)
 
     def encode(self, source: Tensor, source_mask: Tensor, *, norms: SquaredNorms | None = None) -> Tensor:
         """What the decoder looks at, ``(batch, source time, width)``."""
@@ -146,9 +149,13 @@ class EncoderDecoderModel(nn.Module):
         embedded = self.target_dropout(embed(self.target_embedding, target, self.config.decoder))
         return self.decoder(embedded, cache=cache, memory=memory, memory_mask=source_mask)
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Scores of every token of the target, ``(..., vocab)``, from hidden vectors ``(..., width)``."""
-        return F.linear(hidden, self.target_embedding.weight if self.head is None else self.head.weight)
+    def logits(self, hidden: Tensor, source: Tensor, memory: Tensor, source_mask: Tensor) -> Tensor:
+        """Scores of every token of the target, ``(batch, target time, vocab)``, from ``(batch, target time, width)``.
+
+        Where tokens may be copied, they come from ``source (batch, source time)`` by way of its ``memory``.
+        """
+        scores = F.linear(hidden, self.target_embedding.weight if self.head is None else self.head.weight)
+        return scores if self.copying is None else self.copying(scores, hidden, memory, source, source_mask)
 
     def new_cache(self) -> StackCache:
         """An empty cache, for decoding token by token."""

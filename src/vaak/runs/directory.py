@@ -1,6 +1,7 @@
 """The run directory: where a run keeps everything, and its one writer.
 
 RUN/config.yml  environment.json  train.log  metrics.jsonl  status.json  checkpoints/  tensorboard/  prepared/
+    pictures/  what evaluations have to show, if they have anything        tuned.yml  left by vaak tune
 """
 
 from __future__ import annotations

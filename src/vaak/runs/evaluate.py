@@ -22,15 +22,17 @@ def evaluate_run(
     splits: Sequence[str],
     device: str = "auto",
     weights: str = "auto",
+    trust_code: bool = False,
 ) -> dict[str, Any]:
     """``metrics`` of the splits, in fp32 unless overridden, their ``protocol``, and the ``checkpoint`` evaluated.
 
-    ``files`` and ``overrides`` may name other data: they are prepared with the run's own tokenizer, in a
+    ``files`` and ``overrides`` may name other data: they are prepared with what the run learned from its own, in a
     temporary folder.
     """
     with tempfile.TemporaryDirectory(prefix="vaak-eval-") as scratch:
         overrides = ["training.mixed_precision=no", *overrides]
-        opened = open_run(path, files, overrides, device, weights=weights, scratch=Path(scratch), splits=tuple(splits))
+        how: dict[str, Any] = {"weights": weights, "scratch": Path(scratch), "splits": tuple(splits)}
+        opened = open_run(path, files, overrides, device, **how, trust_code=trust_code)
         training = opened.experiment.training
         ranks = Ranks(pick_device(device))
         make_deterministic(training, ranks.device)
@@ -41,6 +43,6 @@ def evaluate_run(
         if not metrics:
             raise UserError("there is nothing to evaluate: give --split")
         precision = {"no": "fp32"}.get(training.mixed_precision, training.mixed_precision)
-        how = {"precision": precision, "weights": opened.weights}
-        protocol = {split: {**opened.task.meters(split).protocol, **how} for split in splits}
+        conditions = {"precision": precision, "weights": opened.weights}
+        protocol = {split: {**opened.task.meters(split).protocol, **conditions} for split in splits}
     return {"checkpoint": str(opened.checkpoint), "metrics": metrics, "protocol": protocol}

@@ -15,6 +15,10 @@ from vaak.config.load import load
 from vaak.core.errors import CheckpointError, UserError
 from vaak.engine.checkpoint import load_checkpoint, load_weights, resolve_checkpoint
 from vaak.engine.launcher import pick_device
+from vaak.runs.tuned import layers_of
+from vaak.runs.user_code import demand_trust_to_use
+
+DATA_SECTIONS = ("data", "datasets", "global_config")
 
 
 @dataclass(frozen=True)
@@ -48,22 +52,28 @@ def open_run(
     weights: str = "auto",
     scratch: Path | None = None,
     splits: tuple[str, ...] = (),
+    trust_code: bool = False,
 ) -> OpenedRun:
     """Open a run, or one checkpoint of it; a run alone stands for its best checkpoint.
 
-    ``files`` and ``overrides`` go over its configuration, as for training. Where they name other data, its ``splits``
-    are prepared in ``scratch`` with what the run learned from its own (its tokenizer). No user code is executed.
+    RUN/tuned.yml, where ``vaak tune`` left one, goes over its configuration, and over both go ``files`` and
+    ``overrides``, as for training. Where these name other data, its ``splits`` are prepared in ``scratch`` with what
+    the run learned from its own (its tokenizer, its speakers). User code is executed only where the
+    model can't be used without, and with ``trust_code``.
     ``weights`` are ``own``, or their ``average`` (training.ema); ``auto`` takes those that the run itself evaluated.
 
-    Raises UserError where the average is asked for and the checkpoint has none.
+    Raises UserError where the average is asked for and the checkpoint has none, and where trust is needed.
     """
     directory = run_of(path)
-    own = load([directory / "config.yml"]).experiment
-    experiment = load([directory / "config.yml", *files], overrides).experiment
+    layers = layers_of(directory)
+    own = load(layers).experiment
+    experiment = load([*layers, *files], overrides).experiment
+    if not trust_code:
+        demand_trust_to_use(own, directory)
     checkpoint = resolve_checkpoint(path)
     task = task_class(experiment.task)(own, directory, directory)
-    if scratch is not None and experiment.data != own.data:
-        task.prepare_others(experiment.data, scratch, splits)
+    if scratch is not None and any(getattr(experiment, name) != getattr(own, name) for name in DATA_SECTIONS):
+        task.prepare_others(experiment, scratch, splits)
     model = task.model().to(pick_device(device))
     snapshot = load_checkpoint(checkpoint, weights_only=True)
     if weights == "auto":

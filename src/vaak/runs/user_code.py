@@ -1,7 +1,7 @@
 """A user's own classes in a run: the file is copied into the run with its hash, so that the run repeats itself.
 
-Evaluating, generating and exporting execute none of it. Only training does, and training a run that someone else made
-asks for trust first.
+Evaluating, generating and exporting execute none of it, but for a label type, which says what a model's scores mean.
+Training does; and what executes code of a run that someone else made asks for trust first.
 """
 
 from __future__ import annotations
@@ -35,6 +35,15 @@ def demand_trust(experiment: Experiment[Any, Any], configurations: Iterable[Path
         raise UserError(
             f"{runs[0]} is a run's and names code that training it executes: {', '.join(outside)}; "
             "read that code, and add --trust-code"
+        )
+
+
+def demand_trust_to_use(experiment: Experiment[Any, Any], directory: Path) -> None:
+    """Raises UserError where using a run's model would execute code from outside Vaak."""
+    label_type = experiment.training.eval_knobs.label_type.type
+    if ":" in label_type:
+        raise UserError(
+            f"{directory} names code that using its model executes: {label_type}; read that code, and add --trust-code"
         )
 
 

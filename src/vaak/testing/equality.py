@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,10 @@ from torch import Tensor
 
 
 def same(first: Any, second: Any) -> bool:
-    """Whether two values are equal to the last bit, NaN included: tensors, arrays, and what is built of them."""
+    """Whether two values are equal to the last bit, NaN included: tensors, arrays, and what is built of them.
+
+    Fields that a dataclass leaves out of comparisons (a time taken) may differ.
+    """
     if type(first) is not type(second):
         return False
     if isinstance(first, Tensor):
@@ -23,6 +27,9 @@ def same(first: Any, second: Any) -> bool:
         return first.keys() == second.keys() and all(same(value, second[key]) for key, value in first.items())
     if isinstance(first, list | tuple):
         return len(first) == len(second) and all(map(same, first, second))
+    if is_dataclass(first) and not isinstance(first, type):
+        compared = [part.name for part in fields(first) if part.compare]
+        return all(same(getattr(first, name), getattr(second, name)) for name in compared)
     if hasattr(first, "__dict__") and not callable(first):
         return same(vars(first), vars(second))
     return bool(first == second) or (first != first and second != second)

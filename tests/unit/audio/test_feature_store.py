@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toy_recordings import ToyRecordings, extract_in_small_shards
+from toy_recordings import OneBreaksWhileAnotherIsRead, ToyRecordings, extract_in_small_shards
 from vaak.audio import feature_store
 from vaak.audio.config import AudioConfig
 from vaak.audio.feature_store import WITHOUT_EFFECT, FeatureStore, extract, feature_fingerprint
@@ -215,7 +215,7 @@ def test_a_killed_worker_is_named_and_its_part_made_again(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("num_jobs", [1, 2])
-def test_a_full_disk_is_one_line_and_counts_nothing_half_written(tmp_path: Path, num_jobs: int) -> None:
+def test_a_full_disk_is_one_line_and_counts_nothing_half_written(num_jobs: int, tmp_path: Path) -> None:
     reference = extract(ToyRecordings(LENGTHS), AudioConfig(), tmp_path / "reference")
     folder = tmp_path / "full" / reference.fingerprint
     with file_size_limit(90_000), pytest.raises(UserError) as said:
@@ -245,6 +245,15 @@ def test_what_the_source_raises_leaves_nothing_half_written(tmp_path: Path, monk
         extract(source, AudioConfig(), tmp_path)
     (folder,) = tmp_path.iterdir()
     assert sorted(path.name for path in folder.iterdir()) == [".lock", "shard-00000.bin", "shard-00001.bin"]
+
+
+def test_what_other_processes_have_begun_is_finished_before_the_folder_is_left(tmp_path: Path) -> None:
+    source = OneBreaksWhileAnotherIsRead(LENGTHS, tmp_path)
+    with pytest.raises(DataError, match=r"zero\.wav"):
+        extract(source, AudioConfig(num_jobs=2), tmp_path / "features")
+    (folder,) = (tmp_path / "features").iterdir()
+    assert (folder / "shard-00001.bin").exists()
+    assert not list(folder.glob(".*.tmp"))
 
 
 def test_a_shard_that_is_not_whole_is_made_again(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A cut becomes labelled audio: its stretch, its channels, its segments; and what isn't as the manifest says is told."""
+"""A cut becomes labelled audio: its stretch, its channels, its segments; what isn't as the manifest says is told."""
 
 from __future__ import annotations
 
@@ -45,7 +45,13 @@ def test_segments_are_clipped_to_the_cut_and_merged_for_each_speaker(tmp_path: P
     write_audio(tmp_path / "a.wav", 5)
     cut = cut_of(
         tmp_path / "a.wav",
-        *(said(3, 9, "B", "last"), said(0.5, 1), said(1, 1, "A", "second"), said(6, 1, "C"), said(-1, 1.25, None, "first")),
+        *(
+            said(3, 9, "B", "last"),
+            said(0.5, 1),
+            said(1, 1, "A", "second"),
+            said(6, 1, "C"),
+            said(-1, 1.25, None, "first"),
+        ),
     )
     audio = read_cut(cut, AUDIO)
     assert audio.segments == (Segment(0, 0.25, "unknown"), Segment(0.5, 2, "A"), Segment(3, 5, "B"))
@@ -93,7 +99,9 @@ def test_a_file_that_is_not_what_its_manifest_says(tmp_path: Path):
     write_audio(path, 3)
     cut = cut_of(path)
     write_audio(path, 3, 8000)
-    with pytest.raises(DataError, match=r"a\.wav: the file has 8000 Hz, its manifest says 16000 Hz .*make the manifest"):
+    with pytest.raises(
+        DataError, match=r"a\.wav: the file has 8000 Hz, its manifest says 16000 Hz .*make the manifest"
+    ):
         read_cut(cut, AUDIO)
     write_audio(path, 2)
     with pytest.raises(DataError, match=r"a\.wav: the file lasts 2\.000 s, its manifest says 3\.000 s .*cut short"):
@@ -125,5 +133,5 @@ def test_numbers_that_are_none_and_cuts_without_audio(tmp_path: Path):
         read_cut(cut, AUDIO)
     silence = CutSet.from_cuts([cut]).pad(duration=0.5)[0].tracks[1].cut
     assert not read_cut(silence, AUDIO).samples.any()
-    with pytest.raises(DataError, match="no recording|Lhotse can't read it"):
+    with pytest.raises(DataError, match=r"cut .*: there is no recording in it"):
         read_cut(dataclasses.replace(cut, recording=None), AUDIO)

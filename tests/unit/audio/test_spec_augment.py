@@ -56,10 +56,12 @@ def test_bands_and_stretches(seed: int, num_frames: int, num_bins: int, config: 
         assert columns.sum() <= config.num_frequency_masks * config.frequency_mask
 
 
-def test_every_width_up_to_the_limit_is_drawn_evenly() -> None:
+@pytest.mark.parametrize("num_frames", [5, 60])
+def test_every_width_up_to_the_limit_is_drawn_evenly(num_frames: int) -> None:
     config = SpecAugmentConfig(num_frequency_masks=0, num_time_masks=1, time_mask=0.04)
     rng = np.random.default_rng(0)
-    widths = [longest_run((masked(features(), config, SHIFT, rng) != features()).all(axis=1)) for _ in range(2000)]
+    before = features(num_frames)
+    widths = [longest_run((masked(before, config, SHIFT, rng) != before).all(axis=1)) for _ in range(2000)]
     assert np.bincount(widths) == pytest.approx(np.full(5, 400), abs=80)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toy import StopAt, toy_trainer
+from toy import StopAt, ToyMeters, ToyTask, toy_trainer
 from vaak.callbacks.event_file import EventFile, masked_crc
 from vaak.callbacks.step_log import StepLogCallback
 from vaak.callbacks.tensorboard import TensorBoardCallback
@@ -210,3 +211,37 @@ def test_writing_imports_nothing_heavy():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_pictures_are_shown_once_after_a_resume(tmp_path: Path):
+    """Stopped at step 7 and resumed from step 3, whose picture is repeated behind the purge."""
+    toy_trainer(tmp_path, TensorBoardCallback(), StopAt(7), task=DrawingTask(), **OPTIONS).fit()
+    resumed = toy_trainer(tmp_path, TensorBoardCallback(), task=DrawingTask(), **OPTIONS)
+    assert resumed.resume(str(tmp_path / "checkpoints" / "step-00000003"))
+    resumed.fit()
+    images = images_in(tmp_path / "tensorboard", "evaluation/val_square")
+    assert [(image.step, image.width, image.height) for image in images] == [(3, 6, 4), (6, 6, 4), (8, 6, 4)]
+    assert all(image.encoded_image_string == png(6, 4) for image in images)
+
+
+def images_in(folder: Path, tag: str) -> list[Any]:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    accumulator = EventAccumulator(str(folder), size_guidance={"images": 0})
+    accumulator.Reload()
+    return accumulator.Images(tag)
+
+
+def png(width: int, height: int) -> bytes:
+    """The first bytes of a PNG, which say how large it is."""
+    return b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sII", 13, b"IHDR", width, height) + bytes([8, 6, 0, 0, 0])
+
+
+class DrawingMeters(ToyMeters):
+    def pictures(self) -> dict[str, bytes]:
+        return {"square": png(6, 4)}
+
+
+class DrawingTask(ToyTask):
+    def meters(self, split: str) -> ToyMeters:
+        return DrawingMeters()

@@ -99,10 +99,11 @@ def test_one_wrong_option(mistakes, text, expected):
         ("training: {epochs: 3}\n", "f.yml: task: is not given and can't be told from the sections; write task: with"),
         ("task: lm\ndistillation: {teacher: x}\n", "f.yml:2: distillation: distillation isn't built yet"),
         ("task: lm\ntasks: {a: {}}\n", "f.yml:2: tasks: training on several tasks isn't built yet"),
-        ("task: lm\ndatasets:\n  - name: ami\n", "f.yml:2: datasets: audio datasets aren't built yet"),
+        ("task: lm\ndatasets:\n  - name: ami\n", "f.yml:2: datasets: is of audio, and the task lm has none"),
         ("task: lm\ntraining: {curriculum: length}\ndata: {layout: stream}\n",
          "f.yml:2: training.curriculum.difficulty: windows of a stream are all equally long"),
-        ("task: lm\nglobal_config: {num_mel_bins: 80}\n", "f.yml:2: global_config: audio features aren't built yet"),
+        ("task: lm\nglobal_config: {num_mel_bins: 80}\n",
+         "f.yml:2: global_config: is of audio, and the task lm has none"),
     ],
 )  # fmt: skip
 def test_one_wrong_section(mistakes, text, expected):

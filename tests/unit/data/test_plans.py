@@ -169,6 +169,21 @@ def test_evaluation_goes_by_length_and_never_changes():
     assert [plan.microbatch(position) for position in range(len(plan))] == [[[1], [3], [2]], [[0]]]
 
 
+@given(st.lists(st.floats(0.1, 100), min_size=1, max_size=60), st.integers(1, 8), st.floats(1, 200))
+def test_evaluation_keeps_within_a_budget(lengths: list[float], batch_size: int, budget: float):
+    """No batch goes beyond it but one example alone, none has room for the first of the next, none is lost."""
+    found = np.array(lengths)
+    plan = evaluation_plan(found, batch_size, budget)
+    assert sorted(plan.indices.tolist()) == list(range(len(found)))
+    assert (np.diff(found[plan.indices]) >= 0).all()
+    rows, cells = np.diff(plan.microbatch_starts), plan.cells(found)
+    assert ((cells <= budget) | (rows == 1)).all()
+    assert (rows <= batch_size).all()
+    firsts = found[plan.indices[plan.microbatch_starts[1:-1]]]
+    assert (((rows[:-1] + 1) * firsts > budget) | (rows[:-1] == batch_size)).all()
+
+
+
 def test_sentences_of_log_normal_length_are_planned_without_waste():
     lengths = np.clip(np.random.default_rng(0).lognormal(3.5, 0.6, 50_000), 1, 512).astype(np.int64)
     bucketed = planner_of("bucketed", lengths, max_tokens=8192)

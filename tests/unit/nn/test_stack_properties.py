@@ -197,6 +197,7 @@ translators = st.fixed_dictionaries(
         "decoder": shapes(causal=True),
         "tie_embeddings": st.booleans(),
         "share_embeddings": st.booleans(),
+        "copy_source": st.booleans(),
     }
 )
 
@@ -233,8 +234,8 @@ def test_decoding_token_by_token_is_teacher_forcing(options: dict[str, Any], tar
     source, target = torch.randint(0, 20, (2, 5)), torch.randint(0, 20, (2, target_length))
     mask = torch.arange(5) < torch.tensor([[5], [3]])
     memory, cache = model.encode(source, mask), model.new_cache()
-    steps = [model.logits(model.decode(token, memory, mask, cache=cache)) for token in target.split(1, 1)]
-    assert_same(torch.cat(steps, 1), model(source, mask, target))
+    steps = [model.decode(token, memory, mask, cache=cache) for token in target.split(1, 1)]
+    assert_same(model.logits(torch.cat(steps, 1), source, memory, mask), model(source, mask, target))
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ import numpy as np
 def agreed(windows: Sequence[tuple[int, np.ndarray]], speech: Sequence[np.ndarray]) -> list[np.ndarray]:
     """The column ``(speaker,)`` of each window's speakers.
 
-    A window is its first frame and probabilities ``(frames, speakers)``; ``speech`` are the frames in which each
+    A window is its first frame and probabilities ``(frames, speakers)``; ``speech`` is how many frames each
     speaks. Each is matched with the one before, so that their probabilities differ least (squared). Those who say
     nothing in common are matched by how much they speak at all: the fewest people explain what is seen.
     """

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from vaak.audio.augmentation import augmented, longest_factor
+from vaak.audio.augmentation import augmented, longest_factor, voices_of
+from vaak.audio.bounded_cache import BoundedCache
 from vaak.audio.config import AudioConfig, AugmentationConfig, DatasetConfig
 from vaak.audio.cut_source import CutSource, WindowSource
+from vaak.audio.feature_store import feature_fingerprint
 from vaak.audio.features import Features, dithered
 from vaak.audio.labelled import AudioSource
 from vaak.audio.simulation import SimulatedConversations, at_speeds
 from vaak.audio.sources import Sources
 from vaak.audio.spec_augment import masked
+from vaak.audio.stored_source import LabelledFeatures, StoredSource
 from vaak.audio.utterances import CutUtterances
 from vaak.core.batch import Batch
 from vaak.core.errors import UserError
@@ -21,6 +25,7 @@ from vaak.core.files import fingerprint_of
 from vaak.tasks.diarization.config import DiarizationDataConfig
 from vaak.tasks.diarization.labels import DiarizationCollator, DiarizationExample
 from vaak.tasks.diarization.prepare import Prepared
+from vaak.tasks.diarization.stored_features import with_stored_features
 
 
 def audio_source(
@@ -33,10 +38,13 @@ def audio_source(
         if dataset.conversations is not None:
             utterances = CutUtterances(store, audio, find_speech=dataset.find_speech)
             sources.append(SimulatedConversations(utterances, dataset.conversations, split))
-        elif split == "train":
-            sources.append(WindowSource(store, audio, data.window, data.shift_windows))
-        else:
-            sources.append(CutSource(store, audio))
+            continue
+        cuts: CutSource | WindowSource
+        if split == "train":
+            cuts = WindowSource(store, audio, data.window, data.shift_windows, find_speech=dataset.find_speech)
+        else:  # their features are kept, so their audio isn't
+            cuts = CutSource(store, audio.model_copy(update={"cache_gigabytes": 0.0}), find_speech=dataset.find_speech)
+        sources.append(with_stored_features(cuts, split, data))
     return sources[0] if len(sources) == 1 else Sources(sources)
 
 
@@ -55,6 +63,8 @@ class DiarizationDataset:
     strata: np.ndarray | None = None
     row_capacity: int | None = None
     draws_globally = False
+    evaluation_budget = 3600.0
+    """Seconds of recordings whose features are in memory together."""
 
     def __init__(
         self,
@@ -63,22 +73,49 @@ class DiarizationDataset:
         collator: DiarizationCollator,
         augmentation: AugmentationConfig | None,
     ) -> None:
-        """Without ``augmentation`` features are those of the recordings as they are, and nothing is drawn."""
+        """Without ``augmentation`` features are those of the recordings as they are, and nothing is drawn.
+
+        They are then kept in memory, as far as ``cache_gigabytes`` reaches, for the next evaluation by this process.
+        """
         self.source, self.features, self.collator, self.augmentation = source, features, collator, augmentation
         self.lengths = source.durations * (1.0 if augmentation is None else longest_factor(augmentation))
-        options = [] if augmentation is None else [augmentation.model_dump(mode="json")]
-        self.fingerprint = fingerprint_of([source.fingerprint, features.config.model_dump(mode="json"), options])
+        drawn = [] if augmentation is None else [augmentation.model_dump(mode="json"), features.config.dither]
+        self.fingerprint = fingerprint_of([feature_fingerprint(source, features.config), drawn])
+        self._features = BoundedCache(features.config.cache_gigabytes * 2**30)
+        self._without_features: dict[int, DiarizationExample] = {}
 
     def example(self, index: int, rng: np.random.Generator) -> DiarizationExample:
+        """Example ``index``, from where it is kept, or its features are stored, or from its audio."""
+        if self.augmentation is not None:
+            return self._read(index, rng)
+        features = self._features.get(index, lambda: self._to_be_kept(index, rng))
+        return replace(self._without_features[index], features=features)
+
+    def _to_be_kept(self, index: int, rng: np.random.Generator) -> np.ndarray:
+        """The features of an example; all else, which is small, is kept here."""
+        example = self._read(index, rng)
+        self._without_features[index] = replace(example, features=example.features[:0].copy())
+        return example.features
+
+    def _read(self, index: int, rng: np.random.Generator) -> DiarizationExample:
+        source, within = self.source.find(index) if isinstance(self.source, Sources) else (self.source, index)
+        stored = source if isinstance(source, StoredSource) else None
+        found = stored.load_features(within, rng) if stored is not None else self._from_audio(index, rng)
+        frames = found.features
+        if self.augmentation is not None and self.augmentation.spec_augment is not None:
+            frames = masked(frames, self.augmentation.spec_augment, self.features.frame_shift, rng)
+        if not len(frames):  # shorter than half a frame
+            frames = np.zeros((1, self.features.dims), dtype=np.float32)
+        return DiarizationExample(found.name, frames, found.segments, found.duration, found.uem)
+
+    def _from_audio(self, index: int, rng: np.random.Generator) -> LabelledFeatures:
         audio, options = self.source.load(index, rng), self.augmentation
-        if options is None:
-            found = self.features(audio.samples)
-        else:
-            audio = augmented(audio, options, rng)
-            found = self.features(dithered(audio.samples, self.features.config.dither, rng))
-            if options.spec_augment is not None:
-                found = masked(found, options.spec_augment, self.features.frame_shift, rng)
-        return DiarizationExample(audio.name, found, audio.segments, audio.duration, audio.uem)
+        samples = audio.samples
+        if options is not None:
+            if options.changes_audio:
+                audio = augmented(audio, options, rng, voices_of(self.source))
+            samples = dithered(audio.samples, self.features.config.dither, rng)
+        return LabelledFeatures(audio.name, self.features(samples), audio.duration, audio.segments, audio.uem)
 
     def collate(self, rows: list[list[DiarizationExample]]) -> Batch:
         return self.collator([row[0] for row in rows])

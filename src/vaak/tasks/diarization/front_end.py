@@ -36,7 +36,8 @@ def padded_to(x: Tensor, multiple: int) -> Tensor:
 class StackedFrames(nn.Module):
     """Every frame beside its neighbours, every so many of them, projected.
 
-    Source: Fujita et al. 2019, section 4.2: 7 frames on each side, every tenth.
+    Source: Fujita et al. 2019, section 4.2: 7 frames on each side, every tenth. Differs: it is the middle one of ten,
+    for labels are those of the middle.
     """
 
     def __init__(self, num_bins: int, width: int, context: int, subsampling: int) -> None:
@@ -46,10 +47,11 @@ class StackedFrames(nn.Module):
         self.norm = nn.LayerNorm(width)
 
     def forward(self, features: Tensor, mask: Tensor) -> Tensor:
-        x = F.pad(padded_to(centred(features, mask), self.subsampling), (0, 0, self.context, self.context))
+        middle = self.subsampling // 2
+        around = (self.context - middle, self.context + middle)
+        x = F.pad(padded_to(centred(features, mask), self.subsampling), (0, 0, *around))
         stacked = x.unfold(1, 2 * self.context + 1, self.subsampling)  # (row, frames, bins, around)
-        middle = stacked[:, : -(-features.shape[1] // self.subsampling)]
-        return self.norm(self.projection(middle.flatten(2)))
+        return self.norm(self.projection(stacked.flatten(2)))
 
 
 class Convolutions(nn.Module):

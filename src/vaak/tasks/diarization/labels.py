@@ -6,7 +6,7 @@
     powerset     which set of at most two speakers speaks     (frames, speakers)   cross-entropy of sets, best order
 
 A user's own label type is a subclass of ``DiarizationCollator`` with a ``labels`` of its own, named by
-``./file.py:Name``.
+``./file.py:Name``; keys beside it are arguments of its constructor.
 
 A frame has the labels of its centre. Sources: Fujita et al. 2019, "End-to-End Neural Speaker Diarization with
 Permutation-Free Objectives" (multilabel); Plaquet and Bredin 2023, "Powerset Multi-Class Cross Entropy Loss for Neural
@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -25,7 +26,11 @@ from torch import Tensor
 
 from vaak.audio.labelled import Segment
 from vaak.audio.segments import merged
+from vaak.config.catalog import LABEL_TYPES
+from vaak.config.components import resolve_class
+from vaak.config.section import Component
 from vaak.core.batch import Batch
+from vaak.core.errors import UserError
 
 IGNORED = -100
 SPOKEN_AT_ONCE = 2
@@ -75,7 +80,7 @@ def activity(segments: Sequence[Segment], speakers: Sequence[str], num_frames: i
     return speaking
 
 
-def loudest_speakers(segments: Sequence[Segment], number: int) -> list[str]:
+def longest_speakers(segments: Sequence[Segment], number: int) -> list[str]:
     """Those who speak longest, at most ``number``, in the order in which they begin."""
     spoken: dict[str, float] = {}
     for start, end, speaker in sorted(segments):
@@ -97,6 +102,7 @@ class DiarizationCollator:
 
     def __init__(self, options: LabelOptions) -> None:
         self.options = options
+        self._numbers = {name: number for number, name in enumerate(options.training_speakers)}
 
     @property
     def num_outputs(self) -> int:
@@ -131,40 +137,24 @@ class DiarizationCollator:
     def __call__(self, cuts: Sequence[DiarizationExample]) -> Batch:
         """Examples padded on the right to the longest; ``mask`` is True where an output frame is real."""
         examples, options = list(cuts), self.options
-        times = [len(example.features) for example in examples]
-        frames = [-(-time // options.subsampling) for time in times]
-        features = np.zeros(
-            (len(examples), max(frames) * options.subsampling, examples[0].features.shape[1]), np.float32
-        )
-        labels = [self.labels(example, number) for example, number in zip(examples, frames, strict=True)]
+        times = np.array([len(example.features) for example in examples])
+        frames = -(-times // options.subsampling)
+        length = int(frames.max())
+        labels = [self.labels(example, number) for example, number in zip(examples, frames.tolist(), strict=True)]
         is_class = labels[0].ndim == 1
-        padded = np.full(
-            (len(examples), max(frames), *labels[0].shape[1:]),
-            IGNORED if is_class else 0.0,
-            np.int64 if is_class else np.float32,
-        )
-        speaking = np.zeros((*padded.shape[:2], options.max_speakers), dtype=bool)
-        numbers = np.full((len(examples), options.max_speakers), -1, dtype=np.int64)
-        known = {name: number for number, name in enumerate(options.training_speakers)}
-        for row, example in enumerate(examples):
-            features[row, : times[row]] = example.features
-            padded[row, : frames[row]] = labels[row]
-            names = loudest_speakers(example.segments, options.max_speakers)
-            speaking[row, : frames[row], : len(names)] = activity(
-                example.segments, names, frames[row], options.frame_seconds
-            )
-            numbers[row, : len(names)] = [known.get(name, -1) for name in names]
+        numbers = np.array([self._speaker_numbers(example) for example in examples], dtype=np.int64)
+        speaking = [self.speaking(example, number) for example, number in zip(examples, frames.tolist(), strict=True)]
         tensors = {
-            "features": features,
-            "feature_mask": np.arange(features.shape[1]) < np.array(times)[:, None],
-            "mask": np.arange(padded.shape[1]) < np.array(frames)[:, None],
-            "labels": padded,
-            "activity": speaking,
+            "features": padded([example.features for example in examples], length * options.subsampling, np.float32),
+            "feature_mask": np.arange(length * options.subsampling) < times[:, None],
+            "mask": np.arange(length) < frames[:, None],
+            "labels": padded(labels, length, np.int64, IGNORED) if is_class else padded(labels, length, np.float32),
+            "activity": padded(speaking, length, np.bool_),
             "speaker_numbers": numbers,
         }
         counts = {
-            "frame": np.array(frames),
-            "position": np.array([-(-time // options.encoder_subsampling) for time in times]),
+            "frame": np.array([(row != IGNORED).sum() for row in labels]) if is_class else frames,
+            "position": -(-times // options.encoder_subsampling),
             "speaker": (numbers >= 0).sum(1),
             "example": np.ones(len(examples), dtype=np.int64),
         }
@@ -173,6 +163,43 @@ class DiarizationCollator:
             {unit: torch.from_numpy(count) for unit, count in counts.items()},
             extra={"examples": examples},
         )
+
+    def speaking(self, example: DiarizationExample, num_frames: int) -> np.ndarray:
+        """Who of those who speak longest speaks, ``(frames, max_speakers)`` bool."""
+        names = longest_speakers(example.segments, self.options.max_speakers)
+        speaking = activity(example.segments, names, num_frames, self.options.frame_seconds)
+        return np.pad(speaking, ((0, 0), (0, self.options.max_speakers - len(names))))
+
+    def _speaker_numbers(self, example: DiarizationExample) -> list[int]:
+        """Which of training's speakers they are, ``(max_speakers,)``; -1 where none."""
+        names = longest_speakers(example.segments, self.options.max_speakers)
+        found = [self._numbers.get(name, -1) for name in names]
+        return [*found, *[-1] * (self.options.max_speakers - len(names))]
+
+
+def padded(rows: Sequence[np.ndarray], length: int, dtype: type, fill: float = 0) -> np.ndarray:
+    """Rows ``(frames, ...)`` as one array ``(row, length, ...)``."""
+    whole = np.full((len(rows), length, *rows[0].shape[1:]), fill, dtype)
+    for place, row in zip(whole, rows, strict=True):
+        place[: len(row)] = row
+    return whole
+
+
+def make_collator(label_type: Component, options: LabelOptions, folder: Path) -> DiarizationCollator:
+    """The collator of ``training.eval_knobs.label_type``; ``folder`` is where a user's ``./file.py`` is looked for.
+
+    Raises UserError for what is none.
+    """
+    found = resolve_class(label_type.type, LABEL_TYPES, folder)
+    if not (isinstance(found, type) and issubclass(found, DiarizationCollator)):
+        raise UserError(
+            f"training.eval_knobs.label_type: {label_type.type} is no subclass of "
+            "vaak.tasks.diarization.labels:DiarizationCollator, which a label type must be"
+        )
+    try:
+        return found(options, **label_type.options)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"training.eval_knobs.label_type: {label_type.type} can't be made: {error}") from error
 
 
 class BinaryCollator(DiarizationCollator):
@@ -206,11 +233,11 @@ class SpeakerIdCollator(DiarizationCollator):
         return 1 + len(self.options.training_speakers)
 
     def labels(self, example: DiarizationExample, num_frames: int) -> np.ndarray:
-        known = {name: number for number, name in enumerate(self.options.training_speakers, 1)}
         classes = np.zeros(num_frames, dtype=np.int64)
         for segment in sorted(example.segments, reverse=True):  # the first one is written last, over the others
             frames = activity([segment], [segment.speaker], num_frames, self.options.frame_seconds)[:, 0]
-            classes[frames] = known.get(segment.speaker, IGNORED)
+            number = self._numbers.get(segment.speaker)
+            classes[frames] = IGNORED if number is None else 1 + number
         return classes
 
     @property
@@ -231,10 +258,7 @@ class MultilabelCollator(DiarizationCollator):
         return self.options.max_speakers
 
     def labels(self, example: DiarizationExample, num_frames: int) -> np.ndarray:
-        names = loudest_speakers(example.segments, self.options.max_speakers)
-        labels = np.zeros((num_frames, self.options.max_speakers), dtype=np.float32)
-        labels[:, : len(names)] = activity(example.segments, names, num_frames, self.options.frame_seconds)
-        return labels
+        return self.speaking(example, num_frames).astype(np.float32)
 
 
 class PowersetCollator(MultilabelCollator):
@@ -259,7 +283,8 @@ class PowersetCollator(MultilabelCollator):
         )
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        return logits.float().softmax(-1) @ self.members().to(logits.device)
+        sets = logits.float().softmax(-1)
+        return (sets[..., None] * self.members().to(logits.device)).sum(-2)  # autocast would take a product to 16 bits
 
     def speaker_scores(self, logits: Tensor) -> Tensor:
         return self.probabilities(logits).logit(eps=1e-6)
@@ -267,6 +292,6 @@ class PowersetCollator(MultilabelCollator):
     def targets(self, labels: Tensor) -> Tensor:
         """The class of each frame; where more speak at once than a set may have, of the first ones."""
         first = labels * (labels.cumsum(-1) <= SPOKEN_AT_ONCE)
-        members = self.members().to(labels.device)
+        members = self.members().to(labels)
         agreement = first @ members.T + (1 - first) @ (1 - members).T
         return agreement.argmax(-1)

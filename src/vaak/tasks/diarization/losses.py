@@ -4,6 +4,8 @@ the label type's cross-entropy     a frame's labels, in the order of speakers th
 clustering                         frames of the same speakers are close, others apart
 speaker                            a speaker's embedding is its own, in every window
 attractor                          there are as many attractors as speakers
+
+Sums over frames are taken in 32 bits, under autocast too.
 """
 
 from __future__ import annotations
@@ -21,9 +23,9 @@ SCALE = 20.0
 """Of the cosines that the speaker loss is a softmax of."""
 
 
-def binary_cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
-    """Of each output and frame, ``(..., outputs)``."""
-    return F.binary_cross_entropy_with_logits(logits.float(), labels.float(), reduction="none")
+def exact(x: Tensor) -> Tensor:
+    """The numbers in 32 bits at least."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def best_orders(logits: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
@@ -33,11 +35,12 @@ def best_orders(logits: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
     costs of an output with a speaker add up over frames, so the best order is an assignment. Source: Kuhn 1955, "The
     Hungarian Method for the Assignment Problem".
     """
-    with torch.no_grad():
-        scores, real = logits.float(), mask[..., None].float()
+    with torch.no_grad(), torch.autocast(logits.device.type, enabled=False):
+        scores = exact(logits) * mask[..., None]
         # the cross-entropy of score x with label y is softplus(x) - x y: only the product depends on the pair
-        agreement = torch.einsum("rto,rts->ros", scores * real, labels.float())
-        orders = [linear_sum_assignment(pairs, maximize=True)[1] for pairs in agreement.cpu().double().numpy()]
+        agreement = torch.einsum("rto,rts->ros", scores, labels.to(scores.dtype))
+    pairs = agreement.nan_to_num().cpu().double().numpy()  # of NaN any order will do: the loss is NaN, and says so
+    orders = [linear_sum_assignment(of_row, maximize=True)[1] for of_row in pairs]
     return torch.from_numpy(np.stack(orders)).to(logits.device)
 
 
@@ -53,11 +56,14 @@ def clustering_loss(vectors: Tensor, labels: Tensor, mask: Tensor) -> Term:
     it is |V Vᵀ - L Lᵀ|² / frames, computed without forming the matrices. Source: Hershey et al. 2016, "Deep
     Clustering", equation 3.
     """
-    real = mask[..., None].float()
-    v, classes = vectors.float() * real, labels.float() * real
-    squares = (v.transpose(1, 2) @ v).square().sum((1, 2)) + (classes.transpose(1, 2) @ classes).square().sum((1, 2))
-    crossed = (v.transpose(1, 2) @ classes).square().sum((1, 2))
-    return Term(((squares - 2 * crossed) / mask.sum(1).clamp(min=1)).sum(), per="frame")
+    v = exact(vectors) * mask[..., None]
+    classes = labels.to(v.dtype) * mask[..., None]
+    with torch.autocast(v.device.type, enabled=False):
+        own, theirs, crossed = (
+            (first.transpose(1, 2) @ second).square().sum((1, 2))
+            for first, second in ((v, v), (classes, classes), (v, classes))
+        )
+    return Term(((own + theirs - 2 * crossed) / mask.sum(1).clamp(min=1)).sum(), per="frame")
 
 
 def one_hot_sets(labels: Tensor) -> Tensor:
@@ -69,7 +75,9 @@ def one_hot_sets(labels: Tensor) -> Tensor:
 
 def speaker_embeddings(frames: Tensor, weights: Tensor) -> Tensor:
     """Means of frames ``(row, frames, dim)`` by ``weights (row, frames, speakers)``, of unit length."""
-    summed = torch.einsum("rtd,rts->rsd", frames.float(), weights.float())
+    frames = exact(frames)
+    with torch.autocast(frames.device.type, enabled=False):
+        summed = torch.einsum("rtd,rts->rsd", frames, weights.to(frames.dtype))
     return F.normalize(summed, dim=-1)
 
 
@@ -80,7 +88,8 @@ def speaker_loss(embeddings: Tensor, numbers: Tensor, table: Tensor) -> Term:
     Source: Kinoshita et al. 2021, equation 5. Differs: cosines, not distances.
     """
     known = numbers >= 0
-    scores = SCALE * embeddings[known] @ F.normalize(table.float(), dim=-1).T
+    with torch.autocast(table.device.type, enabled=False):
+        scores = SCALE * exact(embeddings)[known] @ F.normalize(exact(table), dim=-1).T
     return Term(F.cross_entropy(scores, numbers[known], reduction="sum"), per="speaker")
 
 
@@ -91,5 +100,7 @@ def attractor_loss(existence: Tensor, num_speakers: Tensor) -> Term:
     """
     places = torch.arange(existence.shape[1], device=existence.device)
     asked = places <= num_speakers[:, None]
-    costs = binary_cross_entropies(existence, (places < num_speakers[:, None]).float())
+    existence = exact(existence)
+    there = (places < num_speakers[:, None]).to(existence.dtype)
+    costs = F.binary_cross_entropy_with_logits(existence, there, reduction="none")
     return Term(((costs * asked).sum(1) / asked.sum(1)).sum(), per="example")

@@ -15,7 +15,7 @@ Sources: NIST 2009, "The 2009 (RT-09) Rich Transcription Meeting Recognition Eva
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
@@ -24,11 +24,14 @@ from vaak.audio.labelled import Segment
 from vaak.audio.segments import cropped, shifted
 from vaak.core.batch import Batch, Term
 from vaak.tasks.diarization.config import DiarizationDataConfig
-from vaak.tasks.diarization.labels import IGNORED, DiarizationExample
+from vaak.tasks.diarization.labels import DiarizationExample
 from vaak.tasks.diarization.model import DiarizationModel, Outputs
 from vaak.tasks.diarization.predict import Diarizer
 from vaak.tasks.diarization.scoring import diarization_error, jaccard_error
 from vaak.tasks.diarization.stitching import WindowOutput
+from vaak.tasks.diarization.timeline_picture import timelines_png
+
+SHOWN_RECORDINGS = 4
 
 
 class Scored(NamedTuple):
@@ -65,7 +68,7 @@ class DiarizationMeters:
         self.data, self.diarizer, self.score = data, diarizer, score
         self.protocol = scoring_protocol(data, split)
         self.totals = dict.fromkeys((*SUMS, "recordings"), 0.0)
-        self.shown: list[Shown] = []
+        self.shown: dict[int, Shown] = {}
 
     def update(self, model: nn.Module, batch: Batch) -> None:
         diarizer = self.diarizer(model)
@@ -85,10 +88,10 @@ class DiarizationMeters:
             for (row, first, _), output in zip(group, frames, strict=True):
                 step = diarizer.model.config.output_subsampling
                 outputs[row].append(output._replace(first=first // step))
-        for example, of_recording in zip(examples, outputs, strict=True):
-            self._recording(diarizer, example, of_recording, found)
+        shown = [self._recording(diarizer, *pair, found) for pair in zip(examples, outputs, strict=True)]
         for name, value in found.items():
             self.totals[name] += value
+        self._show(zip([row[0] for row in batch.indices] or range(len(shown)), shown, strict=True))
 
     def _frames(self, model: DiarizationModel, batch: Batch, found: dict[str, float]) -> Iterator[WindowOutput]:
         """Add what frames give; what the model says of each window."""
@@ -98,13 +101,13 @@ class DiarizationMeters:
         found["loss"] += float(terms[main].total)
         found["right"] += float((right & batch["mask"]).sum())
         found["frame"] += float(batch.counts["frame"].sum())
-        for row, frames in enumerate(batch.counts["frame"].tolist()):
+        for row, frames in enumerate(batch["mask"].sum(1).tolist()):
             vectors = None if inferred.embeddings is None else inferred.embeddings[row].float().cpu().numpy()
             yield WindowOutput(0, inferred.probabilities[row, :frames].float().cpu().numpy(), vectors)
 
     def _recording(
         self, diarizer: Diarizer, example: DiarizationExample, outputs: Sequence[WindowOutput], found: dict[str, float]
-    ) -> None:
+    ) -> Shown:
         """Add what a recording gives."""
         hypothesis = diarizer.segments(diarizer.joined(list(outputs), len(example.features)))
         reference, scoring = list(diarizer.collator.reference(example)), self.data.scoring
@@ -120,7 +123,15 @@ class DiarizationMeters:
         found["speakers"] += speakers
         found["miscounted"] += abs(counts[0] - counts[1])
         found["recordings"] += 1
-        self.shown.append(Shown(example.name, hypothesis, reference, example.duration))
+        return Shown(example.name, hypothesis, reference, example.duration)
+
+    def _show(self, recordings: Iterable[tuple[int, Shown]]) -> None:
+        """Keep those that are among the first of the split, in whatever order they come."""
+        self.shown = dict(sorted({**self.shown, **dict(recordings)}.items())[:SHOWN_RECORDINGS])
+
+    def pictures(self) -> dict[str, bytes]:
+        """The timelines of the first recordings."""
+        return {"timelines": timelines_png(list(self.shown.values()))} if self.shown else {}
 
     def sums(self) -> dict[str, float]:
         return self.totals
@@ -151,7 +162,7 @@ def window_of(example: DiarizationExample, first: int, last: int, frame_shift: f
 def right_frames(logits: Tensor, probabilities: Tensor, labels: Tensor, threshold: float) -> Tensor:
     """``(row, frames)``: True where all labels of the frame are as the model says."""
     if labels.ndim == 2:
-        return (logits.argmax(-1) == labels) | (labels == IGNORED)
+        return logits.argmax(-1) == labels
     return ((probabilities >= threshold) == (labels > 0.5)).all(-1)
 
 

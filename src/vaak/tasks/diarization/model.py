@@ -23,7 +23,7 @@ from vaak.tasks.diarization.attractors import Attractors
 from vaak.tasks.diarization.config import DiarizationModelConfig
 from vaak.tasks.diarization.front_end import make_front_end
 from vaak.tasks.diarization.labels import DiarizationCollator
-from vaak.tasks.diarization.losses import speaker_embeddings
+from vaak.tasks.diarization.losses import exact, speaker_embeddings
 
 CLUSTER_WIDTH = 32
 """Of the vectors of deep clustering."""
@@ -48,7 +48,7 @@ class Inferred:
     probabilities: Tensor
     """``(row, frames, speakers)``."""
     embeddings: Tensor | None
-    """``(row, speakers, dim)``, of unit length; None of a model that knows speakers by name, or has none."""
+    """``(row, speakers, dim)``, of unit length, 0 of one who is never alone; None where speakers have names."""
 
 
 class DiarizationModel(nn.Module):
@@ -78,7 +78,7 @@ class DiarizationModel(nn.Module):
 
         ``norms`` tally what enters feature maps.
         """
-        x = self.front_end(features, feature_mask)
+        x = self.front_end(features.to(self.clusters.weight.dtype), feature_mask)
         encoded = self.encoder(
             self.dropout(x), mask=frame_mask(feature_mask, self.config.subsampling), norms=norms and (norms, norms)
         )
@@ -91,7 +91,7 @@ class DiarizationModel(nn.Module):
 
     def cluster_vectors(self, outputs: Outputs) -> Tensor:
         """``(row, frames, dim)`` of unit length, that deep clustering draws together or apart."""
-        return F.normalize(self.clusters(outputs.hidden).float(), dim=-1)
+        return F.normalize(exact(self.clusters(outputs.hidden)), dim=-1)
 
     def embeddings(self, outputs: Outputs, weights: Tensor) -> Tensor | None:
         """Of each speaker of each row, by the weights of its frames ``(row, frames, speakers)``; of unit length."""

@@ -6,9 +6,10 @@ audio ──windows──▶ features ──model──▶ probabilities and emb
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -18,14 +19,13 @@ from vaak.audio.config import AudioConfig
 from vaak.audio.features import Features
 from vaak.audio.labelled import Segment
 from vaak.audio.reading import AudioFile
+from vaak.audio.segments import cropped
 from vaak.tasks.diarization.config import InferenceConfig
 from vaak.tasks.diarization.labels import DiarizationCollator
 from vaak.tasks.diarization.model import DiarizationModel
 from vaak.tasks.diarization.postprocessing import segments_of
 from vaak.tasks.diarization.stitching import WindowOutput, blended, stitched
 
-MARGIN = 8
-"""Frames of audio read on each side of a window, so that the features at its edges are those of the whole recording."""
 WINDOWS_AT_ONCE = 8
 
 
@@ -36,7 +36,7 @@ class Diarized:
     name: str
     segments: list[Segment]
     duration: float
-    seconds_taken: float
+    seconds_taken: float = field(compare=False)
 
     @property
     def real_time_factor(self) -> float:
@@ -62,7 +62,7 @@ class Diarizer:
         return self.frame_shift * self.model.config.output_subsampling
 
     def windows(self, num_frames: int) -> list[tuple[int, int]]:
-        """First and last + 1 frame of features of each window of a recording; all equally long but a single one."""
+        """First and last + 1 frame of features of each window; they begin at frames of the encoder."""
         step = self.model.config.subsampling
         length = max(1, round(self.inference.window / self.frame_shift / step)) * step
         if num_frames <= length:
@@ -78,8 +78,11 @@ class Diarizer:
 
     def of_windows(self, read: Callable[[int, int], np.ndarray], num_frames: int) -> np.ndarray:
         """The same of features that are read window by window, ``read(first, last) -> (time, bins)``."""
-        places = self.windows(num_frames)
-        return self.joined(list(self._outputs((first, read(first, last)) for first, last in places)), num_frames)
+        return self.joined(self.outputs(read, num_frames), num_frames)
+
+    def outputs(self, read: Callable[[int, int], np.ndarray], num_frames: int) -> list[WindowOutput]:
+        """What the model says of each window of features that are read window by window."""
+        return list(self._outputs((first, read(first, last)) for first, last in self.windows(num_frames)))
 
     def joined(self, outputs: Sequence[WindowOutput], num_frames: int) -> np.ndarray:
         """The recording ``(frames, speakers)`` of its windows; ``num_frames`` is of features."""
@@ -101,16 +104,17 @@ class Diarizer:
         Raises DataError, naming the file, where it can't be read.
         """
         begun = time.perf_counter()
-        file, features = AudioFile(path, audio.sampling_rate, audio.channels), Features(audio)
-        shift = self.frame_shift
+        features, shift = Features(audio), self.frame_shift
+        margin = math.ceil(audio.frame_length / shift)  # so that features at a window's edges are the whole's
+        with AudioFile(path, audio.sampling_rate, audio.channels) as file:
 
-        def read(first: int, last: int) -> np.ndarray:
-            before = min(first, MARGIN)
-            samples = file.read((first - before) * shift, (last + MARGIN) * shift)
-            return features(samples)[before : before + last - first]
+            def read(first: int, last: int) -> np.ndarray:
+                before = min(first, margin)
+                samples = file.read((first - before) * shift, (last + margin) * shift)
+                return features(samples)[before : before + last - first]
 
-        num_frames = features.num_frames(round(file.duration * audio.sampling_rate))
-        segments = self.segments(self.of_windows(read, num_frames))
+            segments = self.segments(self.of_windows(read, features.num_frames(file.num_samples)))
+        segments = cropped(segments, 0.0, file.duration)  # the last frame may go beyond it
         return Diarized(path.stem, segments, file.duration, time.perf_counter() - begun)
 
     def _outputs(self, windows: Iterable[tuple[int, np.ndarray]]) -> Iterator[WindowOutput]:

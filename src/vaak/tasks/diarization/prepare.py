@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from vaak.audio.config import AudioConfig, DatasetConfig
-from vaak.audio.corpora import AudioCorpus
+from vaak.audio.corpora import AudioCorpus, AudioStatistics
 from vaak.audio.cut_store import CutStore, write_cuts
-from vaak.core.errors import DataError
+from vaak.core.errors import DataError, UserError
 from vaak.runs.prepared import PreparedFolder, Recipe, fingerprint_with_files, prepare_folder, prepare_for_run
 
 log = logging.getLogger("vaak")
@@ -25,6 +25,11 @@ log = logging.getLogger("vaak")
 SPLITS = ("train", "valid", "test")
 PLACES = ("corpus_dir", "output_dir")
 """Options that say where a corpus lies: a run may find it elsewhere after it has moved."""
+
+READING = frozenset(
+    {*PLACES, "storage_path", "storage_type", "num_jobs", "progress_bar", "cache_gigabytes", "channels", "dither"}
+)
+"""Options of audio of which a trained model may be used with other values."""
 
 Datasets = tuple[DatasetConfig, ...]
 
@@ -40,6 +45,10 @@ class Prepared(PreparedFolder):
             (int(path.name), CutStore.open(path)) for path in sorted(folder.iterdir(), key=lambda one: int(one.name))
         ]
 
+    def most_speakers(self, split: str) -> int:
+        """The greatest number of speakers in one recording."""
+        return int(self.about["statistics"][split].get("most_speakers", 0))
+
 
 def prepare_run(datasets: Datasets, audio: AudioConfig, directory: Path, cache: str | None) -> None:
     """Prepare a run's data, as ``vaak.runs.prepared.prepare_for_run`` says."""
@@ -53,6 +62,30 @@ def prepare(datasets: Datasets, audio: AudioConfig, folder: Path, splits: tuple[
     """
     prepare_folder(_recipe(datasets, audio, splits), folder)
     return Prepared(folder)
+
+
+def corpora_differ(datasets: Datasets, others: Datasets) -> bool:
+    """Whether others are to be read than were; conversations are simulated of the same."""
+    own, theirs = ([one.model_copy(update={"conversations": None}) for one in some] for some in (datasets, others))
+    return own != theirs
+
+
+def refuse_other_features(own: AudioConfig, other: AudioConfig) -> None:
+    """Raises UserError where features would be others than those that the model was trained on."""
+    for name, value in other:
+        if name not in READING and value != getattr(own, name):
+            raise UserError(f"global_config.{name} is {value}, and the run was trained with {getattr(own, name)}")
+
+
+def read_for(splits: tuple[str, ...], datasets: Datasets) -> Datasets:
+    """The datasets without the files of other splits, where they name those of ``splits``."""
+    others: dict[str, Any] = {split: () for split in SPLITS if split not in splits}
+    return tuple(
+        dataset.model_copy(update=others)
+        if dataset.type != "recipe" and all(getattr(dataset, split, ()) for split in splits)
+        else dataset
+        for dataset in datasets
+    )
 
 
 def corpora_of(datasets: Datasets, audio: AudioConfig) -> list[AudioCorpus]:
@@ -81,14 +114,20 @@ def _make(datasets: Datasets, audio: AudioConfig, splits: tuple[str, ...] | None
 def _write(corpora: list[AudioCorpus], split: str, folder: Path) -> dict[str, Any]:
     """The cuts of a split. Raises DataError where it has none."""
     recordings, seconds, speakers = 0, 0.0, set[str]()
+    read: list[AudioStatistics] = []
     for number, corpus in enumerate(corpora):
         if split in corpus.splits:
             store = write_cuts(folder / str(number), corpus.cuts(split))
             recordings, seconds = recordings + len(store), seconds + float(store.durations.sum())
             speakers |= set(store.speakers)
+            read.append(corpus.statistics[split])
+            for reason, times in read[-1].dropped.items():
+                log.warning("%s: %s: %s left out: %s", split, corpus.dataset.name, f"{times:,}", reason)
     if not recordings:
         raise DataError(f"datasets: {split} is empty: no recording is left of any dataset")
     log.info(
         "%s: %s recordings, %.2f hours, %s speakers", split, f"{recordings:,}", seconds / 3600, f"{len(speakers):,}"
     )
-    return {"recordings": recordings, "seconds": seconds, "speakers": len(speakers)}
+    most = max(statistics.most_speakers for statistics in read)
+    totals = {"recordings": recordings, "seconds": seconds, "speakers": len(speakers), "most_speakers": most}
+    return totals | {"datasets": [statistics.to_json() for statistics in read]}

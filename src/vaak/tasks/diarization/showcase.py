@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from vaak.core.errors import UserError
 from vaak.tasks.diarization.data import DiarizationDataset
 from vaak.tasks.diarization.predict import Diarizer
 from vaak.tasks.diarization.scoring import diarization_error
@@ -25,5 +26,8 @@ def show_timelines(dataset: DiarizationDataset, diarizer: Diarizer, directory: P
         error = diarization_error(reference, hypothesis, uem=example.uem, collar=0.0, skip_overlap=False)
         wrong = error.miss + error.false_alarm + error.confusion
         lines.append(f"{example.name}: {wrong:.1f} s wrong of {error.scored:.1f} s of speech")
-    draw_timelines(directory / PICTURE, timelines)
+    try:
+        draw_timelines(directory / PICTURE, timelines)
+    except UserError as error:  # training is done, and has come to its end all the same
+        return [*lines, f"no timelines: {error}"]
     return [*lines, f"timelines: {directory / PICTURE}"]

@@ -62,7 +62,7 @@ def stitched(outputs: Sequence[WindowOutput], num_frames: int, inference: Infere
     if not outputs or not num_frames:
         return np.zeros((num_frames, 0), np.float32)
     most = inference.num_speakers or inference.max_speakers or MOST_SPEAKERS
-    speech = [(output.probabilities >= inference.threshold).sum(0) for output in outputs]
+    speech = [spoken_frames(output.probabilities, inference.threshold) for output in outputs]
     alone = len(outputs) == 1 and outputs[0].first == 0 and len(outputs[0].probabilities) >= num_frames
     if alone and (speech[0] > 0).sum() <= most:
         return outputs[0].probabilities[:num_frames]
@@ -76,10 +76,15 @@ def stitched(outputs: Sequence[WindowOutput], num_frames: int, inference: Infere
     return whole[:, present[np.argsort(speaks[:, present].argmax(0), kind="stable")]]
 
 
+def spoken_frames(probabilities: np.ndarray, threshold: float) -> np.ndarray:
+    """How many frames each speaks, ``(speaker,)``, each frame counted by its probability: so that few are equal."""
+    return np.where(probabilities >= threshold, probabilities, 0).sum(0, dtype=np.float64)
+
+
 def by_embeddings(
     outputs: Sequence[WindowOutput], speech: Sequence[np.ndarray], inference: InferenceConfig, most: int
 ) -> list[np.ndarray]:
-    """The column ``(speaker,)`` of each window's speakers, of whom ``speech`` are the frames in which they speak.
+    """The column ``(speaker,)`` of each window's speakers, of whom ``speech`` are the ``spoken_frames``.
 
     There are at most ``most`` columns; ``inference`` says when two are one.
     """
@@ -87,7 +92,7 @@ def by_embeddings(
     vectors = unit_vectors(np.concatenate([np.asarray(output.embeddings) for output in outputs]))
     amounts = np.concatenate(speech)
     lengths = np.array([len(output.probabilities) for output in outputs])
-    trusted = _evenly_chosen(amounts >= np.maximum(LEAST_SPEECH * lengths, 1)[windows], windows)
+    trusted = _evenly_chosen((amounts > 0) & (amounts >= LEAST_SPEECH * lengths[windows]), windows)
     if not trusted.any():
         trusted = _evenly_chosen(amounts > 0, windows)
     columns = np.full(len(amounts), NOBODY)

@@ -9,26 +9,30 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
+from typing import cast
 
 from torch import nn
 
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.features import Features
 from vaak.audio.labelled import AudioSource
-from vaak.config.catalog import LABEL_TYPES
-from vaak.config.components import resolve_class
 from vaak.config.experiment import Experiment
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
+from vaak.data.loader import evaluation_addresses
+from vaak.data.plans import evaluation_plan
+from vaak.data.reader import Reader
+from vaak.engine.launcher import pick_device
 from vaak.engine.losses import Loss, losses_of_logits, make_loss
 from vaak.nn.squared_norms import NORM_REG, SquaredNorms, norm_reg
 from vaak.runs.prepared import prepared_folder
-from vaak.tasks.diarization.config import DiarizationDataConfig, DiarizationModelConfig
+from vaak.tasks.diarization.config import DiarizationDataConfig, DiarizationModelConfig, InferenceConfig
 from vaak.tasks.diarization.data import DiarizationDataset, audio_source, training_speakers
-from vaak.tasks.diarization.labels import DiarizationCollator, LabelOptions
+from vaak.tasks.diarization.labels import IGNORED, DiarizationCollator, LabelOptions, make_collator
 from vaak.tasks.diarization.losses import (
     ATTRACTOR,
     CLUSTERING,
@@ -40,14 +44,26 @@ from vaak.tasks.diarization.losses import (
     reordered,
     speaker_loss,
 )
-from vaak.tasks.diarization.metrics import DiarizationMeters, Scored
+from vaak.tasks.diarization.metrics import SHOWN_RECORDINGS, DiarizationMeters, Scored
 from vaak.tasks.diarization.model import DiarizationModel, alone, frame_mask
 from vaak.tasks.diarization.outlook import sketch_batch, source_files
 from vaak.tasks.diarization.predict import Diarized, Diarizer
-from vaak.tasks.diarization.prepare import Prepared, prepare_run
+from vaak.tasks.diarization.prepare import (
+    Prepared,
+    corpora_differ,
+    prepare,
+    prepare_run,
+    read_for,
+    refuse_other_features,
+)
 from vaak.tasks.diarization.showcase import show_timelines
+from vaak.tasks.diarization.stored_features import store_features
+from vaak.tasks.diarization.tuning import Tuning, tune
 
-SHOWN_RECORDINGS = 4
+log = logging.getLogger("vaak")
+
+VOICES = (DatasetConfig(type="voices"),)
+NOT_TUNED_ON = {"train": "the model knows it by heart", "test": "its figures would say nothing any more"}
 
 
 class DiarizationTask:
@@ -65,12 +81,47 @@ class DiarizationTask:
         """``directory`` is the run's; ``folder`` is where a user's ``./file.py`` in the configuration is looked for."""
         self.experiment, self.directory, self.folder = experiment, directory, folder
         self.options, self.data, self.audio = experiment.model, experiment.data, experiment.global_config
-        self.datasets = experiment.datasets or (DatasetConfig(type="voices"),)
+        self.datasets = experiment.datasets or VOICES
+        self.features = Features(self.audio)
+        self._evaluated: dict[str, DiarizationDataset] = {}
 
     # Data.
 
     def prepare(self) -> None:
         prepare_run(self.datasets, self.audio, self.directory, self.data.cache_dir)
+        if self.audio.storage_path is not None:
+            device = pick_device(self.experiment.training.device)
+            skip_bad = self.experiment.skips_bad_examples
+            store_features(self.prepared, self.datasets, self.audio, self.data, device, skip_bad)
+        self._say_if_speakers_are_too_many()
+
+    def _say_if_speakers_are_too_many(self) -> None:
+        most = self.prepared.most_speakers("train")
+        if self._collator(()).orders and most > self.options.max_speakers:
+            log.warning(
+                "train has recordings of up to %s speakers: in a window with more than %s (model.max_speakers), those "
+                "who speak longest are learned, the others count as silence",
+                most,
+                self.options.max_speakers,
+            )
+
+    def prepare_others(
+        self,
+        experiment: Experiment[DiarizationModelConfig, DiarizationDataConfig, AudioConfig, DatasetConfig],
+        folder: Path,
+        splits: tuple[str, ...],
+    ) -> None:
+        """Use other recordings than the run was trained on; ``splits`` are prepared in ``folder``.
+
+        Where the corpora are the run's own, what was prepared of them is used. Raises UserError for other features.
+        """
+        _ = self.collator  # the speakers that the model knows are those of training
+        datasets, audio = experiment.datasets or VOICES, experiment.global_config
+        refuse_other_features(self.audio, audio)
+        if splits and corpora_differ(self.datasets, datasets):
+            self.prepared = prepare(read_for(splits, datasets), audio, folder, splits)
+        self.datasets, self.audio, self.data = datasets, audio, experiment.data
+        self._evaluated.clear()
 
     @cached_property
     def prepared(self) -> Prepared:
@@ -82,8 +133,12 @@ class DiarizationTask:
         return audio_source(self.prepared, split, self.datasets, self.audio, self.data)
 
     def dataset(self, split: str) -> DiarizationDataset:
-        augmentation = self.data.augmentation if split == "train" else None
-        return DiarizationDataset(self.source(split), Features(self.audio), self.collator, augmentation)
+        """The examples of a split; those of an evaluation are the same ones each time, with what they have read."""
+        if split == "train":
+            return DiarizationDataset(self.source(split), self.features, self.collator, self.data.augmentation)
+        if split not in self._evaluated:
+            self._evaluated[split] = DiarizationDataset(self.source(split), self.features, self.collator, None)
+        return self._evaluated[split]
 
     def sources(self) -> list[Path]:
         """The files that ``prepare`` would read. Raises DataError for one that isn't there."""
@@ -96,25 +151,23 @@ class DiarizationTask:
 
     def _collator(self, training_speakers: tuple[str, ...]) -> DiarizationCollator:
         label_type, model = self.experiment.training.eval_knobs.label_type, self.options
-        found = resolve_class(label_type, LABEL_TYPES, self.folder)
-        if not (isinstance(found, type) and issubclass(found, DiarizationCollator)):
-            raise UserError(f"training.eval_knobs.label_type: {label_type} is no DiarizationCollator")
-        frame_seconds = self.audio.frame_shift * model.output_subsampling
+        frame_seconds = self.features.frame_shift * model.output_subsampling
         steps = model.output_subsampling, model.subsampling
-        return found(LabelOptions(frame_seconds, *steps, model.max_speakers, training_speakers))
+        options = LabelOptions(frame_seconds, *steps, model.max_speakers, training_speakers)
+        return make_collator(label_type, options, self.folder)
 
     # Training.
 
     def sketch(self) -> DiarizationModel:
         """A model like the trained one, before there are speakers to tell apart."""
-        return DiarizationModel(self.options, Features(self.audio).dims, self._collator(("speaker",)))
+        return DiarizationModel(self.options, self.features.dims, self._collator(("speaker",)))
 
     def sketch_batch(self) -> Batch:
         """A microbatch as large as one of training may become."""
-        return sketch_batch(self.experiment, self.datasets, self._collator(("speaker",)), Features(self.audio))
+        return sketch_batch(self.experiment, self.datasets, self._collator(("speaker",)), self.features)
 
     def model(self) -> DiarizationModel:
-        model = DiarizationModel(self.options, Features(self.audio).dims, self.collator)
+        model = DiarizationModel(self.options, self.features.dims, self.collator)
         model.encoder.gradient_checkpointing = self.experiment.training.performance.gradient_checkpointing
         return model
 
@@ -131,7 +184,7 @@ class DiarizationTask:
 
     def score(self, model: nn.Module, batch: Batch) -> Scored:
         """The losses of a batch, with what they were made of."""
-        assert isinstance(model, DiarizationModel)
+        model = cast("DiarizationModel", model)  # torch.compile gives something of another type that has all it has
         collator, auxiliary, mask = model.collator, self.experiment.training.loss.auxiliary, batch["mask"]
         encoder_mask = frame_mask(batch["feature_mask"], self.options.subsampling)
         norms = SquaredNorms(encoder_mask) if NORM_REG in auxiliary else None
@@ -140,14 +193,16 @@ class DiarizationTask:
         if collator.orders:
             orders = best_orders(collator.speaker_scores(outputs.logits), labels, mask)
             labels, numbers = reordered(labels, orders), numbers.gather(1, orders)
-        main = self.main_loss
-        targets = collator.targets(labels)
-        terms = losses_of_logits(main, auxiliary, outputs.logits, targets, "frame", mask)
+        knows_speakers = SPEAKER in auxiliary and collator.orders
+        counted = mask & (labels != IGNORED) if labels.ndim == 2 else mask
+        main, targets = self.main_loss, collator.targets(labels)
+        terms = losses_of_logits(main, auxiliary, outputs.logits, targets, "frame", counted)
         if norms is not None:
             terms[NORM_REG] = norm_reg(norms)
         if CLUSTERING in auxiliary:
-            terms[CLUSTERING] = clustering_loss(model.cluster_vectors(outputs), one_hot_sets(batch["activity"]), mask)
-        if SPEAKER in auxiliary and (embeddings := model.embeddings(outputs, alone(labels))) is not None:
+            sets = one_hot_sets(batch["activity"])
+            terms[CLUSTERING] = clustering_loss(model.cluster_vectors(outputs), sets, counted)
+        if (embeddings := model.embeddings(outputs, alone(labels)) if knows_speakers else None) is not None:
             terms[SPEAKER] = speaker_loss(embeddings, numbers, model.speaker_table)
         if ATTRACTOR in auxiliary and outputs.existence is not None:
             terms[ATTRACTOR] = attractor_loss(outputs.existence, labels.any(1).sum(-1))
@@ -165,10 +220,23 @@ class DiarizationTask:
 
     # Use.
 
-    def diarizer(self, model: nn.Module) -> Diarizer:
-        """The model with what turns its scores into segments."""
+    def diarizer(self, model: nn.Module, inference: InferenceConfig | None = None) -> Diarizer:
+        """The model with what turns its scores into segments; its options are the run's, or ``inference``."""
         assert isinstance(model, DiarizationModel)
-        return Diarizer(model, self.data.inference, self.audio.frame_shift)
+        return Diarizer(model, inference or self.data.inference, self.features.frame_shift)
+
+    def tune(self, model: nn.Module, split: str = "valid") -> Tuning:
+        """The options of inference that are best on development recordings, which are those of an evaluation.
+
+        Raises UserError for ``train`` and ``test``: a figure on recordings that something was chosen on says nothing.
+        """
+        if split in NOT_TUNED_ON:
+            raise UserError(f"nothing is tuned on {split}: {NOT_TUNED_ON[split]}; take valid")
+        dataset, skip_bad = self.dataset(split), self.experiment.skips_bad_examples
+        reader = Reader(dataset, ("evaluation", split), self.experiment.training.random_seed, skip_bad=skip_bad)
+        batches = (reader[address].batch for address in evaluation_addresses(evaluation_plan(dataset.lengths, 1), 0, 1))
+        examples = (example for batch in batches if batch is not None for example in batch.extra["examples"])
+        return tune(self.diarizer(model), examples, self.data.scoring)
 
     def predict(self, model: nn.Module, inputs: Iterable[Path | str]) -> Iterator[Diarized]:
         """Who speaks when in each audio file."""

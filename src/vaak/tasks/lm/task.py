@@ -61,11 +61,17 @@ class LanguageModelTask:
         if self.data.minimal_pairs:
             self.dataset("pairs")  # what is wrong with them shows now, and not at the first evaluation
 
-    def prepare_others(self, data: LanguageModelDataConfig, folder: Path, splits: tuple[str, ...]) -> None:
+    def prepare_others(
+        self,
+        experiment: Experiment[LanguageModelConfig, LanguageModelDataConfig],
+        folder: Path,
+        splits: tuple[str, ...],
+    ) -> None:
         """Use other data than the run was trained on, with the run's tokenizer; ``splits`` are prepared in ``folder``.
 
         Where the corpus is the run's own, its prepared data are used as they are.
         """
+        data = experiment.data
         texts = tuple(split for split in splits if split != "pairs")
         if texts and data.corpus != self.data.corpus:
             tokenizer = data.tokenizer.model_copy(update={"path": str(self.prepared.folder / "tokenizer")})

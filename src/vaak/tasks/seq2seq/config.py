@@ -130,6 +130,11 @@ class Seq2SeqDataConfig(Section):
     token_dropout: float = option(
         "Part of the tokens that training reads, of both sides, replaced by the mask token.", 0.0, ge=0, lt=1
     )
+    gloss: bool = option(
+        "Behind each source stands its translation word by word, by a dictionary drawn from the training pairs: a help "
+        "where these are few.",
+        False,
+    )
     decoding: DecodingConfig = option("How targets are written.", DecodingConfig())
     on_bad_example: Literal["fail", "skip"] = option("What happens with an example that can't be read.", "fail")
     cache_dir: str | None = option("Prepared data lie here, shared by runs; null is RUN/prepared.", None)

@@ -19,8 +19,10 @@ from vaak.nn.beam_search import beam_search
 from vaak.nn.decoding import Hypothesis, without_dropout, write
 from vaak.nn.models import EncoderDecoderModel
 from vaak.tasks.seq2seq.decoding_settings import DecodingSettings
+from vaak.tasks.seq2seq.prepare import glossed
 from vaak.text.parallel import cleaned
 from vaak.text.tokenizers import Tokenizer
+from vaak.text.word_dictionary import WordDictionary
 
 SORTED_TOGETHER = 1024
 """Texts among which those of similar length are looked for; the first are given out when so many are translated."""
@@ -53,12 +55,16 @@ class Translation:
 
 @dataclass(frozen=True)
 class Translator:
-    """A model with the tokenizers of its two sides, and the longest source it reads, [eos] counted."""
+    """A model with the tokenizers of its two sides, and the longest source it reads, [eos] and gloss counted.
+
+    Where the model was trained on glossed sources, ``dictionary`` glosses them.
+    """
 
     model: EncoderDecoderModel
     source: Tokenizer
     target: Tokenizer
     max_source_length: int
+    dictionary: WordDictionary | None = None
 
     def translate(
         self,
@@ -81,7 +87,10 @@ class Translator:
 
     def source_ids(self, text: str) -> list[int]:
         """The tokens of a text as the model reads it; none of a blank text."""
-        ids = self.source.encode(cleaned(text))
+        text = cleaned(text)
+        if self.dictionary is not None and text:
+            text = glossed(text, self.dictionary.translate(text))
+        ids = self.source.encode(text)
         return [*ids, self.source.eos_id] if ids else []
 
     def written(self, sources: Sequence[Sequence[int]], settings: DecodingSettings) -> list[list[Hypothesis]]:
@@ -143,16 +152,17 @@ class TargetWriter:
         padded = [[*source, *[0] * (time - len(source))] for source in sources]
         real = [[place < len(source) for place in range(time)] for source in sources]
         self.source_mask = torch.tensor(real, device=self.device)
-        self.memory = model.encode(torch.tensor(padded, device=self.device), self.source_mask)
+        self.source = torch.tensor(padded, device=self.device)
+        self.memory = model.encode(self.source, self.source_mask)
         self.cache = model.new_cache()
 
     def next_logits(self, tokens: Tensor) -> Tensor:
         hidden = self.model.decode(tokens[:, None], self.memory, self.source_mask, cache=self.cache)
-        logits = self.model.logits(hidden[:, -1])
+        logits = self.model.logits(hidden[:, -1:], self.source, self.memory, self.source_mask)[:, -1]
         return logits.to(torch.promote_types(logits.dtype, torch.float32)).index_fill(1, self.impossible, -torch.inf)
 
     def select(self, rows: Tensor) -> None:
-        self.memory, self.source_mask = self.memory[rows], self.source_mask[rows]
+        self.source, self.memory, self.source_mask = self.source[rows], self.memory[rows], self.source_mask[rows]
         self.cache.select(rows)
 
 

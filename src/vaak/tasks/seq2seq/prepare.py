@@ -1,6 +1,7 @@
 """Parallel corpus to tokenizers to token stores, once.
 
 FOLDER (RUN/prepared, or CACHE_DIR/FINGERPRINT, to which RUN/prepared then points)
+  dictionary.json              with data.gloss: target words for source words, drawn from the training pairs
   tokenizer/tokenizer.json     of both sides, or of the source where the target has its own
   target_tokenizer/            the target's own, if it has one
   train/  valid/  test/        pairs.jsonl and offsets.bin (vaak.text.pair_store), and token stores:
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from itertools import islice
@@ -29,11 +31,13 @@ from vaak.text.scripts import script_of_language, script_of_texts
 from vaak.text.token_store import write_tokens
 from vaak.text.tokenizer_factory import TokenizerFactory
 from vaak.text.tokenizers import Tokenizer, round_trip_report
+from vaak.text.word_dictionary import WordDictionary, translations_by_others
 
 log = logging.getLogger("vaak")
 
 ROUND_TRIP_PAIRS = 2000
 SIDES = ("source", "target")
+DICTIONARY = "dictionary.json"
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,12 @@ class Prepared(PreparedFolder):
         own = self.folder / "target_tokenizer"
         return Tokenizer.load(own) if own.is_dir() else self.source_tokenizer
 
+    @cached_property
+    def dictionary(self) -> WordDictionary | None:
+        """What glosses sources, where they are glossed."""
+        path = self.folder / DICTIONARY
+        return WordDictionary.load(path) if path.exists() else None
+
     def stores(self, split: str) -> SplitStores:
         """The texts and tokens of a split. Raises UserError where the corpus has no such split."""
         return SplitStores.open(self.split_folder(split))
@@ -65,14 +75,20 @@ def prepare_run(data: Seq2SeqDataConfig, directory: Path) -> None:
     prepare_for_run(_recipe(data, None), directory, data.cache_dir)
 
 
-def prepare(data: Seq2SeqDataConfig, folder: Path, splits: tuple[str, ...] | None = None) -> Prepared:
+def prepare(
+    data: Seq2SeqDataConfig,
+    folder: Path,
+    splits: tuple[str, ...] | None = None,
+    dictionary: WordDictionary | None = None,
+) -> Prepared:
     """Make tokenizers and token stores of ``splits`` (all there are) unless they are there, from the same sources.
 
-    Without ``train`` among the splits the tokenizers must be given by their paths.
+    Without ``train`` among the splits the tokenizers must be given by their paths, and the dictionary that glosses
+    sources, if one does.
 
     Raises UserError where the folder can't be written, DataError for pairs that can't be used.
     """
-    prepare_folder(_recipe(data, splits), folder)
+    prepare_folder(_recipe(data, splits, dictionary), folder)
     return Prepared(folder)
 
 
@@ -83,13 +99,15 @@ def fingerprint(data: Seq2SeqDataConfig) -> str:
     return fingerprint_with_files(data.model_dump(mode="json", include=set(_DECIDING)), files)
 
 
-_DECIDING = ("corpus", "tokenizer", "target_tokenizer", "max_source_length", "max_target_length")
+_DECIDING = ("corpus", "tokenizer", "target_tokenizer", "gloss", "max_source_length", "max_target_length")
 _PLACES = ("train", "valid", "test", "train_target", "valid_target", "test_target", "name")
 
 
-def _recipe(data: Seq2SeqDataConfig, splits: tuple[str, ...] | None) -> Recipe:
+def _recipe(
+    data: Seq2SeqDataConfig, splits: tuple[str, ...] | None, dictionary: WordDictionary | None = None
+) -> Recipe:
     sections = "data.corpus, a tokenizer or a greatest length in data"
-    return Recipe(partial(_make, data, splits), partial(fingerprint, data), _options(data), sections)
+    return Recipe(partial(_make, data, splits, dictionary), partial(fingerprint, data), _options(data), sections)
 
 
 def _options(data: Seq2SeqDataConfig) -> dict[str, Any]:
@@ -107,17 +125,23 @@ def _tokenizers(data: Seq2SeqDataConfig) -> dict[str, TokenizerConfig]:
     return {"tokenizer": data.tokenizer, **own}
 
 
-def _make(data: Seq2SeqDataConfig, splits: tuple[str, ...] | None, folder: Path) -> dict[str, Any]:
+def _make(
+    data: Seq2SeqDataConfig, splits: tuple[str, ...] | None, dictionary: WordDictionary | None, folder: Path
+) -> dict[str, Any]:
     """Fill ``folder``, and return what there is to say of it."""
     corpus = ParallelCorpus(data.corpus)
     splits = ("train", *(split for split in corpus.splits if split != "train")) if splits is None else splits
     stores = {split: write_pairs(folder / split, corpus.pairs(split)) for split in splits}
     _compare_scripts(data, stores[splits[0]])
     tokenizers = _tokenizers_of_sides(data, stores, folder)
+    if data.gloss:
+        dictionary = dictionary or WordDictionary.drawn_from(_both(stores["train"]))
+        dictionary.save(folder / DICTIONARY)
     statistics = {}
     for split, store in stores.items():
-        for side in SIDES:
-            write_tokens(folder / split / side, Texts(store, side), tokenizers[side])
+        sources = _glossed(split, store, dictionary) if dictionary else Texts(store, "source")
+        write_tokens(folder / split / "source", sources, tokenizers["source"])
+        write_tokens(folder / split / "target", Texts(store, "target"), tokenizers["target"])
         tokenised = SplitStores.open(folder / split)
         selection = used_pairs(split, tokenised, data, cut=split in corpus.cut_splits)
         counts = corpus.statistics[split].to_json()
@@ -129,6 +153,24 @@ def _make(data: Seq2SeqDataConfig, splits: tuple[str, ...] | None, folder: Path)
         (log.info if trip.exact == trip.documents else log.warning)("tokenizer of the %s: %s", side, trip)
     about = {"statistics": statistics, "round_trip": {side: asdict(trip) for side, trip in trips.items()}}
     return about | {"cut_splits": list(corpus.cut_splits)}
+
+
+def glossed(source: str, gloss: str) -> str:
+    """A source with its translation word by word, as the model reads them."""
+    return f"{source} = {gloss}"
+
+
+def _glossed(split: str, store: PairStore, dictionary: WordDictionary) -> Iterator[str]:
+    """The glossed sources; those of training by dictionaries that don't know them, as evaluation's are."""
+    if split == "train":
+        glosses = translations_by_others(_both(store))
+    else:
+        glosses = map(dictionary.translate, Texts(store, "source"))
+    return map(glossed, Texts(store, "source"), glosses)
+
+
+def _both(store: PairStore) -> Iterator[tuple[str, str]]:
+    return ((pair.source, pair.targets[0]) for pair in store)
 
 
 def _compare_scripts(data: Seq2SeqDataConfig, store: PairStore) -> None:

@@ -53,11 +53,14 @@ class Seq2SeqTask:
         if self.experiment.training.curriculum is not None:
             self.dataset("train").difficulty(self.experiment.training.curriculum.difficulty)  # once, for all processes
 
-    def prepare_others(self, data: Seq2SeqDataConfig, folder: Path, splits: tuple[str, ...]) -> None:
+    def prepare_others(
+        self, experiment: Experiment[Seq2SeqConfig, Seq2SeqDataConfig], folder: Path, splits: tuple[str, ...]
+    ) -> None:
         """Use other data than the run was trained on, with the run's tokenizers; ``splits`` are prepared in ``folder``.
 
         Where the corpus is the run's own, its prepared data are used as they are.
         """
+        data = experiment.data
         if splits and data.corpus != self.data.corpus:
             own = {"tokenizer": str(self.prepared.folder / "tokenizer")}
             if data.target_tokenizer is not None:
@@ -67,7 +70,8 @@ class Seq2SeqTask:
             if all(getattr(corpus, split) for split in splits):  # leave unread what isn't asked for
                 unread = (name for split in SPLITS if split not in splits for name in (split, f"{split}_target"))
                 corpus = corpus.model_copy(update=dict.fromkeys(unread, ()))
-            self.prepared = prepare(data.model_copy(update={**tokenizers, "corpus": corpus}), folder, splits)
+            others = data.model_copy(update={**tokenizers, "corpus": corpus})
+            self.prepared = prepare(others, folder, splits, self.prepared.dictionary)
         self.data = data
 
     @cached_property
@@ -151,9 +155,8 @@ class Seq2SeqTask:
         """The model with its tokenizers."""
         prepared = self.prepared
         assert isinstance(model, Seq2SeqModel)
-        return Translator(
-            model, prepared.source_tokenizer, prepared.target_tokenizer, self.experiment.data.max_source_length
-        )
+        longest = self.experiment.data.max_source_length
+        return Translator(model, prepared.source_tokenizer, prepared.target_tokenizer, longest, prepared.dictionary)
 
     def predict(
         self, model: nn.Module, inputs: Iterable[str], settings: DecodingSettings | None = None

@@ -77,7 +77,7 @@ def shuffled(output: WindowOutput, rng: np.random.Generator) -> WindowOutput:
 def test_perfect_windows_give_the_truth(seed: int, num_speakers: int, overlap: float, given_number: bool):
     rng = np.random.default_rng(seed)
     truth = random_turns(rng, int(rng.integers(250, 1500)), num_speakers)
-    truth = truth[:, truth.any(0)]
+    truth = truth[:, truth.sum(0) >= 20]  # the last turn may be cut to a frame
     voices, size = distinct_voices(rng, truth.shape[1]), 200
     outputs = windows_of(truth, voices, size, int(size * (1 - overlap)), rng, noise=0.05)
     inference = InferenceConfig(num_speakers=truth.shape[1]) if given_number else INFERENCE

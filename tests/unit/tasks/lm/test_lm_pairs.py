@@ -101,7 +101,8 @@ def test_an_encoder_has_no_pairs(tiny_text: Path, tmp_path: Path):
     with pytest.raises(UserError, match="use model_type: decoder"):
         tiny_runs.prepared_task(tiny_text, tmp_path / "run", "model.model_type=encoder", "data.minimal_pairs=[grammar]")
     task = tiny_runs.prepared_task(tiny_text, tmp_path / "run", "model.model_type=encoder")
-    others = task.data.model_copy(update={"minimal_pairs": ("grammar",)})
+    data = task.data.model_copy(update={"minimal_pairs": ("grammar",)})
+    others = task.experiment.model_copy(update={"data": data})
     with pytest.raises(UserError, match="use model_type: decoder"):
         task.prepare_others(others, tmp_path / "scratch", ("pairs",))
 

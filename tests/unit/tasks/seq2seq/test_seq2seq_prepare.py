@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 import tiny_runs
+from tiny_translator import tiny_translator
 from vaak.core.errors import DataError, UserError
 from vaak.runs.prepared import DONE
 from vaak.tasks.seq2seq.config import Seq2SeqDataConfig
@@ -55,6 +57,35 @@ def test_it_is_done_once_and_holds_both_sides(tmp_path: Path):
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.name != ".lock"} == before
     with pytest.raises(UserError, match="there is no split test; there are train, valid"):
         prepared.stores("test")
+
+
+def test_sources_are_glossed_alike_in_evaluation_and_in_use_and_unseen_in_training(tmp_path: Path):
+    prepared = prepare(data_of(tmp_path, gloss=True), tmp_path / "prepared")
+    assert prepared.dictionary is not None
+    sources = {split: prepared.stores(split).source for split in ("train", "valid")}
+    translator = replace(
+        tiny_translator(),
+        source=prepared.source_tokenizer,
+        target=prepared.target_tokenizer,
+        dictionary=prepared.dictionary,
+    )
+    for place, (text, _) in enumerate(VALID):
+        read = sources["valid"].document(place).tolist()
+        assert translator.source_ids(text) == [*read, translator.source.eos_id]
+        assert translator.source.decode(read) == f"{text} = {prepared.dictionary.translate(text)}"
+    for place, (text, _) in enumerate(TRAIN):
+        assert translator.source.decode(sources["train"].document(place)).startswith(f"{text} = ")
+    assert translator.source_ids("  ") == []
+
+
+def test_other_pairs_are_glossed_by_the_dictionary_they_are_given(tmp_path: Path):
+    own = prepare(data_of(tmp_path, gloss=True), tmp_path / "prepared")
+    tokenizer = {"type": "byte_level", "vocab_size": 300, "path": str(own.folder / "tokenizer")}
+    data = data_of(tmp_path, gloss=True, tokenizer=tokenizer, valid=[("the word", "शब्द है")])
+    other = prepare(data, tmp_path / "other", ("valid",), own.dictionary)
+    assert other.dictionary == own.dictionary
+    read = other.source_tokenizer.decode(other.stores("valid").source.document(0))
+    assert read == f"the word = {own.dictionary.translate('the word')}"
 
 
 def test_one_tokenizer_of_both_sides_or_one_of_each(tmp_path: Path):

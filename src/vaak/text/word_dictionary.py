@@ -1,0 +1,139 @@
+"""A dictionary of words drawn from pairs of sentences, and translations word by word.
+
+Every word of a target is said by one word of the source, or by none of them; which one isn't known, so all are counted
+by how probable they are, again and again (expectation-maximisation). The dictionary has for each source word its most
+probable target word.
+
+Source: Brown et al. 1993, "The Mathematics of Statistical Machine Translation", section 4.1 (Model 1, with its empty
+word).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from vaak.core.files import write_json
+
+WORDS = re.compile(r"(?:[^\W_]|[\u0900-\u0963\u0970-\u097f\u200c\u200d'’-])+|[^\w\s]|_")  # \w has no vowel signs
+ROUNDS = 5
+FOLDS = 10
+MOST_LINKS = 20_000_000
+"""Pairs of a source and a target word in one sentence that are counted; what comes behind them is left out."""
+
+
+def words(text: str) -> list[str]:
+    """The words and signs of a text.
+
+    >>> words("यह पुराना घर है। It's 5.")
+    ['यह', 'पुराना', 'घर', 'है', '।', "It's", '5', '.']
+    """
+    return WORDS.findall(text)
+
+
+def joined(parts: Iterable[str]) -> str:
+    """Words as a text, closing signs right behind the word before.
+
+    >>> joined(["यह", "घर", "है", "।"])
+    'यह घर है।'
+    """
+    return re.sub(r"\s+([।,.?!:;)\]])", r"\1", " ".join(parts))
+
+
+@dataclass(frozen=True)
+class WordDictionary:
+    """For each source word, in lower case, the target word that most probably says it."""
+
+    entries: dict[str, str]
+
+    def translate(self, text: str) -> str:
+        """The text word by word, in its own order; a word that the dictionary doesn't have stays.
+
+        >>> WordDictionary({"old": "पुराना", "house": "घर"}).translate("Old house.")
+        'पुराना घर.'
+        """
+        return joined(self.entries.get(word.lower(), word) for word in words(text))
+
+    def save(self, path: Path) -> None:
+        write_json(path, self.entries)
+
+    @classmethod
+    def load(cls, path: Path) -> WordDictionary:
+        return cls(json.loads(path.read_text(encoding="utf-8")))
+
+    @classmethod
+    def drawn_from(cls, pairs: Iterable[tuple[str, str]], rounds: int = ROUNDS) -> WordDictionary:
+        """The dictionary of pairs of sentences."""
+        return Links(pairs).dictionary(rounds)
+
+
+def translations_by_others(pairs: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Each pair's source word by word, by a dictionary drawn from the other pairs but a tenth.
+
+    So it has the mistakes that it has in sentences it was not drawn from.
+    """
+    links = Links(pairs)
+    folds = np.arange(len(links.sources)) % FOLDS
+    dictionaries = [links.dictionary(ROUNDS, without=folds == fold) for fold in range(FOLDS)]
+    for fold, source in zip(folds.tolist(), links.sources, strict=True):
+        yield dictionaries[fold].translate(source)
+
+
+class Links:
+    """All pairs of a source word and a target word that stand in one pair of sentences."""
+
+    def __init__(self, pairs: Iterable[tuple[str, str]]) -> None:
+        self.sources: list[str] = []
+        self.source_words, self.target_words = _Numbers([""]), _Numbers()  # number 0 is the empty word
+        linked = [np.zeros((4, 0), dtype=np.int64)]
+        room = MOST_LINKS
+        for number, (source, target) in enumerate(pairs):
+            self.sources.append(source)
+            of_source = self.source_words.of(["", *words(source.lower())])
+            of_target = self.target_words.of(words(target))
+            room -= len(of_source) * len(of_target)
+            if room >= 0:
+                each, every = np.repeat(np.arange(len(of_target)), len(of_source)), np.tile(of_source, len(of_target))
+                linked.append(np.stack([every, of_target[each], np.full(len(each), number), each]))
+        self._source, self._target, self._pair, self._place = np.concatenate(linked, axis=1)
+
+    def dictionary(self, rounds: int, without: np.ndarray | None = None) -> WordDictionary:
+        """The dictionary of all pairs but those where ``without`` ``(pair,)`` is True."""
+        kept = slice(None) if without is None else ~without[self._pair]
+        source, target, pair, place = (one[kept] for one in (self._source, self._target, self._pair, self._place))
+        if not len(source):
+            return WordDictionary({})
+        said, link = np.unique(source * len(self.target_words.names) + target, return_inverse=True)
+        by, word = np.divmod(said, len(self.target_words.names))
+        _, spot = np.unique(pair * (place.max() + 1) + place, return_inverse=True)  # a word of a target
+        probability = np.ones(len(said))
+        for _ in range(rounds):
+            share = probability[link]
+            share /= np.bincount(spot, share)[spot]
+            counts = np.bincount(link, share, len(said))
+            probability = counts / np.bincount(by, counts)[by]
+        best = np.lexsort((-probability, by))
+        first = best[np.unique(by[best], return_index=True)[1]]
+        names, others = self.source_words.names, self.target_words.names
+        entries = {names[by[at]]: others[word[at]] for at in first.tolist() if by[at]}
+        return WordDictionary(entries)
+
+
+class _Numbers:
+    """Numbers words in the order in which they come."""
+
+    def __init__(self, names: Sequence[str] = ()) -> None:
+        self.names = list(names)
+        self._number = {name: number for number, name in enumerate(self.names)}
+
+    def of(self, names: Sequence[str]) -> np.ndarray:
+        for name in names:
+            if name not in self._number:
+                self._number[name] = len(self.names)
+                self.names.append(name)
+        return np.array([self._number[name] for name in names], dtype=np.int64)

@@ -1,0 +1,206 @@
+"""Folders of audio and annotations: every layout, and what doesn't fit is told or counted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tiny_audio import write_audio
+from vaak.audio.annotated_folder import UNLABELLED, WITHOUT_AUDIO
+from vaak.audio.config import AudioConfig, DatasetConfig
+from vaak.audio.corpora import AudioCorpus
+from vaak.audio.labelled import Segment
+from vaak.audio.reading import segments_of
+from vaak.audio.recordings import A_LITTLE_BEYOND, FAR_BEYOND, OVERLAPPING
+from vaak.audio.textgrid import Interval, write_textgrid
+from vaak.core.errors import DataError
+
+
+def corpus(*train: Path | str, **options) -> AudioCorpus:
+    options = {"train_fraction": 1, "valid_fraction": 0, **options}
+    return AudioCorpus(DatasetConfig(name="d", type="folder", train=tuple(map(str, train)), **options), AudioConfig())
+
+
+def rttm(*rows: tuple[str, float, float, str]) -> str:
+    return "".join(
+        f"SPEAKER {name} 1 {start} {length} <NA> <NA> {who} <NA> <NA>\n" for name, start, length, who in rows
+    )
+
+
+def recordings(folder: Path, *names: str, seconds: float = 2.0) -> None:
+    for name in names:
+        write_audio(folder / name, seconds, 8000)
+
+
+def test_audio_and_annotations_beside_each_other_or_in_folders(tmp_path: Path):
+    for layout, places in {"flat": ("", "", ""), "folders": ("audio/", "rttm/", "uem/")}.items():
+        folder = tmp_path / layout
+        for place in places:
+            (folder / place).mkdir(parents=True, exist_ok=True)
+        recordings(folder / places[0], "a.wav", "b.flac")
+        for name in "ab":
+            (folder / places[1] / f"{name}.rttm").write_text(rttm((name, 0.5, 1, "A")))
+        (folder / places[2] / "b.uem").write_text("b 1 0.25 1.5\n")
+        asked = [(folder,), (f"{folder}/{places[0]}*.wav", f"{folder}/{places[0]}b.flac")]
+        for train in asked:
+            found = list((there := corpus(*train)).cuts("train"))
+            assert [cut.id for cut in found] == ["a", "b"]
+            assert [segments_of(cut) for cut in found] == [(Segment(0.5, 1.5, "A"),)] * 2
+            assert [(cut.custom or {}).get("uem") for cut in found] == [None, [[0.25, 1.5]]]
+            assert there.statistics["train"].dropped == {}
+            assert {path.name for path in there.files} == {"a.wav", "b.flac", "a.rttm", "b.rttm", "b.uem"}
+
+
+def test_one_rttm_of_all_and_the_recordings_own_before_it(tmp_path: Path):
+    recordings(tmp_path, "a.wav", "ES1.Mix-Headset.wav")
+    (tmp_path / "reference.rttm").write_text(rttm(("a", 0, 1, "A"), ("ES1", 0, 1, "B")))
+    assert [cut.id for cut in corpus(tmp_path).cuts("train")] == ["ES1", "a"]
+    (tmp_path / "a.rttm").write_text(rttm(("a", 0.5, 1, "C")))
+    assert [segments_of(cut)[0].speaker for cut in corpus(tmp_path).cuts("train")] == ["B", "C"]
+    (tmp_path / "hypothesis.rttm").write_text(rttm(("ES1", 0, 1, "D")))
+    with pytest.raises(
+        DataError, match=r"reference\.rttm: recording ES1 is also in .*hypothesis\.rttm; keep it in one"
+    ):
+        list(corpus(tmp_path).cuts("train"))
+
+
+def test_what_does_not_fit_is_counted(tmp_path: Path):
+    recordings(tmp_path, "a.wav", "b.wav", "c.wav", "silent.wav", "unlabelled.wav")
+    rows = [("a", 0, 1, "A"), ("a", 0.5, 1, "A"), ("a", 0.5, 0, "A"), ("a", 0.5, 1.7, "B")]
+    rows += [("b", 0, 1.8, "A"), ("b", 1.5, 1.5, "B"), ("c", 0, 2, "A"), ("absent", 0, 1, "A")]
+    (tmp_path / "all.rttm").write_text(rttm(*rows))
+    (tmp_path / "silent.rttm").write_text("")
+    there = corpus(tmp_path)
+    found = {cut.id: segments_of(cut) for cut in there.cuts("train")}
+    assert found["a"] == (Segment(0, 1.5, "A"), Segment(0.5, 2, "B"))
+    assert found["b"] == (Segment(0, 1.8, "A"), Segment(1.5, 2, "B"))
+    assert found["silent"] == ()
+    statistics = there.statistics["train"]
+    assert statistics.dropped == {UNLABELLED: 1, WITHOUT_AUDIO: 1}
+    assert statistics.mended == {OVERLAPPING: 1, A_LITTLE_BEYOND: 1, FAR_BEYOND: 1}
+    about = statistics.to_json()
+    assert about["cuts"] == about["resampled"] == 4
+    assert (about["seconds"], about["speech_seconds"], about["overlap_seconds"]) == (8, 6, 1.3)
+
+
+def test_textgrids_speakers_words_and_phonemes_and_ctm(tmp_path: Path):
+    recordings(tmp_path, "a.wav", "b.wav")
+    tiers = {"Ann": [Interval(0, 1, "so it"), Interval(1.2, 1.9, "is")], "Ben": [Interval(0.5, 1.5, "yes")]}
+    aligned = {"Ann - words": [Interval(0, 0.5, "so"), Interval(0.5, 1, "it")], "Ben - phones": [Interval(0.5, 1, "j")]}
+    write_textgrid(tmp_path / "a.TextGrid", tiers | aligned, 2.0)
+    (tmp_path / "b.rttm").write_text(rttm(("b", 0, 1, "A"), ("b", 1, 1, "B")))
+    (tmp_path / "b.ctm").write_text("b 1 0.1 0.4 so\nb 1 0.6 0.3 it\nb 1 1.2 0.5 is\n")
+    first, second = corpus(tmp_path).cuts("train")
+    assert [(s.speaker, s.text) for s in first.supervisions] == [("Ann", "so it"), ("Ben", "yes"), ("Ann", "is")]
+    words = {kind: [item.symbol for item in items] for kind, items in first.supervisions[0].alignment.items()}
+    assert words == {"word": ["so", "it"]}
+    assert list(first.supervisions[1].alignment) == ["phone"]
+    assert [s.text for s in second.supervisions] == ["so it", "is"]
+    assert second.supervisions[1].alignment["word"][0].end == pytest.approx(1.7)
+
+
+def test_stereo_is_one_recording_of_two_channels(tmp_path: Path):
+    write_audio(tmp_path / "a.wav", 1, 8000, channels=2)
+    (tmp_path / "a.rttm").write_text(rttm(("a", 0, 1, "A")))
+    (cut,) = corpus(tmp_path).cuts("train")
+    assert cut.num_channels == 2
+    assert segments_of(cut) == (Segment(0, 1, "A"),)
+
+
+def test_given_splits_and_names_in_a_corpus_folder(tmp_path: Path):
+    recordings(tmp_path / "audio", "t1.wav", "t2.wav", "d1.wav")
+    (tmp_path / "all.rttm").write_text(rttm(*((name, 0, 1, "A") for name in ("t1", "t2", "d1"))))
+    options = {"train": ("audio/t*.wav", "all.rttm"), "valid": ("audio/d*.wav", "*.rttm"), "corpus_dir": str(tmp_path)}
+    there = AudioCorpus(DatasetConfig(name="d", type="folder", **options), AudioConfig())
+    assert there.splits == ("train", "valid")
+    assert [cut.id for split in there.splits for cut in there.cuts(split)] == ["t1", "t2", "d1"]
+    assert not there.statistics["train"].dropped
+    whole = AudioCorpus(DatasetConfig(name="d", type="folder", corpus_dir=str(tmp_path)), AudioConfig())
+    assert whole.splits == ("train", "valid", "test")
+
+
+def test_splits_made_here_do_not_move_when_recordings_are_added(tmp_path: Path):
+    names = [f"r{number}" for number in range(30)]
+    (tmp_path / "all.rttm").write_text(rttm(*((name, 0, 1, f"S{name[1:]}") for name in names)))
+    options = {"train_fraction": 0.5, "valid_fraction": 0.25}
+
+    def splits(split_by: str) -> dict[str, str]:
+        there = corpus(tmp_path, split_by=split_by, **options)
+        return {cut.id: split for split in there.splits for cut in there.cuts(split)}
+
+    recordings(tmp_path, *(f"{name}.wav" for name in names[:20]), seconds=1)
+    before = {split_by: splits(split_by) for split_by in ("recording", "speaker")}
+    recordings(tmp_path, *(f"{name}.wav" for name in names[20:]), seconds=1)
+    for split_by, old in before.items():
+        new = splits(split_by)
+        assert set(new) == set(names)
+        assert {name: new[name] for name in old} == old
+
+
+def test_no_speaker_is_in_two_splits(tmp_path: Path):
+    names = [f"r{number}" for number in range(24)]
+    rows = [(name, 0, 1, f"S{number % 9}") for number, name in enumerate(names)]
+    rows += [(name, 0, 1, f"S{number % 4}") for number, name in enumerate(names)]
+    (tmp_path / "all.rttm").write_text(rttm(*rows))
+    recordings(tmp_path, *(f"{name}.wav" for name in names), seconds=1)
+    there = corpus(tmp_path, split_by="speaker", train_fraction=0.5, valid_fraction=0.2)
+    speakers, cuts = {}, 0
+    for split in there.splits:
+        for cut in there.cuts(split):
+            cuts += 1
+            for segment in segments_of(cut):
+                assert speakers.setdefault(segment.speaker, split) == split
+    assert cuts + sum(there.statistics["train"].dropped.values()) == 24
+
+
+FAULTS = {
+    "most beyond": r"a\.wav: most of its labels lie beyond its end \(2\.00 s; they go to 9\.00 s\)",
+    "uem beyond": r"a\.wav: the parts of its UEM lie beyond its end",
+    "zero bytes": r"a\.wav: the file is empty",
+    "broken line": r"a\.rttm:2: ",
+    "same name": r"a\.wav: .*a\.flac is recording a, too; rename one, or name one by a pattern",
+    "nothing labelled": r"train is empty: everything was dropped \(1: audio files without RTTM or TextGrid\)",
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults_are_clear_lines(tmp_path: Path, fault: str):
+    recordings(tmp_path, "a.wav")
+    (tmp_path / "a.rttm").write_text(
+        rttm(("a", 0, 1, "A"), ("a", 5, 4, "A")) if fault == "most beyond" else rttm(("a", 0, 1, "A"))
+    )
+    if fault == "uem beyond":
+        (tmp_path / "a.uem").write_text("a 1 3 4\n")
+    elif fault == "zero bytes":
+        (tmp_path / "a.wav").write_bytes(b"")
+    elif fault == "broken line":
+        (tmp_path / "a.rttm").write_text(rttm(("a", 0, 1, "A")) + "SPEAKER a 1 x\n")
+    elif fault == "same name":
+        recordings(tmp_path, "a.flac")
+    elif fault == "nothing labelled":
+        (tmp_path / "a.rttm").unlink()
+    with pytest.raises(DataError, match=FAULTS[fault]) as raised:
+        list(corpus(tmp_path).cuts("train"))
+    assert "\n" not in str(raised.value)
+
+
+def test_what_is_not_there_is_told_at_once(tmp_path: Path):
+    with pytest.raises(DataError, match=r"datasets, d, train: no such file or folder: .*nowhere"):
+        corpus(tmp_path / "nowhere")
+    with pytest.raises(DataError, match=r"datasets, d, train: nothing matches .*\*\.wav"):
+        corpus(f"{tmp_path}/*.wav")
+    (tmp_path / "a.rttm").write_text("")
+    with pytest.raises(DataError, match=r"datasets, d, train: there is no audio"):
+        corpus(tmp_path)
+    with pytest.raises(DataError, match=r"datasets, d: train: name its files or folders \(type: folder\)"):
+        corpus()
+    recordings(tmp_path / "x", "a.wav")
+    with pytest.raises(DataError, match=r"a\.wav is in train and in test; leave it in one"):
+        corpus(tmp_path, test=(str(tmp_path / "x"),))
+    with pytest.raises(DataError, match="is named twice, in train; name it once"):
+        corpus(tmp_path, tmp_path)
+    with pytest.raises(DataError, match="datasets, d: train: name its files"):
+        list(corpus(test=(str(tmp_path),)).cuts("train"))
+    with pytest.raises(DataError, match="datasets, d: there is no split dev; there are train"):
+        list(corpus(tmp_path).cuts("dev"))

@@ -1,0 +1,109 @@
+"""Utterances of a store as pieces of speech: cut at their pauses, at one level, the same with and without a cache."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+
+from vaak.audio.config import AudioConfig, DatasetConfig
+from vaak.audio.corpora import AudioCorpus
+from vaak.audio.cut_store import CutStore, write_cuts
+from vaak.audio.utterances import LEVEL, CutUtterances
+from vaak.core.errors import DataError
+
+RATE = 16000
+SPEECH = [(0.3, 1.2), (1.8, 2.5)]
+
+
+def samples_of(regions: list[tuple[float, float]], seconds: float, level: float, seed: int) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    samples = 1e-5 * rng.standard_normal(round(seconds * RATE))
+    for start, end in regions:
+        first, last = round(start * RATE), round(end * RATE)
+        samples[first:last] += level * rng.standard_normal(last - first)
+    return samples
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> CutStore:
+    """Ann's two utterances, of different levels; Ben's, with times of speech; one of both; one of silence."""
+    lines: list[dict[str, Any]] = []
+    for name, level, labels in [
+        ("ann1", 0.3, {"speaker": "Ann"}),
+        ("ann2", 0.01, {"speaker": "Ann"}),
+        ("ben", 0.1, {"segments": [{"start": 0.5, "end": 1.0, "speaker": "Ben"}]}),
+        ("both", 0.1, {"segments": [{"start": n, "end": n + 1, "speaker": who} for n, who in enumerate("AB")]}),
+        ("mute", 0.0, {"speaker": "Mute"}),
+    ]:
+        soundfile.write(tmp_path / f"{name}.wav", samples_of(SPEECH, 3.0, level, len(lines)), RATE, "FLOAT")
+        lines.append({"audio": f"{name}.wav", **labels})
+    (tmp_path / "list.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    listed = (str(tmp_path / "list.jsonl"),)
+    dataset = DatasetConfig(name="made", type="json", train=listed, train_fraction=1.0, valid_fraction=0.0)
+    return write_cuts(tmp_path / "store", AudioCorpus(dataset, AudioConfig()).cuts("train"))
+
+
+def utterances(store: CutStore, find_speech: bool = True, **audio: Any) -> CutUtterances:
+    return CutUtterances(store, AudioConfig(**audio), find_speech=find_speech)
+
+
+def power(pieces: list[np.ndarray]) -> float:
+    return float(np.mean(np.square(np.concatenate(pieces), dtype=np.float64)))
+
+
+def test_an_utterance_is_cut_at_its_pauses_and_brought_to_one_level(store: CutStore):
+    found = utterances(store)
+    for index in (0, 1):
+        pieces = found.pieces(index)
+        assert [len(piece) / RATE for piece in pieces] == pytest.approx([0.96, 0.76], abs=0.06)
+        assert power(pieces) == pytest.approx(LEVEL**2, rel=1e-5)
+        assert all(piece.dtype == np.float32 and not piece.flags.writeable for piece in pieces)
+
+
+def test_an_utterance_stays_whole_where_pauses_arent_looked_for(store: CutStore):
+    [piece] = utterances(store, find_speech=False).pieces(0)
+    assert len(piece) == 3 * RATE
+    assert power([piece]) == pytest.approx(LEVEL**2, rel=1e-5)
+
+
+@pytest.mark.parametrize("find_speech", [True, False])
+def test_times_of_speech_that_are_given_are_kept(store: CutStore, find_speech: bool):
+    [piece] = utterances(store, find_speech).pieces(2)
+    assert len(piece) == RATE // 2
+
+
+def test_silence_has_no_pieces(store: CutStore):
+    found = utterances(store)
+    soundfile.write(store[4].recording.sources[0].source, np.zeros(3 * RATE), RATE, "FLOAT")
+    assert found.pieces(4) == []
+    assert found.speaker_names[found.speaker_of(4)] == "Mute"
+
+
+def test_who_speaks(store: CutStore):
+    found = utterances(store)
+    assert len(found) == 5
+    assert [found.speaker_names[found.speaker_of(index)] for index in (0, 1, 2)] == ["Ann", "Ann", "Ben"]
+    with pytest.raises(DataError, match=r"both .*both\.wav\) has no speaker or several; an utterance needs one"):
+        found.speaker_of(3)
+
+
+@pytest.mark.parametrize("gigabytes", [0.0, 2e-4, 1.0])
+def test_a_cache_changes_nothing(store: CutStore, gigabytes: float):
+    expected = {index: [piece.tobytes() for piece in utterances(store).pieces(index)] for index in (0, 1, 2)}
+    found = utterances(store, cache_gigabytes=gigabytes)
+    for index in (0, 1, 2, 1, 0, 0):
+        assert [piece.tobytes() for piece in found.pieces(index)] == expected[index]
+    there = pickle.loads(pickle.dumps(found))
+    assert [piece.tobytes() for piece in there.pieces(1)] == expected[1]
+
+
+def test_the_fingerprint_follows_what_changes_the_pieces(store: CutStore):
+    others = utterances(store, find_speech=False), utterances(store, sampling_rate=8000)
+    assert len({one.fingerprint for one in (utterances(store), *others)}) == 3
+    assert utterances(store, cache_gigabytes=0.0).fingerprint == utterances(store).fingerprint

@@ -1,0 +1,62 @@
+"""``vaak data list``, ``get`` and ``prepare``."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tiny_audio import write_audio
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def write_ljspeech(folder: Path) -> None:
+    write_audio(folder / "wavs" / "LJ001-0001.wav", 0.3, 22050)
+    (folder / "metadata.csv").write_text("LJ001-0001|So it is|So it is\n")
+
+
+def test_prepare_then_list(vaak, tmp_path: Path):
+    write_ljspeech(tmp_path / "data" / "ljspeech")
+    code, out, _ = vaak("data", "prepare", "ljspeech")
+    assert (code, out.split()) == (0, ["all", "1", "cuts", "manifests/ljspeech/cuts/all.jsonl"])
+    code, out, _ = vaak("data", "list", "--json")
+    rows = {row["name"]: row for row in json.loads(out)}
+    assert code == 0
+    assert rows["ljspeech"] == {"name": "ljspeech", "download": True, "on_disk": True, "prepared": True, "options": []}
+    assert not rows["ami"]["on_disk"]
+    assert "mic" in rows["ami"]["options"]
+    code, out, _ = vaak("data", "list")
+    lines = {line.split()[0]: line.split(maxsplit=1)[1:] for line in out.splitlines()}
+    assert lines["ljspeech"] == ["download, on disk, prepared"]
+    assert lines["dihard3"] == []
+
+
+def test_mistakes_are_one_line_and_exit_2(vaak, tmp_path: Path):
+    (tmp_path / "data" / "ami").mkdir(parents=True)
+    for arguments, message in {
+        ("prepare", "ljspech"): "Lhotse has no recipe ljspech; did you mean ljspeech?",
+        ("prepare", "yesno"): "recipe yesno: there is no corpus in data/yesno",
+        ("prepare", "ami", "mic"): "'mic' is no key=value",
+        ("prepare", "ami", "mike=sdm"): "recipe ami has no option mike",
+        ("prepare", "ami"): "recipe ami: data/ami can't be prepared: ValueError: No annotations directory specified",
+        ("get", "dihard3"): "recipe dihard3: Lhotse can't download this corpus",
+        ("get", "yesno", "url=http://127.0.0.1:9/yesno.tar.gz"): "http://127.0.0.1:9/yesno.tar.gz: can't be fetched (",
+    }.items():
+        code, _, errors = vaak("data", *arguments)
+        assert code == 2, arguments
+        assert errors.splitlines()[-1].startswith(message), (arguments, errors)
+
+
+def test_the_commands_help_imports_neither_torch_nor_lhotse():
+    script = (
+        "import sys; import vaak.cli.data; "
+        "assert not {'torch', 'lhotse', 'soundfile', 'numpy'} & set(sys.modules), sorted(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)

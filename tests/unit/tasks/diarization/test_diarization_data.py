@@ -1,0 +1,180 @@
+"""Examples of a diarizer: from recordings, windows and conversations; what was left out is said."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+
+from toy_speech import RATE, dataset_of, write_recordings, write_utterances
+from vaak.audio.labelled import Segment
+from vaak.config.load import load
+from vaak.config.yaml_writer import yaml_text
+from vaak.data.reader import Address, Reader
+from vaak.tasks.diarization.data import training_speakers
+from vaak.tasks.diarization.task import DiarizationTask
+from vaak.testing.equality import same
+
+CONVERSATIONS = {"train": 6, "valid": 2, "test": 2, "duration": [0.8, 1.6], "beta": 0.3, "speed": [0.9, 1.0]}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("toy")
+    write_recordings(folder / "recordings")
+    write_utterances(folder / "utterances")
+    return folder
+
+
+def task_of(folder: Path, run: Path, datasets: list[dict[str, Any]] | None = None, *overrides: str) -> DiarizationTask:
+    """The task, prepared: recordings and conversations, unless ``datasets`` says otherwise."""
+    both = [
+        dataset_of(folder / "recordings"),
+        dataset_of(folder / "utterances") | {"conversations": CONVERSATIONS},
+    ]
+    options = {
+        "task": "diarization",
+        "model": {"d_model": 16, "num_layers": 1, "num_heads": 2, "embedding_dim": 4},
+        "global_config": {"sampling_rate": RATE, "num_mel_bins": 8, "high_freq": 0.0},
+        "datasets": both if datasets is None else datasets,
+        "data": {"window": 1.0},
+        "training": {"eval_knobs": {"label_type": "multilabel"}, "device": "cpu"},
+    }
+    run.mkdir(parents=True)
+    (run / "f.yml").write_text(yaml_text(options))
+    task = DiarizationTask(load([run / "f.yml"], list(overrides)).experiment, run, run)
+    task.prepare()
+    return task
+
+
+@pytest.fixture(scope="module")
+def task(folder: Path) -> DiarizationTask:
+    return task_of(folder, folder / "run")
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def test_training_has_windows_and_conversations_and_evaluation_has_the_whole(task: DiarizationTask):
+    train, valid = task.dataset("train"), task.dataset("valid")
+    assert len(valid.lengths) == 5 + 2
+    names = [valid.example(index, rng()).name for index in range(7)]
+    assert names == [
+        *(f"valid{number}" for number in range(5)),
+        "valid-conversation-000000",
+        "valid-conversation-000001",
+    ]
+    assert train.lengths[:-6].max() == 1.0, "a window is longer than data.window"
+    assert [train.describe(index) for index in (0, -1)][0].startswith("train0 (")
+    assert len(train.lengths) - 6 > 18, "recordings longer than a window have several"
+
+
+def test_an_example_is_what_its_recording_says(task: DiarizationTask, folder: Path):
+    example = task.dataset("valid").example(0, rng())
+    samples, _ = soundfile.read(folder / "recordings" / "valid0.wav", dtype="float32")
+    line = json.loads((folder / "recordings" / "valid.jsonl").read_text().splitlines()[0])
+    np.testing.assert_array_equal(example.features, task.features(samples))
+    assert example.duration == len(samples) / RATE
+    expected = sorted(Segment(**segment) for segment in line["segments"])
+    for found, wanted in zip(example.segments, expected, strict=True):
+        assert found.speaker == wanted.speaker
+        assert (found.start, found.end) == pytest.approx((wanted.start, wanted.end), abs=1e-6)
+
+
+def test_an_example_is_a_function_of_index_and_rng(folder: Path, task: DiarizationTask, tmp_path: Path):
+    """A fresh task, another order of reading, no cache: the same bits."""
+    other = task_of(folder, tmp_path / "run", None, "global_config.cache_gigabytes=0")
+    there, again = task.dataset("train"), other.dataset("train")
+    indices = range(len(there.lengths))
+    first = {index: there.example(index, rng(index)) for index in indices}
+    for index in reversed(indices):
+        assert same(again.example(index, rng(index)), first[index])
+    differ = [not same(there.example(index, rng(index + 1000)), first[index]) for index in indices]
+    assert sum(differ) > len(differ) / 3  # a window at both ends of its recording can't be moved
+    assert all(differ[-6:])
+    assert first[0].duration <= there.lengths[0]
+
+
+def test_any_worker_reads_the_same_batch(task: DiarizationTask):
+    address = Address(step=1, number=0, epoch=2, rows=[[0], [5], [len(task.dataset("train").lengths) - 1]])
+    batches = [Reader(task.dataset("train"), ("data",), 1)[address].batch for _ in range(2)]
+    assert same(batches[0], batches[1])
+
+
+def test_augmentation_is_of_training_and_lengths_stay_upper_bounds(folder: Path, tmp_path: Path):
+    augmentation = "data.augmentation={speed: [0.5, 2], volume: [-6, 6], spec_augment: {time_mask: 0.2}}"
+    task = task_of(folder, tmp_path / "run", None, augmentation)
+    plain, train = task_of(folder, tmp_path / "plain"), task.dataset("train")
+    np.testing.assert_allclose(train.lengths, 2 * plain.dataset("train").lengths)
+    for index in range(0, len(train.lengths), 5):
+        assert train.example(index, rng(index)).duration <= train.lengths[index] + 0.5 / RATE
+    assert same(task.dataset("valid").example(0, rng()), plain.dataset("valid").example(0, rng()))
+    assert train.fingerprint != plain.dataset("train").fingerprint
+    assert task.dataset("valid").fingerprint == plain.dataset("valid").fingerprint
+
+
+def test_the_fingerprint_says_what_examples_are_made_of_not_where_they_lie(folder: Path, tmp_path: Path):
+    def of(number: int, *overrides: str) -> str:
+        return task_of(folder, tmp_path / f"run{number}", None, *overrides).dataset("train").fingerprint
+
+    assert of(0) == of(1, "global_config.cache_gigabytes=0.1", "global_config.output_dir=elsewhere")
+    assert (
+        len(
+            {of(2), of(3, "global_config.num_mel_bins=10"), of(4, "data.window=0.9"), of(5, "global_config.dither=0.1")}
+        )
+        == 4
+    )
+
+
+def test_speakers_at_other_speeds_are_others(task: DiarizationTask):
+    found = training_speakers(task.prepared, task.datasets)
+    assert found == ("ann", "ann@0.9", "ben", "ben@0.9", "cat", "cat@0.9")
+    assert task.collator.options.training_speakers == found
+
+
+def listed(folder: Path, lines: list[dict[str, Any]]) -> dict[str, Any]:
+    """The options of a dataset of these lines, which are its train and its valid."""
+    for split in ("train", "valid"):
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return {"name": "made", "type": "json", **{split: [f"{folder}/{split}.jsonl"] for split in ("train", "valid")}}
+
+
+def test_a_window_shorter_than_half_a_frame_is_a_frame_of_silence(tmp_path: Path):
+    """30 ms beyond a whole number of windows is a window of its own; 3 ms too."""
+    samples = 0.1 * rng().standard_normal(RATE + 24)
+    soundfile.write(tmp_path / "a.wav", samples, RATE)
+    dataset = listed(tmp_path, [{"audio": "a.wav", "segments": [{"start": 0, "end": 0.5, "speaker": "x"}]}])
+    task = task_of(tmp_path, tmp_path / "run", [dataset], "data.shift_windows=false")
+    train = task.dataset("train")
+    assert train.lengths.tolist() == [1.0, 0.003]
+    example = train.example(1, rng())
+    assert example.features.shape == (1, 8)
+    assert not example.features.any()
+    batch = train.collate([[example]])
+    assert all(bool(term.total.isfinite()) for term in task.losses(task.model(), batch).values())
+
+
+def test_what_is_left_out_and_what_doesnt_fit_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    segments = [{"start": 0.1 * number, "end": 0.1 * number + 0.3, "speaker": f"s{number}"} for number in range(4)]
+    soundfile.write(tmp_path / "a.wav", 0.1 * rng().standard_normal(RATE), RATE)
+    lines = [{"audio": "a.wav", "segments": segments}, {"audio": "a.wav", "id": "nothing"}]
+    dataset = listed(tmp_path, lines)
+    with caplog.at_level(logging.INFO, "vaak"):
+        task = task_of(tmp_path, tmp_path / "run", [dataset])
+    assert "train: made: 1 left out: lines without speaker, text, segments or rttm" in caplog.text
+    assert "train has recordings of up to 4 speakers: in a window with more than 2 (model.max_speakers)" in caplog.text
+    about = json.loads((tmp_path / "run" / "prepared" / "prepared.json").read_text())["statistics"]["train"]
+    assert (about["recordings"], about["most_speakers"], about["speakers"]) == (1, 4, 4)
+    assert about["datasets"][0]["dropped"] == {"lines without speaker, text, segments or rttm": 1}
+    assert task.dataset("train").example(0, rng()).segments
+    caplog.clear()
+    with caplog.at_level(logging.INFO, "vaak"):
+        task_of(tmp_path, tmp_path / "roomy", [dataset], "model.max_speakers=4")
+        task_of(tmp_path, tmp_path / "binary", [dataset], "training.eval_knobs.label_type=binary")
+    assert "model.max_speakers" not in caplog.text

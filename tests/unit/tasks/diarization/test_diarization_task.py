@@ -1,0 +1,181 @@
+"""The task as the engine and the command line use it: label types, losses, a user's own labels."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from toy_speech import RATE, dataset_of, write_recordings
+from vaak.config.load import load
+from vaak.config.yaml_writer import yaml_text
+from vaak.core.batch import Batch
+from vaak.core.errors import UserError
+from vaak.tasks.diarization.task import DiarizationTask
+
+Vaak = Callable[..., tuple[int, str, str]]
+
+OWN = """
+import numpy as np
+
+from vaak.tasks.diarization.labels import DiarizationCollator, activity
+
+
+class Overlap(DiarizationCollator):
+    '''Several speak at once, or at most one does.'''
+
+    num_outputs = 1
+    names = ("overlap",)
+
+    def __init__(self, options, least=2):
+        super().__init__(options)
+        self.least = least
+
+    def labels(self, example, num_frames):
+        names = sorted({segment.speaker for segment in example.segments})
+        speaking = activity(example.segments, names, num_frames, self.options.frame_seconds)
+        return np.float32(speaking.sum(1, keepdims=True) >= self.least)
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """``f.yml``: a tiny diarizer of recordings that lie beside it; ``own.py``: a label type."""
+    folder = tmp_path_factory.mktemp("toy")
+    write_recordings(folder / "recordings")
+    options = {
+        "task": "diarization",
+        "model": {"d_model": 16, "num_layers": 1, "num_heads": 2, "embedding_dim": 4, "dropout": 0.1},
+        "global_config": {"sampling_rate": RATE, "num_mel_bins": 8, "high_freq": 0.0},
+        "datasets": [dataset_of(folder / "recordings")],
+        "data": {"window": 1.5},
+        "training": {
+            "eval_knobs": {"label_type": "multilabel"},
+            "device": "cpu",
+            "max_steps": 4,
+            "batch_size": 4,
+            "logging": {"interval": 1, "tensorboard": False, "progress_bar": False},
+        },
+    }
+    (folder / "f.yml").write_text(yaml_text(options))
+    (folder / "own.py").write_text(OWN)
+    return folder
+
+
+def task_of(folder: Path, run: Path, *overrides: str) -> DiarizationTask:
+    loaded = load([folder / "f.yml"], list(overrides))
+    run.mkdir()
+    task = DiarizationTask(loaded.experiment, run, loaded.folder)
+    task.prepare()
+    return task
+
+
+@pytest.mark.parametrize(
+    ("label_type", "loss"),
+    [("binary", "bce"), ("multilabel", "bce"), ("speaker_id", "cross_entropy"), ("powerset", "cross_entropy")],
+)
+def test_cross_entropy_is_the_binary_one_of_what_are_no_classes(
+    folder: Path, tmp_path: Path, label_type: str, loss: str
+):
+    task = task_of(folder, tmp_path / "run", f"training.eval_knobs.label_type={label_type}")
+    terms = task.losses(task.model(), batch_of(task))
+    assert list(terms) == [loss]
+    assert terms[loss].per == "frame"
+
+
+def batch_of(task: DiarizationTask, size: int = 3) -> Batch:
+    dataset = task.dataset("train")
+    return dataset.collate([[dataset.example(index, np.random.default_rng(index))] for index in range(size)])
+
+
+def test_the_order_of_speakers_changes_no_loss_at_all(folder: Path, tmp_path: Path):
+    """Labels whose speakers change places, with everything that goes by them."""
+    auxiliary = "training.loss.auxiliary={clustering: 0.5, speaker: 0.5}"
+    task = task_of(folder, tmp_path / "run", auxiliary)
+    model, batch = task.model().double().eval(), batch_of(task)
+    expected = task.losses(model, batch)
+    for name in ("labels", "activity"):
+        batch.tensors[name] = batch[name].flip(-1)
+    batch.tensors["speaker_numbers"] = batch["speaker_numbers"].flip(-1)
+    found = task.losses(model, batch)
+    assert list(found) == ["bce", "clustering", "speaker"]
+    for name, term in found.items():
+        torch.testing.assert_close(term.total, expected[name].total, rtol=1e-9, atol=1e-9)
+
+
+def test_a_compiled_model_has_the_same_losses(folder: Path, tmp_path: Path):
+    task = task_of(folder, tmp_path / "run", "training.loss.auxiliary={clustering: 0.5, speaker: 0.5}")
+    model, batch = task.model().eval(), batch_of(task)
+    compiled = task.losses(torch.compile(model, backend="eager"), batch)
+    for name, term in task.losses(model, batch).items():
+        torch.testing.assert_close(compiled[name].total, term.total)
+
+
+def test_mixed_precision_trains_attractors(folder: Path, tmp_path: Path):
+    options = ("model.head=attractors", "training.loss.auxiliary={attractor: 1, clustering: 1}")
+    task = task_of(folder, tmp_path / "run", *options)
+    model, batch = task.model(), batch_of(task)
+    with torch.autocast("cpu", torch.bfloat16):
+        terms = task.losses(model, batch)
+    torch.stack([term.total for term in terms.values()]).sum().backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is None or bool(parameter.grad.isfinite().all()), name
+
+
+def test_a_line_for_each_row_says_who_speaks(folder: Path, tmp_path: Path):
+    task = task_of(folder, tmp_path / "run")
+    [line, *_] = task.show(batch_of(task))
+    assert re.fullmatch(r"train0@0\.\d{3}: 1\.\d\d s, (ann|ben|cat), (ann|ben|cat)", line)
+
+
+def test_a_label_type_of_ones_own_trains_and_is_kept_with_the_run(
+    vaak: Vaak, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(folder)
+    run = tmp_path / "run"
+    overrides = ("training.eval_knobs.label_type={type: ./own.py:Overlap, least: 2}", f"run_dir={run}")
+    code, out, errors = vaak("train", folder / "f.yml", *overrides)
+    assert code == 0, errors
+    assert "val_frame_accuracy" in out
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [record["step"] for record in records if record["kind"] == "step"] == [1, 2, 3, 4]
+    assert (run / "code" / "own.py").read_text() == OWN
+    assert "./code/own.py:Overlap" in (run / "config.yml").read_text()
+    code, out, errors = vaak("train", run / "config.yml", f"run_dir={tmp_path / 'again'}")
+    assert code == 2
+    assert "--trust-code" in errors
+
+
+@pytest.mark.parametrize(
+    ("label_type", "expected"),
+    [
+        (
+            "custom",
+            "label_type: custom is a label type of your own: name its class, a DiarizationCollator, by ./file.py",
+        ),
+        ("./own.py:np", "./own.py:np is no subclass of vaak.tasks.diarization.labels:DiarizationCollator"),
+        ("multi", "'multi' is not known; expected one of binary, custom, multilabel, powerset, speaker_id"),
+    ],
+)
+def test_what_is_no_label_type_is_one_line(
+    vaak: Vaak, folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, label_type: str, expected: str
+):
+    monkeypatch.chdir(folder)
+    overrides = (f"training.eval_knobs.label_type={label_type}", f"run_dir={tmp_path / 'run'}")
+    code, _, errors = vaak("train", folder / "f.yml", *overrides)
+    assert code == 2
+    assert expected in errors.splitlines()[-1]
+    assert "Traceback" not in errors
+
+
+def test_wrong_options_of_a_label_type_are_a_users_mistake(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(folder)
+    with pytest.raises(UserError, match="Overlap can't be made: .*unexpected keyword argument 'most'"):
+        task_of(folder, tmp_path / "run", "training.eval_knobs.label_type={type: ./own.py:Overlap, most: 1}")
