@@ -1,5 +1,5 @@
-"""Audio on its way to training: Vaak's loader against Lhotse's sampler and dataset, features against kaldi-native-fbank,
-and the first batch after a resume in the middle of an epoch of a million cuts.
+"""Audio on its way to training: Vaak's loader against Lhotse's sampler and dataset, features against
+kaldi-native-fbank, and the first batch after a resume in the middle of an epoch of a million cuts.
 
     python benchmarks/audio.py [--parts loader padding features resume] [--cuts 1000] [--rounds 5] [--workers 0 1 2]
                                [--max-duration 200] [--threads 1] [--resume-cuts 1000000] [--quick]
@@ -12,8 +12,9 @@ loader    Cuts of noise are written once, as long as read speech is (see ``read_
 padding   The part of a batch that is padding, of as many lengths as ``--padding-cuts`` says.
 features  As ``benchmarks/features.py``, for fbank and 10 seconds.
 resume    Both know as many cuts as ``--resume-cuts`` says, by the same file of manifests, and go on in the middle of an
-          epoch: ours opens its store, plans the epoch, hashes the plan and reads the batch; Lhotse opens the file lazily,
-          restores its sampler's state and reads the batch. Making the manifests takes minutes, and isn't counted.
+          epoch: ours opens its store, plans the epoch, hashes the plan and reads the batch; Lhotse opens the file
+          lazily, restores its sampler's state and reads the batch. Making the manifests takes minutes, and isn't
+          counted, as what is imported isn't.
 
 The arms take turns in one process, round after round, after a round that isn't counted. A figure is the median over
 rounds, a ratio the median over rounds of two arms of the same round. A resume is measured once.
@@ -30,6 +31,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -65,7 +67,7 @@ PARTS = ("loader", "padding", "features", "resume")
 
 
 def read_speech(number: int) -> np.ndarray:
-    """Seconds of so many utterances, about as LibriSpeech's training set: most of 12 to 17 s, a quarter of any length."""
+    """Seconds of so many utterances, about as LibriSpeech's training set: most of 12 to 17 s, a quarter of any."""
     rng = np.random.default_rng(0)
     long = rng.normal(14.3, 1.3, number)
     lengths = np.where(rng.random(number) < 0.75, long, rng.uniform(2, 14, number))
@@ -102,9 +104,10 @@ class Ours:
 
     def __init__(self, store: CutStore, audio: AudioConfig, max_duration: float, *, stored: bool = False) -> None:
         features = Features(audio)
-        source: AudioSource = WindowSource(store, audio, LONGEST, shift=False)
+        windows = WindowSource(store, audio, LONGEST, shift=False)
+        source: AudioSource = windows
         if stored:
-            source = StoredSource(source, extract_cuts(store, audio, "cpu", skip_bad=False), features)
+            source = StoredSource(windows, extract_cuts(store, audio, "cpu", skip_bad=False), features)
         collator = BinaryCollator(LabelOptions(2 * audio.frame_shift, 2, 4, 2, ()))
         self.dataset = DiarizationDataset(source, features, collator, AugmentationConfig())
         self.planner = LastPlan(training_planner(training(max_duration), self.dataset))
@@ -125,9 +128,13 @@ class Peer:
         self.dataset = K2SpeechRecognitionDataset(input_strategy=strategy)
 
     def epoch(self, workers: int) -> Iterator[Any]:
-        return iter(
-            torch.utils.data.DataLoader(self.dataset, sampler=self.sampler, batch_size=None, num_workers=workers)
-        )
+        how: Any = {"sampler": self.sampler, "batch_size": None, "num_workers": workers}
+        return iter(torch.utils.data.DataLoader(self.dataset, **how))
+
+
+def read_all(kind: Ours | Peer, workers: int) -> None:
+    for _ in kind.epoch(workers):
+        pass
 
 
 def training(max_duration: float) -> TrainingConfig:
@@ -149,9 +156,11 @@ def loader(options: argparse.Namespace, folder: Path) -> None:
         with_features = cuts.to_eager().compute_and_store_features(
             lhotse_fbank(), folder / "lhotse", storage_type=lhotse.NumpyFilesWriter, progress_bar=False
         )
+    with_features.to_jsonl(folder / "with_features.jsonl")
+    with_features = CutSet.from_jsonl_lazy(folder / "with_features.jsonl")
     audio = AudioConfig(cache_gigabytes=0, storage_path=str(folder / "ours"), progress_bar=False)
     most = options.max_duration
-    kinds = {
+    kinds: dict[str, Ours | Peer] = {
         "ours": Ours(store, audio, most),
         "Lhotse": Peer(cuts, most, OnTheFlyFeatures(lhotse_fbank())),
         "ours, stored": Ours(store, audio, most, stored=True),
@@ -163,8 +172,7 @@ def loader(options: argparse.Namespace, folder: Path) -> None:
     heads = [*kinds, *(f"{ours} ÷ {peer}" for ours, peer in pairs)]
     print(f"| workers: hours of audio a second | {' | '.join(heads)} |\n|{'---|' * (len(heads) + 1)}")
     for workers in options.workers:
-        arms = {name: (lambda kind=kind: sum(1 for _ in kind.epoch(workers))) for name, kind in kinds.items()}
-        taken = race(arms, options.rounds)
+        taken = race({name: partial(read_all, kind, workers) for name, kind in kinds.items()}, options.rounds)
         cells = [f"{hours / statistics.median(taken[name]):.2f}" for name in kinds]
         for ours, peer in pairs:
             rounds = zip(taken[peer], taken[ours], strict=True)
@@ -240,6 +248,7 @@ def main() -> None:
         options.cuts, options.rounds, options.padding_cuts, options.resume_cuts = 60, 1, 5000, 20_000
     torch.set_num_threads(options.threads)
     python, command = platform.python_version(), " ".join(["python", *sys.argv])
+    warnings.filterwarnings("ignore", message="You are using DynamicBucketingSampler with an eagerly read CutSet")
     print(f"{command}\n{processor()}; Python {python}, torch {torch.__version__}, Lhotse {lhotse.__version__}")
     for part in options.parts:
         with tempfile.TemporaryDirectory(prefix="vaak-audio-") as folder:

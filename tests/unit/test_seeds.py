@@ -160,7 +160,7 @@ def test_asking_for_what_is_not_built_is_never_silent(tmp_path):
     sections = re.compile(r"`((?:global_config|datasets|model|data|training)\.[\w.]+)`")
     values = {"training.loss.auxiliary.norm_reg": "0.1"}
     asked = [found[1] for _, cells in ROWS if "not built yet" in cells[3] and (found := sections.fullmatch(cells[0]))]
-    assert len(asked) > 30
+    assert len(asked) > 5
     for key in asked:
         try:
             loaded = load([tmp_path / "run.yml"], [f"{key}={values.get(key, 'binary')}"])

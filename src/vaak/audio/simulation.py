@@ -13,7 +13,7 @@ conversation has the length that the plan knows, so speakers go on to its end an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -96,24 +96,26 @@ class SimulatedConversations:
         track = np.zeros(num_samples, dtype=np.float32)
         segments: list[Segment] = []
         place = _pause(self.config.beta, rate, rng)
-        pieces: list[np.ndarray] = []
+        pieces = self._pieces(speaker, rng)
         while place < num_samples:
-            pieces = pieces or self._shuffled_pieces(speaker, rng)
-            piece = at_speed(pieces.pop(), factor) if factor != 1.0 else pieces.pop()
+            piece = next(pieces) if factor == 1.0 else at_speed(next(pieces), factor)
             piece = piece[: num_samples - place]
             track[place : place + len(piece)] = piece * np.float32(gain)
             segments.append(Segment(place / rate, (place + len(piece)) / rate, name))
             place += len(piece) + _pause(self.config.beta, rate, rng)
         return track, segments
 
-    def _shuffled_pieces(self, speaker: int, rng: np.random.Generator) -> list[np.ndarray]:
-        """All stretches of speech of a speaker, in any order."""
-        pieces = [piece for index in self.utterances_of[speaker] for piece in self.utterances.pieces(int(index))]
-        if not pieces:
-            raise DataError(
-                f"{self.utterances.speaker_names[speaker]}: no speech is found in any utterance of this speaker"
-            )
-        return [pieces[place] for place in rng.permutation(len(pieces))]
+    def _pieces(self, speaker: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
+        """Stretches of a speaker's speech without end: utterances in any order, and their pieces in any order."""
+        while True:
+            said = 0
+            for index in rng.permutation(self.utterances_of[speaker]).tolist():
+                pieces = self.utterances.pieces(index)
+                said += len(pieces)
+                yield from (pieces[place] for place in rng.permutation(len(pieces)).tolist())
+            if not said:
+                name = self.utterances.speaker_names[speaker]
+                raise DataError(f"{name}: no speech is found in any utterance of this speaker")
 
     def _mixed(self, tracks: list[np.ndarray], chosen: list[int], rng: np.random.Generator) -> np.ndarray:
         room, noise = self.config.room, self.config.noise
@@ -135,7 +137,7 @@ class SimulatedConversations:
         others = np.setdiff1d(np.arange(len(self.utterances_of)), chosen)
         if not len(others):
             raise DataError(f"{self.split}: babble needs other voices than those who speak; take another noise")
-        return babble(lambda: self._shuffled_pieces(int(rng.choice(others)), rng)[0], num_samples, BABBLING_VOICES, rng)
+        return babble(lambda: next(self._pieces(int(rng.choice(others)), rng)), num_samples, BABBLING_VOICES, rng)
 
 
 def at_speed_name(speaker: str, factor: float) -> str:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from vaak.audio.config import AudioConfig
 from vaak.config.load import load
 
 SEED_1 = """\
@@ -99,6 +100,45 @@ model:
     num_layers: 6
     num_heads: 8
     attention_type: causal_linear
+"""
+
+SEED_1_DATA = """\
+global_config:
+  corpus_dir: ./data
+  output_dir: ./manifests
+
+  # Feature extraction configuration (unified for all datasets)
+  feature_type: fbank  # Options: fbank, mfcc, spectrogram
+
+  # Basic parameters
+  num_mel_bins: 80
+  frame_length: 0.025  # 25ms
+  frame_shift: 0.01  # 10ms
+  sampling_rate: 16000
+
+  # Window and preprocessing (optional)
+  preemph_coeff: 0.97  # Pre-emphasis
+  window_type: povey  # povey, hanning, hamming
+  dither: 0.0
+  snip_edges: false
+  remove_dc_offset: true
+
+  # Mel filterbank (optional)
+  low_freq: 20.0
+  high_freq: -400.0  # -400 = nyquist - 400
+
+  # MFCC-specific (when feature_type: mfcc)
+  num_ceps: 13
+  cepstral_lifter: 22
+  use_energy: false
+
+  # Feature computation
+  storage_path: null  # null = in-memory
+  num_jobs: 1  # Parallel jobs
+  progress_bar: true
+
+datasets:
+  - name: ami
 """
 
 SEED_1_MINIMAL = """\
@@ -250,6 +290,28 @@ def test_seed_1(loaded):
         "training.eval_knobs",
         "training.feature_redraw_interval",
     ]
+
+
+def test_seed_1s_data_load_as_written_and_are_the_defaults(loaded):
+    result = loaded(SEED_1_DATA, without(SEED_1, "auxiliary:", "norm_reg: 0.1"), task="diarization")
+    experiment = result.experiment
+    assert experiment.global_config == AudioConfig()
+    assert [(dataset.name, dataset.type) for dataset in experiment.datasets] == [("ami", "recipe")]
+    assert experiment.training.eval_knobs.label_type.type == "binary"
+    assert experiment.training.batching.type == "fixed"
+    assert [warning.split(": ")[1] for warning in result.warnings] == ["training.feature_redraw_interval"]
+
+
+def test_seed_1s_options_of_audio_mean_what_they_say(loaded):
+    values = {"num_filters": 40, "storage_path": "features", "storage_type": "float16", "num_jobs": 4, "low_freq": 0.0}
+    given = "".join(f"  {name}: {value}\n" for name, value in values.items())
+    knobs = "training: {eval_knobs: {label_type: speaker_id, max_duration: 30.0}}\n"
+    experiment = loaded(f"global_config:\n{given}{knobs}", task="diarization").experiment
+    audio, training = experiment.global_config, experiment.training
+    assert (audio.num_mel_bins, audio.storage_path, audio.storage_type) == (40, "features", "float16")
+    assert (audio.num_jobs, audio.low_freq) == (4, 0.0)
+    assert training.eval_knobs.label_type.type == "speaker_id"
+    assert (training.batching.type, training.batching.max_duration) == ("bucketed", 30.0)
 
 
 def test_seed_1_minimal(loaded):

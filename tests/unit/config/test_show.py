@@ -80,3 +80,13 @@ def test_an_experiment_is_frozen_and_can_be_pickled(tmp_path):
     assert pickle.loads(pickle.dumps(experiment)) == experiment
     with pytest.raises(Exception, match="frozen"):
         experiment.training.epochs = 3
+
+
+def test_options_of_other_types_are_left_out_in_lists_too(tmp_path):
+    (tmp_path / "a.yml").write_text(
+        "task: diarization\ndatasets: [{name: own, type: folder, train: [audio], conversations: {beta: 1}}]\n"
+    )
+    experiment = load([tmp_path / "a.yml"]).experiment
+    assert "num_voices" not in as_yaml(experiment)
+    (tmp_path / "b.yml").write_text(as_yaml(experiment))
+    assert load([tmp_path / "b.yml"]).experiment == experiment

@@ -183,7 +183,6 @@ def test_evaluation_keeps_within_a_budget(lengths: list[float], batch_size: int,
     assert (((rows[:-1] + 1) * firsts > budget) | (rows[:-1] == batch_size)).all()
 
 
-
 def test_sentences_of_log_normal_length_are_planned_without_waste():
     lengths = np.clip(np.random.default_rng(0).lognormal(3.5, 0.6, 50_000), 1, 512).astype(np.int64)
     bucketed = planner_of("bucketed", lengths, max_tokens=8192)

@@ -124,5 +124,3 @@ def test_an_evaluator_alone_draws_nothing(tmp_path: Path):
     trainer = toy_trainer(tmp_path, task=Unable(), **OPTIONS)
     evaluator = Evaluator(Unable(), trainer.config, Ranks(torch.device("cpu")))
     assert evaluator.evaluate(trainer.model, "valid")["val_loss"] > 0
-
-

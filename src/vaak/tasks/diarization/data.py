@@ -106,7 +106,8 @@ class DiarizationDataset:
             frames = masked(frames, self.augmentation.spec_augment, self.features.frame_shift, rng)
         if not len(frames):  # shorter than half a frame
             frames = np.zeros((1, self.features.dims), dtype=np.float32)
-        return DiarizationExample(found.name, frames, found.segments, found.duration, found.uem)
+        uem = found.uem or ((0.0, found.duration),)  # without a UEM all of it was annotated
+        return DiarizationExample(found.name, frames, found.segments, found.duration, uem)
 
     def _from_audio(self, index: int, rng: np.random.Generator) -> LabelledFeatures:
         audio, options = self.source.load(index, rng), self.augmentation

@@ -1,4 +1,4 @@
-"""Many audio files: which are meant, what their recordings are called, who speaks when in each, whatever befalls one."""
+"""Many audio files: which are meant, what their recordings are called, who speaks when in each of them."""
 
 from __future__ import annotations
 

@@ -92,7 +92,8 @@ def by_embeddings(
     vectors = unit_vectors(np.concatenate([np.asarray(output.embeddings) for output in outputs]))
     amounts = np.concatenate(speech)
     lengths = np.array([len(output.probabilities) for output in outputs])
-    trusted = _evenly_chosen((amounts > 0) & (amounts >= LEAST_SPEECH * lengths[windows]), windows)
+    there = vectors.any(1)  # who never speaks alone has an embedding of zeros
+    trusted = _evenly_chosen(there & (amounts > 0) & (amounts >= LEAST_SPEECH * lengths[windows]), windows)
     if not trusted.any():
         trusted = _evenly_chosen(amounts > 0, windows)
     columns = np.full(len(amounts), NOBODY)

@@ -71,7 +71,7 @@ def test_training_has_windows_and_conversations_and_evaluation_has_the_whole(tas
         "valid-conversation-000001",
     ]
     assert train.lengths[:-6].max() == 1.0, "a window is longer than data.window"
-    assert [train.describe(index) for index in (0, -1)][0].startswith("train0 (")
+    assert train.describe(0).startswith("train0 (")
     assert len(train.lengths) - 6 > 18, "recordings longer than a window have several"
 
 

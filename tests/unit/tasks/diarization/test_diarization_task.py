@@ -177,5 +177,5 @@ def test_wrong_options_of_a_label_type_are_a_users_mistake(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(folder)
-    with pytest.raises(UserError, match="Overlap can't be made: .*unexpected keyword argument 'most'"):
+    with pytest.raises(UserError, match=r"Overlap can't be made: .*unexpected keyword argument 'most'"):
         task_of(folder, tmp_path / "run", "training.eval_knobs.label_type={type: ./own.py:Overlap, most: 1}")

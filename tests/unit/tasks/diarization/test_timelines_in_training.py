@@ -1,0 +1,51 @@
+"""Timelines of the first development recordings, after each evaluation, in the run and in TensorBoard."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from vaak.runs.opened import open_run
+from vaak.tasks.diarization import metrics
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def test_the_run_and_tensorboard_have_a_picture_of_each_evaluation(diarizer_run: Path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    files = sorted((diarizer_run / "pictures" / "val_timelines").iterdir())
+    assert [path.name for path in files] == ["step-00000010.png", "step-00000020.png"]
+    assert all(path.read_bytes().startswith(PNG) for path in files)
+    accumulator = EventAccumulator(str(diarizer_run / "tensorboard"), size_guidance={"images": 0})
+    accumulator.Reload()
+    images = accumulator.Images("evaluation/val_timelines")
+    assert [image.step for image in images] == [10, 20]
+    assert [image.encoded_image_string for image in images] == [path.read_bytes() for path in files]
+    records = [json.loads(line) for line in (diarizer_run / "metrics.jsonl").read_text().splitlines()]
+    assert not any("timelines" in record for record in records)
+
+
+def test_the_first_recordings_are_shown_in_whatever_order_they_come(
+    diarizer_run: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(metrics, "SHOWN_RECORDINGS", 2)
+    opened = open_run(diarizer_run)
+    dataset, rng = opened.task.dataset("valid"), np.random.default_rng(0)
+    shown = []
+    for order in ([2, 0, 1], [1, 2, 0]):
+        meters = opened.task.meters("valid")
+        assert meters.pictures() == {}
+        for index in order:
+            batch = dataset.collate([[dataset.example(index, rng)]])
+            batch.indices = [[index]]
+            with torch.no_grad():
+                meters.update(opened.model, batch)
+        shown.append(meters.shown)
+        assert meters.pictures()["timelines"].startswith(PNG)
+    assert [one.name for one in shown[0].values()] == ["valid0", "valid1"]
+    assert shown[0] == shown[1]
