@@ -62,7 +62,7 @@ class CutSource:
     """Whole cuts (``vaak.audio.labelled.AudioSource``)."""
 
     def __init__(self, store: CutStore, audio: AudioConfig, *, find_speech: bool = False) -> None:
-        """With ``find_speech``, cuts that are one segment are cut at their pauses."""
+        """With ``find_speech``, the segment of a cut that is one segment is cut at its pauses."""
         self.store, self.audio, self.finds_speech = store, audio, find_speech
         self.durations, self.speakers = store.durations, store.speakers
         self.fingerprint = fingerprint_of([store.fingerprint, audio.sampling_rate, audio.channels, find_speech])
@@ -71,6 +71,10 @@ class CutSource:
     def place(self, index: int, rng: np.random.Generator) -> Place:
         """All of cut ``index``; nothing is drawn."""
         return Place(index, 0, samples_in(self.durations[index], self.audio.sampling_rate))
+
+    def hides_pauses(self, cut: int) -> bool:
+        """Whether the labels say that there is speech, not where, and that is to be found."""
+        return self.finds_speech and is_one_segment(labels_of(self.store[cut]))
 
     def spoken(self, place: Place) -> Spoken:
         """What is said in a cut."""
@@ -82,7 +86,7 @@ class CutSource:
         cut, segments, text, uem = labels_of(self.store[place.cut])
         samples = self._cache.get(place.cut, lambda: read_samples(cut, self.audio))
         found = LabelledAudio(cut.id, samples, self.audio.sampling_rate, segments, text, uem)
-        return at_its_pauses(found) if self.finds_speech else found
+        return at_its_pauses(found) if self.hides_pauses(place.cut) else found
 
     def load(self, index: int, rng: np.random.Generator) -> LabelledAudio:
         """Cut ``index``; nothing is drawn."""
@@ -103,7 +107,7 @@ class WindowSource:
     def __init__(
         self, store: CutStore, audio: AudioConfig, window: float, shift: bool, *, find_speech: bool = False
     ) -> None:
-        """``window`` in seconds; with ``find_speech``, a window that is one segment is cut at its pauses."""
+        """``window`` in seconds; with ``find_speech``, windows of a cut that is one segment are cut at their pauses."""
         self.store, self.audio, self.window, self.shift, self.finds_speech = store, audio, window, shift, find_speech
         self.speakers = store.speakers
         options = [audio.sampling_rate, audio.frame_shift, audio.channels, window, shift, find_speech]
@@ -132,6 +136,10 @@ class WindowSource:
             first -= step
         return Place(int(self.cuts[index]), first, min(first + length, end))
 
+    def hides_pauses(self, cut: int) -> bool:
+        """Whether the labels say that there is speech, not where, and that is to be found."""
+        return self.finds_speech and is_one_segment(self._labels(cut))
+
     def spoken(self, place: Place) -> Spoken:
         """What is said in a window."""
         rate, labels = self.audio.sampling_rate, self._labels(place.cut)
@@ -147,7 +155,7 @@ class WindowSource:
         name, segments, _, _ = self.spoken(place)
         samples = self._read(place.cut, self._labels(place.cut).cut, place.first, place.last)
         found = LabelledAudio(name, samples, self.audio.sampling_rate, segments)
-        return at_its_pauses(found) if self.finds_speech else found
+        return at_its_pauses(found) if self.hides_pauses(place.cut) else found
 
     def load(self, index: int, rng: np.random.Generator) -> LabelledAudio:
         """Window ``index``, from where ``rng`` moves it."""
@@ -193,14 +201,15 @@ WHOLE = 0.95
 """A segment of so much of its audio says that there is speech, not where."""
 
 
-def is_one_segment(segments: tuple[Segment, ...], duration: float) -> bool:
-    """Whether one segment is all of so many seconds."""
-    return len(segments) == 1 and segments[0].end - segments[0].start >= WHOLE * duration
+def is_one_segment(labels: Labels) -> bool:
+    """Whether one segment is all of a cut."""
+    segments = labels.segments
+    return len(segments) == 1 and segments[0].end - segments[0].start >= WHOLE * labels.cut.duration
 
 
 def at_its_pauses(audio: LabelledAudio) -> LabelledAudio:
-    """The audio with its segment cut at its pauses, where one segment is all of it; else as it is."""
-    if not is_one_segment(audio.segments, audio.duration):
+    """The audio with its one segment cut at its pauses; silence stays as it is."""
+    if not audio.segments:
         return audio
     speaker = audio.segments[0].speaker
     found = tuple(Segment(*region, speaker) for region in find_speech(audio.samples, audio.sampling_rate))

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from vaak.audio.config import AudioConfig, samples_of
-from vaak.audio.cut_source import CutSource, Place, WindowSource, is_one_segment
+from vaak.audio.cut_source import CutSource, Place, WindowSource
 from vaak.audio.cut_store import CutStore
 from vaak.audio.feature_store import FeatureStore, extract, feature_fingerprint
 from vaak.audio.features import Features
@@ -59,7 +59,7 @@ class StoredSource:
         rate = self.source.audio.sampling_rate
         duration, spoken = (place.last - place.first) / rate, self.source.spoken(place)
         segments = spoken.segments
-        if self.source.finds_speech and is_one_segment(segments, duration):
+        if self.source.hides_pauses(place.cut):
             segments = self.source.at(place).segments
         return LabelledFeatures(spoken.name, self._frames(place), duration, segments, spoken.uem)
 

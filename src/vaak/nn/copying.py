@@ -1,6 +1,6 @@
 """Tokens copied from the source: the scores of a decoder, mixed with where it looks.
 
-    p(token) = p_generate · softmax(logits)[token] + (1 − p_generate) · attention on the places of the source that are it
+    p(token) = p_generate · softmax(logits)[token] + (1 − p_generate) · attention on the source's places that are it
 
 What is rare in training, or new (names, numbers, a gloss), can so be said without having been learned.
 

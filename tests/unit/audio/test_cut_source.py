@@ -7,13 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import soundfile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lhotse import Recording, SupervisionSegment
 
 from tiny_audio import cut_of, write_audio
 from vaak.audio.config import AudioConfig
-from vaak.audio.cut_source import CutSource, WindowSource, at_its_pauses, windows_of
+from vaak.audio.cut_source import CutSource, Labels, WindowSource, at_its_pauses, is_one_segment, windows_of
 from vaak.audio.cut_store import CutStore, write_cuts
 from vaak.audio.labelled import LabelledAudio, Segment
 
@@ -153,5 +154,22 @@ def test_a_whole_segment_is_cut_at_its_pauses():
     assert [segment.speaker for segment in found.segments] == ["A", "A"]
     np.testing.assert_allclose([s[:2] for s in found.segments], [(0, 1), (2, 3)], atol=0.1)
     assert found.text == "text"
-    for kept in ((Segment(0, 2, "A"),), (Segment(0, 3, "A"), Segment(0, 3, "B")), ()):
-        assert at_its_pauses(LabelledAudio("a", samples, 16000, kept)).segments == kept
+    assert at_its_pauses(LabelledAudio("a", samples, 16000, ())).segments == ()
+
+
+def test_pauses_are_hidden_where_one_segment_is_all_of_a_cut():
+    cut = cut_of("a", 3.0)
+    assert is_one_segment(Labels(cut, (Segment(0, 2.9, "A"),), None, None))
+    for told in ((Segment(0, 2, "A"),), (Segment(0, 3, "A"), Segment(0, 3, "B")), ()):
+        assert not is_one_segment(Labels(cut, told, None, None))
+
+
+def test_a_window_within_a_long_segment_of_a_marked_cut_stays_as_it_is(tmp_path: Path):
+    samples = np.concatenate([write_audio(tmp_path / "a.wav", 3.0)[:, 0], np.zeros(16000), np.ones(6 * 16000)])
+    samples[4 * 16000 :] *= write_audio(tmp_path / "a.wav", 6.0, seed=1)[:, 0]  # a pause that nobody marked
+    soundfile.write(tmp_path / "a.wav", samples, 16000)
+    cut = Recording.from_file(tmp_path / "a.wav").to_cut()
+    spoken = [(0.0, 8.0, "A"), (9.0, 1.0, "B")]
+    cut.supervisions = [SupervisionSegment(name, "a", start, length, speaker=name) for start, length, name in spoken]
+    source = WindowSource(write_cuts(tmp_path / "store", [cut]), AUDIO, 2.0, False, find_speech=True)
+    assert source.load(1, generator()).segments == (Segment(0.0, 2.0, "A"),)

@@ -12,6 +12,7 @@ import soundfile
 import tiny_diarizer
 import tiny_runs
 from vaak.audio.rttm import write_rttm
+from vaak.audio.uem import write_uem
 from vaak.core.errors import UserError
 from vaak.runs.opened import open_run
 from vaak.tasks.diarization.data import DiarizationDataset
@@ -61,7 +62,10 @@ def test_it_is_what_diarize_and_score_give(vaak, diarizer_run: Path, made_record
     other = figures(vaak, diarizer_run, datasets, "--split", "test")["metrics"]
     assert other == pytest.approx(own)
     vaak("diarize", diarizer_run, made_recordings / "test", "--output", tmp_path / "out.rttm")
-    scored = json.loads(vaak("score", "der", made_recordings / "test", tmp_path / "out.rttm", "--json")[1])
+    whole = {f"test{number}": [(0.0, tiny_diarizer.SECONDS)] for number in range(tiny_diarizer.SIZES["test"])}
+    write_uem(tmp_path / "whole.uem", whole)  # as a recording without a UEM is evaluated
+    asked = (made_recordings / "test", tmp_path / "out.rttm", "--uem", tmp_path / "whole.uem", "--json")
+    scored = json.loads(vaak("score", "der", *asked)[1])
     assert scored["total"]["der"] == pytest.approx(own["test_der"], abs=1e-6)
     assert scored["total"]["jer"] == pytest.approx(own["test_jer"], abs=1e-6)
 
