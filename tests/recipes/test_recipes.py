@@ -22,7 +22,9 @@ from vaak.config.load import load
 REPOSITORY = Path(__file__).resolve().parents[2]
 RECIPES = sorted(str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "configs").rglob("*.yml"))
 EXPECTED: dict[str, Any] = json.loads(Path(__file__).with_name("expected.json").read_text())
-ALL_OPTIONS = {"configs/comprehensive_all_options.yml", "configs/lm/all_options.yml"}
+ALL_OPTIONS = {
+    "configs/comprehensive_all_options.yml", "configs/lm/all_options.yml", "configs/diarization/all_options.yml",
+}  # fmt: skip
 OF_SEED_1 = ALL_OPTIONS | {
     f"configs/{name}.yml"
     for name in (
@@ -37,9 +39,20 @@ SEQ2SEQ_SIZES = (
     "data.max_target_length=48",
     "data.decoding.valid_examples=2",
 )
+TEXT_SIZES = ("data.corpus.num_sentences=300", "data.tokenizer.vocab_size=500")
+SIZES = {
+    "lm": (*LM_SIZES, *TEXT_SIZES),
+    "seq2seq": (*SEQ2SEQ_SIZES, *TEXT_SIZES),
+    "diarization": (
+        "model={d_model: 32, num_layers: 1, num_heads: 2}",
+        "global_config.num_mel_bins=20",
+        "datasets=[{type: voices, num_voices: 20, num_sentences: 2, split_by: speaker, train_fraction: 0.6, "
+        "valid_fraction: 0.2, conversations: {train: 64, valid: 2, test: 2, duration: 4}}]",
+    ),
+}
 QUICK = (
-    "data.corpus.num_sentences=300", "data.tokenizer.vocab_size=500", "training.max_steps=4", "training.batch_size=8",
-    "training.scheduler.warmup_steps=0", "training.checkpoint.save_dir=null", "training.optimizer.lr=1e-2",
+    "training.max_steps=4", "training.batch_size=8", "training.scheduler.warmup_steps=0",
+    "training.checkpoint.save_dir=null", "training.optimizer.lr=1e-2",
 )  # fmt: skip
 
 
@@ -57,7 +70,7 @@ def test_it_loads(recipe: str, monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize("recipe", sorted(OF_SEED_1))
 def test_it_trains_in_small(recipe: str, tmp_path: Path):
     experiment = load([REPOSITORY / recipe]).experiment
-    sizes = SEQ2SEQ_SIZES if experiment.task == "seq2seq" else LM_SIZES
+    sizes = SIZES[experiment.task]
     if getattr(experiment.data, "target_tokenizer", None) is not None:
         sizes += ("data.target_tokenizer.vocab_size=500",)
     losses = trained(recipe, tmp_path / "run", [*sizes, *QUICK], dict(os.environ))
@@ -83,6 +96,7 @@ def trained(recipe: str, run: Path, overrides: list[str], environment: dict[str,
     done = subprocess.run(
         [*command, f"run_dir={run}", "training.device=cpu", "training.logging.interval=1", *overrides],
         env={**environment, "OMP_NUM_THREADS": "1"},
+        cwd=run.parent,
         capture_output=True,
         text=True,
     )

@@ -32,7 +32,16 @@ QUICK_TRANSLATOR = (
     "model.global_config.d_model=32 model.global_config.num_layers=1 model.global_config.num_heads=2 "
     "training.max_steps=2 training.batch_size=8 training.scheduler.warmup_steps=1 training.device=cpu"
 )
-LONG = {"configs/quickstart.yml": QUICK, "configs/encoder_decoder_model.yml": QUICK_TRANSLATOR}
+QUICK_DIARIZER = (
+    "datasets='[{type: voices, num_voices: 20, num_sentences: 2, split_by: speaker, train_fraction: 0.6, "
+    "valid_fraction: 0.2, conversations: {train: 32, valid: 2, test: 2, duration: 5}}]' model.d_model=32 "
+    "model.num_layers=1 training.max_steps=2 training.scheduler.warmup_steps=1 training.device=cpu"
+)
+LONG = {
+    "configs/quickstart.yml": QUICK,
+    "configs/encoder_decoder_model.yml": QUICK_TRANSLATOR,
+    "configs/diarization/quickstart.yml": QUICK_DIARIZER,
+}
 
 OF_THE_SEEDS = {
     "configs/base_config.yaml",

@@ -207,6 +207,7 @@ class ConversationsConfig(Section):
     duration: Range = option("Seconds of a conversation.", (30.0, 60.0))
     train_duration: Range | None = option("Seconds of those of train; null is duration.", None)
     speed: tuple[float, ...] = option("train: factors of a speaker's speed and pitch, one drawn for each.", ())
+    silence: float = option("train: part of the conversations in which nobody says a word.", 0.0, ge=0, lt=1)
     level_difference: float = option("Speakers' levels differ by up to so many decibels to each side.", 5.0, ge=0)
     noise: NoiseConfig | None = option("Noise under the conversation; null adds none.", NoiseConfig())
     room: RoomConfig | None = option("A room with a place for each speaker; null simulates none.", None)

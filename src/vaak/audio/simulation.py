@@ -28,6 +28,8 @@ from vaak.core.files import fingerprint_of
 from vaak.core.keys import draw_key
 
 BABBLING_VOICES = 5
+LEVEL = 10 ** (-26 / 20)
+"""Root mean square of an utterance's speech: 26 dB under full scale, usual in tests of telephony (ITU-T P.56)."""
 
 
 class Utterances(Protocol):
@@ -74,10 +76,12 @@ class SimulatedConversations:
         """Conversation ``index``; of valid and test always the same one, whatever ``rng`` is."""
         if self.split != "train":
             rng = np.random.default_rng(draw_key("conversation", self.config.seed, self.split, index))
+        num_samples = round(self.durations[index] * self.utterances.sampling_rate)
+        if self.split == "train" and self.config.silence and rng.random() < self.config.silence:
+            return LabelledAudio(self.describe(index), self._silence(num_samples, rng), self.utterances.sampling_rate)
         least, most = self.config.num_speakers
         number = int(rng.integers(least, most + 1))
         chosen = rng.choice(len(self.utterances_of), number, replace=False).tolist()
-        num_samples = round(self.durations[index] * self.utterances.sampling_rate)
         tracks, segments = zip(*(self._track(speaker, num_samples, rng) for speaker in chosen), strict=True)
         mixed = self._mixed(list(tracks), chosen, rng)
         together = sorted(segment for of_speaker in segments for segment in of_speaker)
@@ -127,6 +131,16 @@ class SimulatedConversations:
         if noise is not None and rng.random() < noise.probability:
             mixed = at_snr(mixed, self._noise(noise, len(mixed), chosen, rng), rng.uniform(*noise.snr))
         return mixed
+
+    def _silence(self, num_samples: int, rng: np.random.Generator) -> np.ndarray:
+        """The noise that there is under speech, without any."""
+        noise = self.config.noise
+        if noise is None or rng.random() >= noise.probability:
+            return np.zeros(num_samples, dtype=np.float32)
+        found = self._noise(noise, num_samples, [], rng)
+        power = float(np.mean(np.square(found, dtype=np.float64)))
+        level = LEVEL * 10 ** (-rng.uniform(*noise.snr) / 20)
+        return (found * (level / np.sqrt(power)) if power else found).astype(np.float32)
 
     def _noise(self, noise: NoiseConfig, num_samples: int, chosen: list[int], rng: np.random.Generator) -> np.ndarray:
         if noise.type == "files":

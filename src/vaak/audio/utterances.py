@@ -9,12 +9,11 @@ from vaak.audio.config import AudioConfig
 from vaak.audio.cut_store import CutStore
 from vaak.audio.labelled import LabelledAudio
 from vaak.audio.reading import read_cut
+from vaak.audio.simulation import LEVEL
 from vaak.audio.speech_regions import find_speech
 from vaak.core.errors import DataError
 from vaak.core.files import fingerprint_of
 
-LEVEL = 10 ** (-26 / 20)
-"""Root mean square of the speech of an utterance: 26 dB under full scale, usual in tests of telephony (ITU-T P.56)."""
 WHOLE = 0.95
 """A segment of so much of its utterance says that there is speech, not where."""
 

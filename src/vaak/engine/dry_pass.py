@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch._subclasses import fake_tensor
@@ -113,7 +114,10 @@ class _Zeros(TorchFunctionMode):
 
 
 class _Selection(TorchFunctionMode):
-    """``x[mask]`` picks as many places as the batch counts of its unit, for what a mask picks depends on numbers."""
+    """``x[mask]`` picks as many places as the batch counts of its unit, for what a mask picks depends on numbers.
+
+    ``x.numpy()`` is all 0: costs that a loss compares outside of torch, to choose one of results of the same shape.
+    """
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -123,4 +127,6 @@ class _Selection(TorchFunctionMode):
         if func is Tensor.__getitem__ and isinstance(args[1], Tensor) and args[1].dtype == torch.bool:
             places = args[0].flatten(0, args[1].ndim - 1)
             return places.index_select(0, torch.arange(min(self.number, len(places)), device=places.device))
+        if func is Tensor.numpy:
+            return np.zeros(tuple(args[0].shape))
         return func(*args, **(kwargs or {}))

@@ -251,3 +251,25 @@ def test_the_fingerprint_follows_the_options_and_the_utterances():
     found = {source.fingerprint for source in (conversations(), *others, conversations(different))}
     assert len(found) == 6
     assert conversations().fingerprint == conversations().fingerprint
+
+
+def test_in_part_of_training_nobody_speaks():
+    source = conversations(silence=0.3, noise=NoiseConfig(snr=(20.0, 20.0)), train=200, duration=(1.0, 1.0), beta=0.01)
+    loaded = [source.load(index, np.random.default_rng(index)) for index in range(200)]
+    silent = [audio for audio in loaded if not audio.segments]
+    assert 40 < len(silent) < 80
+    for audio in silent:  # noise as there is under speech at 26 dB under full scale
+        assert 10 * np.log10(np.mean(np.square(audio.samples, dtype=np.float64))) == pytest.approx(-46, abs=0.01)
+    still = conversations(silence=0.99)
+    assert not still.load(0, np.random.default_rng(1)).samples.any()
+    spoken = conversations(split="valid", silence=0.99)
+    assert all(spoken.load(index, np.random.default_rng(0)).segments for index in range(5))
+
+
+def test_no_more_utterances_are_read_than_are_said():
+    utterances = Spoken(num_speakers=2, each=50)
+    asked: list[int] = []
+    pieces = utterances.pieces
+    utterances.pieces = lambda index: (asked.append(index), pieces(index))[1]  # type: ignore[method-assign]
+    audio = conversations(utterances, beta=0.5).load(0, np.random.default_rng(0))
+    assert 0 < len(asked) <= len(audio.segments)

@@ -117,3 +117,11 @@ def test_what_a_task_does_not_tell_is_said(vaak, tmp_path, monkeypatch):
     code, out, _ = vaak("model", "show", "f.yml")
     assert code == 0
     assert "activations  not known: a shape depends on numbers" in out
+
+
+def test_a_diarizer_is_shown_before_there_are_recordings(shown):
+    text = (
+        "task: diarization\nmodel: {preset: small}\ndatasets: [{name: there_is_none, type: json, train: [no.jsonl]}]\n"
+    )
+    about = shown(text + "training: {device: cpu, batch_size: 4, eval_knobs: {label_type: multilabel}}\n")
+    assert about["parameters"] > 100_000

@@ -41,7 +41,7 @@ def best_orders(logits: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
         agreement = torch.einsum("rto,rts->ros", scores, labels.to(scores.dtype))
     pairs = agreement.nan_to_num().cpu().double().numpy()  # of NaN any order will do: the loss is NaN, and says so
     orders = [linear_sum_assignment(of_row, maximize=True)[1] for of_row in pairs]
-    return torch.from_numpy(np.stack(orders)).to(logits.device)
+    return torch.tensor(np.stack(orders), device=logits.device)
 
 
 def reordered(labels: Tensor, orders: Tensor) -> Tensor:

@@ -170,4 +170,10 @@ def scoring_protocol(data: DiarizationDataConfig, split: str) -> dict[str, str]:
     """What the figures depend on besides the recordings."""
     inference = {name: str(value) for name, value in data.inference.model_dump().items()}
     scoring, overlap = data.scoring, "skipped" if data.scoring.skip_overlap else "scored"
-    return {"split": split, "collar": str(scoring.collar), "overlap": overlap, "uem": "as annotated", **inference}
+    return {
+        "split": split,
+        "collar": str(scoring.collar),
+        "overlap": overlap,
+        "uem": "as annotated, else the whole recording",
+        **inference,
+    }

@@ -89,6 +89,8 @@ class DiarizationTask:
 
     def prepare(self) -> None:
         prepare_run(self.datasets, self.audio, self.directory, self.data.cache_dir)
+        for split in self.prepared.about["statistics"]:
+            self.source(split)  # too few speakers for its conversations are said now, not when it is evaluated
         if self.audio.storage_path is not None:
             device = pick_device(self.experiment.training.device)
             skip_bad = self.experiment.skips_bad_examples
@@ -175,7 +177,7 @@ class DiarizationTask:
     def main_loss(self) -> Loss:
         """The loss of ``training.loss.main``; of labels that are no classes, cross-entropy is the binary one."""
         config = self.experiment.training.loss
-        if config.main.type == "cross_entropy" and not self.collator.has_classes:
+        if config.main.type == "cross_entropy" and not self._collator(()).has_classes:
             config = config.model_copy(update={"main": config.main.model_copy(update={"type": "bce"})})
         return make_loss(config, self.folder)
 

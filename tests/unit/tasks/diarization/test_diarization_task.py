@@ -15,7 +15,7 @@ from toy_speech import RATE, dataset_of, write_recordings
 from vaak.config.load import load
 from vaak.config.yaml_writer import yaml_text
 from vaak.core.batch import Batch
-from vaak.core.errors import UserError
+from vaak.core.errors import DataError, UserError
 from vaak.tasks.diarization.task import DiarizationTask
 
 Vaak = Callable[..., tuple[int, str, str]]
@@ -73,6 +73,12 @@ def task_of(folder: Path, run: Path, *overrides: str) -> DiarizationTask:
     task = DiarizationTask(loaded.experiment, run, loaded.folder)
     task.prepare()
     return task
+
+
+def test_too_few_speakers_for_conversations_are_said_before_training(folder: Path, tmp_path: Path):
+    many = 'datasets=[{"name": "toys", "type": "json", "train": ["toys.jsonl"], "conversations": {"num_speakers": 50}}]'
+    with pytest.raises(DataError, match="too few for conversations of 50"):
+        task_of(folder, tmp_path / "run", many)
 
 
 @pytest.mark.parametrize(
