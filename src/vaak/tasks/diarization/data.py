@@ -33,11 +33,11 @@ def audio_source(
 ) -> AudioSource:
     """The recordings of a split, those of all datasets one after another: in windows for training, else whole."""
     sources: list[AudioSource] = []
+    conversations = conversations_of(prepared, split, datasets, audio)
     for number, store in prepared.stores(split):
         dataset = datasets[number]
-        if dataset.conversations is not None:
-            utterances = CutUtterances(store, audio, find_speech=dataset.find_speech)
-            sources.append(SimulatedConversations(utterances, dataset.conversations, split))
+        if number in conversations:
+            sources.append(conversations[number])
             continue
         cuts: CutSource | WindowSource
         if split == "train":
@@ -46,6 +46,21 @@ def audio_source(
             cuts = CutSource(store, audio.model_copy(update={"cache_gigabytes": 0.0}), find_speech=dataset.find_speech)
         sources.append(with_stored_features(cuts, split, data))
     return sources[0] if len(sources) == 1 else Sources(sources)
+
+
+def conversations_of(
+    prepared: Prepared, split: str, datasets: Sequence[DatasetConfig], audio: AudioConfig
+) -> dict[int, SimulatedConversations]:
+    """The simulated conversations of a split, by the number of their dataset.
+
+    Raises DataError where there are too few speakers.
+    """
+    found = {}
+    for number, store in prepared.stores(split):
+        if (options := datasets[number].conversations) is not None:
+            utterances = CutUtterances(store, audio, find_speech=datasets[number].find_speech)
+            found[number] = SimulatedConversations(utterances, options, split)
+    return found
 
 
 def training_speakers(prepared: Prepared, datasets: Sequence[DatasetConfig]) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ from vaak.engine.losses import Loss, losses_of_logits, make_loss
 from vaak.nn.squared_norms import NORM_REG, SquaredNorms, norm_reg
 from vaak.runs.prepared import prepared_folder
 from vaak.tasks.diarization.config import DiarizationDataConfig, DiarizationModelConfig, InferenceConfig
-from vaak.tasks.diarization.data import DiarizationDataset, audio_source, training_speakers
+from vaak.tasks.diarization.data import DiarizationDataset, audio_source, conversations_of, training_speakers
 from vaak.tasks.diarization.labels import IGNORED, DiarizationCollator, LabelOptions, make_collator
 from vaak.tasks.diarization.losses import (
     ATTRACTOR,
@@ -89,8 +89,8 @@ class DiarizationTask:
 
     def prepare(self) -> None:
         prepare_run(self.datasets, self.audio, self.directory, self.data.cache_dir)
-        for split in self.prepared.about["statistics"]:
-            self.source(split)  # too few speakers for its conversations are said now, not when it is evaluated
+        for split in self.prepared.about["statistics"]:  # too few speakers are said now, not when it is evaluated
+            conversations_of(self.prepared, split, self.datasets, self.audio)
         if self.audio.storage_path is not None:
             device = pick_device(self.experiment.training.device)
             skip_bad = self.experiment.skips_bad_examples
@@ -99,7 +99,7 @@ class DiarizationTask:
 
     def _say_if_speakers_are_too_many(self) -> None:
         most = self.prepared.most_speakers("train")
-        if self._collator(()).orders and most > self.options.max_speakers:
+        if self.label_type.orders and most > self.options.max_speakers:
             log.warning(
                 "train has recordings of up to %s speakers: in a window with more than %s (model.max_speakers), those "
                 "who speak longest are learned, the others count as silence",
@@ -151,6 +151,11 @@ class DiarizationTask:
         """What a frame's label is: ``training.eval_knobs.label_type``."""
         return self._collator(training_speakers(self.prepared, self.datasets))
 
+    @property
+    def label_type(self) -> DiarizationCollator:
+        """The collator, or, before there are recordings, one that knows no speakers."""
+        return self.__dict__.get("collator") or self._collator(())
+
     def _collator(self, training_speakers: tuple[str, ...]) -> DiarizationCollator:
         label_type, model = self.experiment.training.eval_knobs.label_type, self.options
         frame_seconds = self.features.frame_shift * model.output_subsampling
@@ -177,7 +182,7 @@ class DiarizationTask:
     def main_loss(self) -> Loss:
         """The loss of ``training.loss.main``; of labels that are no classes, cross-entropy is the binary one."""
         config = self.experiment.training.loss
-        if config.main.type == "cross_entropy" and not self._collator(()).has_classes:
+        if config.main.type == "cross_entropy" and not self.label_type.has_classes:
             config = config.model_copy(update={"main": config.main.model_copy(update={"type": "bce"})})
         return make_loss(config, self.folder)
 

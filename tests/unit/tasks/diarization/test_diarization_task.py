@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from toy_speech import RATE, dataset_of, write_recordings
+from toy_speech import RATE, dataset_of, write_recordings, write_utterances
 from vaak.config.load import load
 from vaak.config.yaml_writer import yaml_text
 from vaak.core.batch import Batch
@@ -75,8 +75,11 @@ def task_of(folder: Path, run: Path, *overrides: str) -> DiarizationTask:
     return task
 
 
-def test_too_few_speakers_for_conversations_are_said_before_training(folder: Path, tmp_path: Path):
-    many = 'datasets=[{"name": "toys", "type": "json", "train": ["toys.jsonl"], "conversations": {"num_speakers": 50}}]'
+def test_too_few_speakers_for_conversations_are_said_before_training(tmp_path_factory, tmp_path: Path):
+    folder = tmp_path_factory.mktemp("utterances")
+    write_utterances(folder)
+    (folder / "f.yml").write_text("task: diarization\nglobal_config: {num_mel_bins: 20}\n")
+    many = f"datasets=[{json.dumps(dataset_of(folder) | {'conversations': {'num_speakers': 50}})}]"
     with pytest.raises(DataError, match="too few for conversations of 50"):
         task_of(folder, tmp_path / "run", many)
 
