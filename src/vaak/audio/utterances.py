@@ -6,6 +6,7 @@ import numpy as np
 
 from vaak.audio.bounded_cache import BoundedCache
 from vaak.audio.config import AudioConfig
+from vaak.audio.cut_source import WHOLE
 from vaak.audio.cut_store import CutStore
 from vaak.audio.labelled import LabelledAudio
 from vaak.audio.reading import read_cut
@@ -13,9 +14,6 @@ from vaak.audio.simulation import LEVEL
 from vaak.audio.speech_regions import find_speech
 from vaak.core.errors import DataError
 from vaak.core.files import fingerprint_of
-
-WHOLE = 0.95
-"""A segment of so much of its utterance says that there is speech, not where."""
 
 
 class CutUtterances:

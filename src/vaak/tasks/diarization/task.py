@@ -200,7 +200,6 @@ class DiarizationTask:
         if collator.orders:
             orders = best_orders(collator.speaker_scores(outputs.logits), labels, mask)
             labels, numbers = reordered(labels, orders), numbers.gather(1, orders)
-        knows_speakers = SPEAKER in auxiliary and collator.orders
         counted = mask & (labels != IGNORED) if labels.ndim == 2 else mask
         main, targets = self.main_loss, collator.targets(labels)
         terms = losses_of_logits(main, auxiliary, outputs.logits, targets, "frame", counted)
@@ -209,8 +208,10 @@ class DiarizationTask:
         if CLUSTERING in auxiliary:
             sets = one_hot_sets(batch["activity"])
             terms[CLUSTERING] = clustering_loss(model.cluster_vectors(outputs), sets, counted)
-        if (embeddings := model.embeddings(outputs, alone(labels)) if knows_speakers else None) is not None:
-            terms[SPEAKER] = speaker_loss(embeddings, numbers, model.speaker_table)
+        if SPEAKER in auxiliary and collator.orders:
+            embeddings = model.embeddings(outputs, alone(labels))
+            if embeddings is not None:
+                terms[SPEAKER] = speaker_loss(embeddings, numbers, model.speaker_table)
         if ATTRACTOR in auxiliary and outputs.existence is not None:
             terms[ATTRACTOR] = attractor_loss(outputs.existence, labels.any(1).sum(-1))
         return Scored(outputs, terms, main.name, labels)
