@@ -27,23 +27,31 @@ class Method(StrEnum):
     greedy = "greedy"
     beam = "beam"
     sampling = "sampling"
+    mbr = "mbr"
 
 
 def translate(
     run: Annotated[Path, typer.Argument(help="A run (its best checkpoint) or a checkpoint.")],
     text: Annotated[str, typer.Argument(help="A text, a file with a text in each line, or - for standard input.")],
-    method: Annotated[Method | None, typer.Option(help="greedy, beam or sampling; not given, the run's.")] = None,
+    method: Annotated[Method | None, typer.Option(help="greedy, beam, sampling or mbr; not given, the run's.")] = None,
     beam_size: Annotated[int | None, typer.Option(help="beam: hypotheses kept.")] = None,
     length_penalty: Annotated[
         float | None, typer.Option(help="beam: scores are divided by this power of the length; 0 prefers short ones.")
     ] = None,
     n_best: Annotated[int | None, typer.Option(help="How many translations of each text.")] = None,
-    temperature: Annotated[float | None, typer.Option(help="sampling: 0 is greedy.")] = None,
-    top_k: Annotated[int | None, typer.Option(help="sampling: only so many most probable tokens; 0 is all.")] = None,
-    top_p: Annotated[
-        float | None, typer.Option(help="sampling: only the fewest tokens that have this probability together.")
+    num_samples: Annotated[
+        int | None, typer.Option(help="mbr: texts drawn, of which the one most like all is taken.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="sampling: the same seed gives a text the same translation.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="sampling, mbr: 0 is greedy.")] = None,
+    top_k: Annotated[
+        int | None, typer.Option(help="sampling, mbr: only so many most probable tokens; 0 is all.")
+    ] = None,
+    top_p: Annotated[
+        float | None, typer.Option(help="sampling, mbr: only the fewest tokens that have this probability together.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="sampling, mbr: the same seed gives a text the same translation.")
+    ] = None,
     max_new_tokens: Annotated[int | None, typer.Option(help="Tokens of a translation at most.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Texts translated together, at most.")] = None,
     max_tokens: Annotated[
@@ -76,6 +84,7 @@ def translate(
         beam_size=beam_size,
         length_penalty=length_penalty,
         n_best=n_best,
+        num_samples=num_samples,
         temperature=temperature,
         top_k=top_k,
         top_p=top_p,

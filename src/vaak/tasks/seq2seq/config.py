@@ -96,14 +96,19 @@ class DecodingConfig(Section):
 
     bare: ClassVar[str | None] = "method"
 
-    method: Literal["greedy", "beam", "sampling"] = option("How the next token is chosen.", "greedy")
+    method: Literal["greedy", "beam", "sampling", "mbr"] = option(
+        "greedy and beam look for the most probable text, sampling draws one; mbr (minimum Bayes risk) draws many and "
+        "takes the one most like the others.",
+        "greedy",
+    )
     beam_size: int = option("beam: hypotheses kept.", 4, ge=1)
     length_penalty: float = option(
         "beam: scores are divided by this power of the length; 0 prefers short ones.", 1.0, ge=0
     )
-    temperature: float = option("sampling: under 1 the probable become more probable; 0 is greedy.", 1.0, ge=0)
-    top_k: int = option("sampling: only so many most probable tokens; 0 is all.", 0, ge=0)
-    top_p: float = option("sampling: only the fewest tokens that have this probability together.", 1.0, ge=0, le=1)
+    num_samples: int = option("mbr: texts drawn.", 16, ge=2)
+    temperature: float = option("sampling, mbr: under 1 the probable become more probable; 0 is greedy.", 1.0, ge=0)
+    top_k: int = option("sampling, mbr: only so many most probable tokens; 0 is all.", 0, ge=0)
+    top_p: float = option("sampling, mbr: only the fewest tokens that have this probability together.", 1.0, ge=0, le=1)
     max_new_tokens: int | None = option("Tokens written at most; null is max_target_length.", None, gt=0)
     valid_examples: int | None = option(
         "How many examples of valid are translated as training goes; null is all.", None, ge=0

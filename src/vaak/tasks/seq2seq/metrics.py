@@ -32,6 +32,7 @@ METHOD_OPTIONS: dict[str, tuple[str, ...]] = {
     "greedy": (),
     "beam": ("beam_size", "length_penalty"),
     "sampling": ("temperature", "top_k", "top_p"),
+    "mbr": ("num_samples", "temperature", "top_k", "top_p"),
 }
 """The options that the translations of each method of decoding depend on."""
 
@@ -136,8 +137,6 @@ def translation_protocol(
         return {"translated": "0"}
     protocol = {"translated": str(len(num_references)), "decoding": decoding.method}
     protocol |= {name: str(getattr(decoding, name)) for name in METHOD_OPTIONS[decoding.method]}
-    if decoding.method == "sampling":
-        protocol |= {name: str(getattr(decoding, name)) for name in ("temperature", "top_k", "top_p")}
     protocol["max_new_tokens"] = str(min(decoding.max_new_tokens or max_target_length, max_target_length))
     return protocol | {f"{name}_signature": signature for name, signature in _signatures(set(num_references)).items()}
 

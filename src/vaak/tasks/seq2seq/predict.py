@@ -18,6 +18,7 @@ from vaak.core.keys import draw_key
 from vaak.nn.beam_search import beam_search
 from vaak.nn.decoding import Hypothesis, without_dropout, write
 from vaak.nn.models import EncoderDecoderModel
+from vaak.tasks.seq2seq.consensus import expected_chrf
 from vaak.tasks.seq2seq.decoding_settings import DecodingSettings
 from vaak.tasks.seq2seq.prepare import glossed
 from vaak.text.parallel import cleaned
@@ -99,7 +100,7 @@ class Translator:
         for group in _groups(list(map(len, sources)), settings):
             together = self._written_together([sources[index] for index in group], settings)
             for index, hypotheses in zip(group, together, strict=True):
-                found[index] = sorted(hypotheses, key=lambda one: -one.score(settings.length_penalty))
+                found[index] = self._best_first(hypotheses, settings)
         return found
 
     def candidate(self, hypothesis: Hypothesis, settings: DecodingSettings) -> Candidate:
@@ -118,6 +119,15 @@ class Translator:
                 candidates = (self.candidate(one, settings) for one in written.get(index, ()))
                 yield Translation(texts[index], tuple(candidates))
 
+    def _best_first(self, hypotheses: list[Hypothesis], settings: DecodingSettings) -> list[Hypothesis]:
+        if settings.method != "mbr":
+            return sorted(hypotheses, key=lambda one: -one.score(settings.length_penalty))
+        texts = [self.target.decode(one.tokens) for one in hypotheses]
+        expected = expected_chrf(texts)
+        alike = dict(zip(texts, zip(expected.tolist(), hypotheses, strict=True), strict=True))  # a text counts once
+        best = sorted(alike.values(), key=lambda found: -found[0])
+        return [hypothesis for _, hypothesis in best[: settings.n_best]]
+
     def _written_together(self, sources: Sequence[Sequence[int]], settings: DecodingSettings) -> list[list[Hypothesis]]:
         end = self.target.eos_id
         with without_dropout(self.model), torch.inference_mode():
@@ -127,7 +137,7 @@ class Translator:
                 return beam_search(writer, begin, settings.beam(end))
             if settings.method == "greedy":
                 return [[one] for one in write(writer, begin, settings.sampling(end))]
-            copies = settings.n_best
+            copies = settings.width
             keys = (draw_key("translate", settings.seed, copy, *ids) for ids in sources for copy in range(copies))
             generators = [torch.Generator().manual_seed(key) for key in keys]
             rows = torch.arange(len(sources), device=writer.device).repeat_interleave(copies)

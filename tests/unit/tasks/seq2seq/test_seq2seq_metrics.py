@@ -185,6 +185,7 @@ def test_the_protocol_has_sacrebleus_signatures(numbers, signature):
         ("greedy", {}),
         ("beam", {"beam_size": "4", "length_penalty": "1.0"}),
         ("sampling", {"temperature": "1.0", "top_k": "0", "top_p": "1.0"}),
+        ("mbr", {"num_samples": "16", "temperature": "1.0", "top_k": "0", "top_p": "1.0"}),
     ],
 )
 def test_the_protocol_has_what_the_method_depends_on(method, options):

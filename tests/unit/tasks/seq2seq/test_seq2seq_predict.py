@@ -15,6 +15,7 @@ from tiny_translator import SENTENCES, tiny_translator
 from vaak.core.errors import UserError
 from vaak.tasks.seq2seq import predict
 from vaak.tasks.seq2seq.config import DecodingConfig
+from vaak.tasks.seq2seq.consensus import expected_chrf
 from vaak.tasks.seq2seq.decoding_settings import DecodingSettings, decoding_settings
 from vaak.tasks.seq2seq.predict import TargetWriter, Translation
 
@@ -105,7 +106,7 @@ def watched(begin: Any, seen: list[int]) -> Any:
 @settings(max_examples=50)
 @given(
     st.lists(st.integers(1, 50), min_size=1, max_size=40),
-    st.sampled_from([("greedy", 1), ("beam", 4), ("sampling", 3)]),
+    st.sampled_from([("greedy", 1), ("beam", 4), ("sampling", 3), ("mbr", 16)]),
     st.integers(1, 10),
     st.integers(1, 2000),
 )
@@ -166,6 +167,18 @@ def test_draws_depend_on_the_seed_and_the_text_alone():
     assert any(one.candidates[0].tokens != one.candidates[1].tokens for one in first)
 
 
+def test_the_draw_that_is_most_like_the_others_is_taken():
+    translator, draws = tiny_translator(), METHODS["sampling"]
+    asked = replace(draws, method="mbr", num_samples=8, n_best=8)
+    drawn = translator.translate(TEXTS, replace(draws, n_best=8))
+    for one, all_draws in zip(translator.translate(TEXTS, asked), drawn, strict=True):
+        texts = [candidate.text for candidate in all_draws.candidates]
+        likeness = dict(zip(texts, expected_chrf(texts).tolist(), strict=True))
+        found = [candidate.text for candidate in one.candidates]
+        assert sorted(found) == sorted(likeness), "each text once"
+        assert [likeness[text] for text in found] == sorted(likeness.values(), reverse=True)
+
+
 def test_the_model_stays_as_it_was():
     translator = tiny_translator(dropout=0.3)
     translator.model.train()
@@ -198,6 +211,10 @@ def test_a_text_longer_than_the_model_reads_is_named_before_anything_is_translat
         ({}, {"n_best": 1}, {"method": "greedy"}),
         ({"method": "sampling", "top_k": 5}, {"n_best": 3}, {"method": "sampling", "n_best": 3, "top_k": 5}),
         ({"method": "beam"}, {"temperature": 0.5}, {"method": "sampling", "temperature": 0.5}),
+        ({"method": "mbr", "top_k": 5}, {"temperature": 0.5}, {"method": "mbr", "temperature": 0.5, "top_k": 5}),
+        ({"method": "mbr"}, {"n_best": 3}, {"method": "mbr", "n_best": 3, "num_samples": 16}),
+        ({}, {"num_samples": 8}, {"method": "mbr", "num_samples": 8}),
+        ({"method": "sampling"}, {"num_samples": 8, "temperature": 0.5}, {"method": "mbr", "num_samples": 8}),
         ({"method": "beam"}, {"method": "greedy"}, {"method": "greedy"}),
         ({"max_new_tokens": 20}, {}, {"max_new_tokens": 20}),
         ({"max_new_tokens": 20}, {"max_new_tokens": 30}, {"max_new_tokens": 30}),
@@ -212,6 +229,8 @@ def test_what_is_asked_for_goes_over_the_run(config: dict[str, Any], asked: dict
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
+        ({"method": "sampling", "num_samples": 3}, "num_samples belongs to method mbr, and the method is sampling"),
+        ({"method": "mbr", "num_samples": 4, "n_best": 5}, "n_best is 5 of 4 draws"),
         ({"method": "greedy", "beam_size": 3}, "beam_size belongs to method beam, and the method is greedy"),
         ({"beam_size": 3, "temperature": 0.5}, "belongs to method"),
         ({"method": "greedy", "n_best": 2}, "n_best is 2"),
