@@ -11,6 +11,8 @@ A sample then is the same in whichever window it is read, and memory holds a win
 from __future__ import annotations
 
 import math
+import os
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
@@ -27,6 +29,9 @@ MOST_FRAMES = 2**18
 """Read at once, so that many channels take little memory before they are mixed."""
 LONGEST = 1e12
 """Samples; libsndfile says more where a header doesn't say how long the file is."""
+
+STREAMED = 2**31 - 4096
+"""Bytes; programs that write WAV to a pipe promise as many or more, for they don't know better."""
 
 Channels = Literal["mix", "first"] | Sequence[int]
 
@@ -191,7 +196,31 @@ def _header_of(file: Any, path: Path) -> Header:
         raise DataError(f"{path}: there are no samples in this file; fetch it again or leave it out")
     if file.frames > LONGEST:
         raise DataError(f"{path}: its header doesn't say how long it is; convert it to FLAC or WAV")
+    if file.format in ("WAV", "WAVEX"):
+        _demand_whole_wav(path)
     return Header(file.samplerate, file.frames, file.channels, file.subtype == "OPUS")
+
+
+def _demand_whole_wav(path: Path) -> None:
+    """Raises DataError for a WAV file that ends before its samples do; libsndfile reads what there is and is silent.
+
+    Chunks follow each other behind 12 bytes, each with a name and a length, and begin at even places.
+    """
+    with open(path, "rb") as file:
+        file.seek(12)
+        while len(head := file.read(8)) == 8:
+            name, length = struct.unpack("<4sI", head)
+            if name == b"data":
+                break
+            file.seek(length + length % 2, os.SEEK_CUR)
+        else:
+            return
+        held = os.fstat(file.fileno()).st_size - file.tell()
+    if held < length < STREAMED:
+        raise DataError(
+            f"{path}: its header promises {length:,} bytes of samples, and {held:,} are there: it was cut short; fetch "
+            "it again or leave it out"
+        )
 
 
 def _soxr() -> Any:

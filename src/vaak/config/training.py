@@ -210,6 +210,9 @@ class CheckpointConfig(Section):
     metric: str = option("The metric by which a checkpoint is the best.", "val_loss")
     mode: Literal["min", "max"] = option("Whether lower or higher is better.", "min")
     init_from: str | None = option("Begin a new run with the weights of this run or checkpoint.", None)
+    init_except: tuple[str, ...] = option(
+        "Regular expressions of the parameters that init_from leaves as they are drawn, as for other classes.", ()
+    )
     resume: str | None = option(
         "auto goes on from the newest checkpoint if there is one; or a checkpoint; null starts anew.", None
     )

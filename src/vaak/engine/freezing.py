@@ -33,7 +33,8 @@ class Freezing:
     def __init__(self, model: nn.Module, rules: Sequence[FreezeConfig]) -> None:
         self.rules = tuple(rules)
         names = _names(model)
-        patterns = [_pattern(rule, names) for rule in self.rules]
+        every = [name for own in names.values() for name in own]
+        patterns = [pattern_of(rule.match, every, "training.freeze") for rule in self.rules]
         self._held: list[list[nn.Parameter]] = [[] for _ in self.rules]
         free = not self.rules
         for parameter, own_names in names.items():
@@ -112,17 +113,16 @@ def _names(model: nn.Module) -> dict[nn.Parameter, list[str]]:
     return names
 
 
-def _pattern(rule: FreezeConfig, names: dict[nn.Parameter, list[str]]) -> re.Pattern[str]:
-    """The rule's regular expression. Raises UserError where it is none or matches no name."""
+def pattern_of(match: str, names: Iterable[str], key: str) -> re.Pattern[str]:
+    """The regular expression ``match``. Raises UserError, naming ``key``, where it is none or matches no name."""
     try:
-        pattern = re.compile(rule.match)
+        pattern = re.compile(match)
     except re.error as error:
-        raise UserError(f"training.freeze: {rule.match!r} is no regular expression: {error}") from error
-    every = [name for own in names.values() for name in own]
+        raise UserError(f"{key}: {match!r} is no regular expression: {error}") from error
+    every = list(names)
     if not any(map(pattern.search, every)):
         some = ", ".join(every[:: max(1, len(every) // 5)][:5])
-        hint = did_you_mean(rule.match, every)
-        raise UserError(f"training.freeze: {rule.match!r} matches no parameter; some are {some}{hint}")
+        raise UserError(f"{key}: {match!r} matches no parameter; some are {some}{did_you_mean(match, every)}")
     return pattern
 
 

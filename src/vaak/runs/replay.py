@@ -28,10 +28,10 @@ from vaak.engine.checkpoint import (
     Snapshot,
     list_checkpoints,
     load_checkpoint,
-    load_weights,
     resolve_checkpoint,
     step_folder,
 )
+from vaak.engine.initial_weights import initialise
 from vaak.engine.launcher import pick_device
 from vaak.engine.non_finite import json_value, record_path
 from vaak.engine.ranks import Ranks
@@ -69,7 +69,7 @@ def replay_step(
         if start is not None:
             restore(trainer, start[1], start[0])
         else:
-            _initialise(trainer)
+            initialise(trainer.model, trainer.config.checkpoint)
         agreement = Agreement(directory, trainer, start[1].state["conditions"] if start else None)
         found: dict[str, Any] = {"run": str(directory), "step": step, "from": str(start[0]) if start else None}
         trainer.tell("on_fit_start")
@@ -137,13 +137,6 @@ def _trainer(loaded: Loaded, directory: Path, scratch: Path, device: str | None)
         ranks=Ranks(pick_device(device or training.device)),
         skip_bad_examples=experiment.skips_bad_examples,
     )
-
-
-def _initialise(trainer: Trainer) -> None:
-    """The weights with which the run began."""
-    if trainer.config.checkpoint.init_from is not None:
-        source = resolve_checkpoint(Path(trainer.config.checkpoint.init_from))
-        load_weights(trainer.model, load_checkpoint(source, weights_only=True).model, source)
 
 
 def _before(trainer: Trainer, step: int, agreement: Agreement) -> Generator[list[Microbatch]]:

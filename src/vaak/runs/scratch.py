@@ -12,7 +12,7 @@ from vaak.config.catalog import task_class
 from vaak.config.load import Loaded
 from vaak.core.errors import UserError
 from vaak.core.task import Task
-from vaak.engine.checkpoint import load_checkpoint, load_weights, resolve_checkpoint
+from vaak.engine.initial_weights import initialise
 from vaak.engine.launcher import pick_device
 from vaak.engine.randomness import keeping_generators
 from vaak.engine.ranks import Ranks
@@ -38,7 +38,5 @@ def scratch_trainer(loaded: Loaded) -> Iterator[Trainer]:
         trainer = Trainer(
             task, training, directory, ranks=Ranks(device), skip_bad_examples=experiment.skips_bad_examples
         )
-        if training.checkpoint.init_from is not None:
-            source = resolve_checkpoint(Path(training.checkpoint.init_from))
-            load_weights(trainer.model, load_checkpoint(source, weights_only=True).model, source)
+        initialise(trainer.model, training.checkpoint)
         yield trainer

@@ -15,7 +15,7 @@ from vaak.core import files
 from vaak.core.callback import Callback
 from vaak.core.errors import UserError
 from vaak.core.task import Task
-from vaak.engine.checkpoint import load_checkpoint, load_weights, resolve_checkpoint
+from vaak.engine.initial_weights import initialise
 from vaak.engine.launcher import precision_from_launcher, warn_of_what_a_device_lacks
 from vaak.engine.memory import read_memory
 from vaak.engine.ranks import Ranks, start_ranks
@@ -111,9 +111,8 @@ def _begin(trainer: Trainer) -> None:
     """Put the trainer where the configuration says that the run begins."""
     options = trainer.config.checkpoint
     resumed = options.resume is not None and trainer.resume(options.resume)
-    if not resumed and options.init_from is not None:
-        source = resolve_checkpoint(Path(options.init_from))
-        load_weights(trainer.model, load_checkpoint(source, weights_only=True).model, source)
+    if not resumed:
+        initialise(trainer.model, options)
     if trainer.ranks.is_main:
         parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
         where = f"{trainer.ranks.device}, {trainer.ranks.world_size} process(es), precision {trainer.precision.name}"

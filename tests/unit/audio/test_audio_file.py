@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -133,6 +134,33 @@ def test_a_truncated_mp3_whose_header_promises_more_is_noticed(tmp_path: Path):
     assert read_header(tmp_path / "a.mp3").duration == pytest.approx(10, abs=0.2)
     with pytest.raises(DataError, match="it was cut short"), AudioFile(tmp_path / "a.mp3", 16000) as audio:
         audio.read(0, 10)
+
+
+def test_a_truncated_wav_is_noticed(tmp_path: Path):
+    write_audio(tmp_path / "a.wav", 2)
+    whole = (tmp_path / "a.wav").read_bytes()
+    (tmp_path / "a.wav").write_bytes(whole[: len(whole) // 2])
+    refusal = r"a\.wav: its header promises [\d,]+ bytes of samples, and [\d,]+ are there: it was cut short"
+    with pytest.raises(DataError, match=refusal):
+        read_header(tmp_path / "a.wav")
+
+
+@pytest.mark.parametrize("promise", [0xFFFFFFFF, 0x7FFFFFFF, 0x7FFFF000])
+def test_a_wav_from_a_pipe_promises_too_much_and_is_read(tmp_path: Path, promise: int):
+    write_audio(tmp_path / "a.wav", 2)
+    whole = (tmp_path / "a.wav").read_bytes()
+    place = whole.index(b"data") + 4
+    (tmp_path / "a.wav").write_bytes(whole[:place] + struct.pack("<I", promise) + whole[place + 4 :])
+    assert read_header(tmp_path / "a.wav").duration == 2
+
+
+def test_chunks_before_and_behind_the_samples_are_passed_over(tmp_path: Path):
+    write_audio(tmp_path / "a.wav", 2)
+    whole = (tmp_path / "a.wav").read_bytes()
+    chunk = b"LIST" + struct.pack("<I", 3) + b"odd" + b"\0"
+    content = whole[12:36] + chunk + whole[whole.index(b"data") :] + chunk
+    (tmp_path / "a.wav").write_bytes(b"RIFF" + struct.pack("<I", len(content) + 4) + b"WAVE" + content)
+    assert read_header(tmp_path / "a.wav").duration == 2
 
 
 WINDOWS_OF_THREE_HOURS = """

@@ -1,0 +1,123 @@
+"""Diarizers side by side on long recordings: error, time and memory, read window by window and all at once.
+
+    vaak data simulate long configs/diarization/read_speech.yml --number 6 \\
+        datasets.0.conversations.duration='[600, 600]'
+    python benchmarks/long_recordings.py long softmax=runs/read-speech performer=runs/read-speech-performer
+
+The first argument is a folder of recordings with RTTM, as ``vaak data simulate`` writes them; then runs, each with a
+name. Each run reads all recordings in windows of each of ``--windows`` seconds, in a process of its own, so its memory
+is its own: the most that it adds to what the opened run held. Time is that of the whole way from the file to segments.
+The last two columns are of one forward and backward pass over a window, as training would take it. DER is at collar 0,
+overlap scored, over the whole of each recording.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from diarization_baselines import read_conversations
+
+from vaak.core.errors import UserError
+from vaak.runs.opened import OpenedRun, open_run
+from vaak.tasks.diarization.scoring import score_recordings
+
+HEADER = "| model | window, s | DER | miss | false alarm | confusion | s per minute | MB | training: s | MB |"
+
+
+def memory(field: str) -> float:
+    """MB of this process: ``VmRSS`` now, ``VmHWM`` at most since it was last reset."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(field)) / 1e3
+
+
+def most_added(work: Callable[[], None]) -> tuple[float, float]:
+    """The seconds that ``work`` takes, and the most MB that it adds."""
+    Path("/proc/self/clear_refs").write_text("5")  # VmHWM begins anew
+    before, begun = memory("VmRSS"), time.perf_counter()
+    work()
+    return time.perf_counter() - begun, memory("VmHWM") - before
+
+
+def measured(folder: Path, run: Path, window: float) -> dict[str, float]:
+    """The figures of one row."""
+    conversations = read_conversations(folder, folder)
+    opened = open_run(run, overrides=[f"data.inference.window={window}"])
+    diarizer, audio = opened.task.diarizer(opened.model), opened.experiment.audio
+    found = {}
+
+    def diarize() -> None:
+        for name, conversation in conversations.items():
+            found[name] = diarizer.diarize_file(conversation.path, audio)
+
+    seconds, added = most_added(diarize)
+    minutes = sum(one.duration for one in found.values()) / 60
+    references = {name: conversation.reference for name, conversation in conversations.items()}
+    uems = {name: [(0.0, one.duration)] for name, one in found.items()}
+    segments = {name: one.segments for name, one in found.items()}
+    error = score_recordings(references, segments, uems, collar=0.0, skip_overlap=False).total.error
+    parts = {"DER": error.errors, "miss": error.miss, "false alarm": error.false_alarm, "confusion": error.confusion}
+    training_seconds, training_added = most_added(lambda: train(opened, window))
+    return {
+        **{name: 100 * part / error.scored for name, part in parts.items()},
+        "s per minute": seconds / minutes,
+        "MB": added,
+        "training seconds": training_seconds,
+        "training MB": training_added,
+    }
+
+
+def train(opened: OpenedRun, window: float) -> None:
+    """A forward and backward pass over one window of noise."""
+    audio = opened.experiment.audio
+    features = torch.randn(1, round(window / audio.frame_shift), audio.num_mel_bins)
+    opened.model.train()
+    outputs = opened.model(features, torch.ones(features.shape[:2], dtype=torch.bool))
+    outputs.logits.sum().backward()
+
+
+def row(name: str, window: float, found: dict[str, float]) -> str:
+    errors = [f"{found[part]:.1f}" for part in ("DER", "miss", "false alarm", "confusion")]
+    used = [f"{found['s per minute']:.2f}", f"{found['MB']:.0f}"]
+    training = [f"{found['training seconds']:.2f}", f"{found['training MB']:.0f}"]
+    return f"| {name} | {window:g} | {' | '.join([*errors, *used, *training])} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="recordings with RTTM")
+    parser.add_argument("runs", nargs="+", metavar="NAME=RUN")
+    parser.add_argument("--windows", type=float, nargs="+", default=[60.0, 600.0], help="seconds")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--serve", type=float, metavar="WINDOW", help="be one row (for its own use)")
+    options = parser.parse_args()
+    if options.serve:
+        torch.set_num_threads(options.threads)
+        print(json.dumps(measured(options.folder, Path(options.runs[0]), options.serve)))
+        return
+    print(f"{HEADER}\n|{'---|' * HEADER.count('| ')}")
+    for window in options.windows:
+        for name, run in (given.split("=", 1) for given in options.runs):
+            command = [sys.executable, __file__, str(options.folder), run, "--serve", str(window)]
+            done = subprocess.run(
+                [*command, "--threads", str(options.threads)],
+                env={**os.environ, "OMP_NUM_THREADS": str(options.threads)},
+                stdout=subprocess.PIPE,
+                text=True,
+                check=True,
+            )
+            print(row(name, window, json.loads(done.stdout.splitlines()[-1])), flush=True)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except UserError as error:
+        raise SystemExit(f"error: {error}") from None
