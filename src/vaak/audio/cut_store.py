@@ -1,8 +1,7 @@
 r"""The cuts of a split on disk: any of them at once, none in memory.
 
 FOLDER/
-  cuts.jsonl           a line a cut, as Lhotse writes it
-  offsets.bin          int64, one more than cuts: cut i is the bytes offsets[i]:offsets[i + 1]
+  cuts.jsonl           a line a cut, as Lhotse writes it (vaak.core.mapped_lines)
   durations.bin        float64, seconds
   speaker_numbers.bin  int32: whose cut it is, a place in the list of speakers; -1 where there is none or several
   parts.bin            float64, rows of (cut, start, end): the parts that count, of cuts that have a UEM
@@ -24,12 +23,13 @@ import numpy as np
 from vaak.audio.reading import file_of, segments_of, uem_of
 from vaak.core.errors import DataError
 from vaak.core.files import read_json, sync_file, write_json
+from vaak.core.mapped_lines import MappedLines, cut_short, mapped, writing_lines
 
 if TYPE_CHECKING:
     from lhotse.cut import Cut
 
-DONE = "store.json"
-ARRAYS = {"offsets": "<i8", "durations": "<f8", "speaker_numbers": "<i4", "parts": "<f8"}
+CUTS, DONE = "cuts.jsonl", "store.json"
+ARRAYS = {"durations": "<f8", "speaker_numbers": "<i4", "parts": "<f8"}
 
 
 class CutStore:
@@ -41,41 +41,32 @@ class CutStore:
     def __init__(self, folder: str | Path) -> None:
         """Map the cuts in ``folder``. Raises DataError where there are none, or they are cut short."""
         self.folder = Path(folder)
-        path = self.folder / "cuts.jsonl"
         try:
             about = read_json(self.folder / DONE)
-            size = path.stat().st_size
-            arrays = {name: _mapped(self.folder / f"{name}.bin", kind) for name, kind in ARRAYS.items()}
-            self._bytes = _mapped(path, "u1")
+            arrays = {name: mapped(self.folder / f"{name}.bin", kind) for name, kind in ARRAYS.items()}
         except OSError as error:
             raise DataError(f"{self.folder}: there are no cuts here: {error.strerror}") from error
         except ValueError as error:  # no whole number of values, or no JSON
-            raise self._is_cut_short() from error
-        self.offsets, self.durations = arrays["offsets"], arrays["durations"]
+            raise cut_short(self.folder) from error
+        self._lines, self.durations = MappedLines(self.folder / CUTS, "cut"), arrays["durations"]
         self.speaker_numbers, self.parts = arrays["speaker_numbers"], arrays["parts"].reshape(-1, 3)
         self.speakers: tuple[str, ...] = tuple(about["speakers"])
         self.fingerprint: str = about["fingerprint"]
-        if len({len(self.offsets) - 1, len(self.durations), len(self.speaker_numbers)}) > 1 or self.offsets[-1] != size:
-            raise self._is_cut_short()
+        if len({len(self._lines), len(self.durations), len(self.speaker_numbers)}) > 1:
+            raise cut_short(self.folder)
 
     @classmethod
     def open(cls, folder: str | Path) -> CutStore:
         """The store in ``folder``, as the constructor gives it."""
         return cls(folder)
 
-    def _is_cut_short(self) -> DataError:
-        return DataError(f"{self.folder}: this has been cut short; delete the folder to make it anew")
-
     def __len__(self) -> int:
-        return len(self.offsets) - 1
+        return len(self._lines)
 
     def __getitem__(self, index: int) -> Cut:
         from lhotse.serialization import deserialize_item
 
-        if not 0 <= index < len(self):
-            raise IndexError(f"cut {index} of {len(self)}")
-        line = self._bytes[self.offsets[index] : self.offsets[index + 1]].tobytes()
-        cut: Cut = deserialize_item(json.loads(line))
+        cut: Cut = deserialize_item(json.loads(self._lines[index]))
         return cut
 
     def __iter__(self) -> Iterator[Cut]:
@@ -98,31 +89,25 @@ def write_cuts(folder: Path, cuts: Iterable[Cut]) -> CutStore:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / DONE).unlink(missing_ok=True)
     numbers: dict[str, int] = {}
-    digest, place = hashlib.blake2b(digest_size=8), 0
+    digest = hashlib.blake2b(digest_size=8)
     paths = {name: folder / f"{name}.bin" for name in ARRAYS}
-    with open(folder / "cuts.jsonl", "wb") as lines, _files(paths) as files:
-        files["offsets"].write(place.to_bytes(8, "little"))
+    with writing_lines(folder / CUTS) as lines, _files(paths) as files:
         for index, cut in enumerate(cuts):
             line = _line_of(cut)
             digest.update(line)
-            place += lines.write(line)
+            lines.write(line)
             speakers = {segment.speaker for segment in segments_of(cut)}
             own = [numbers.setdefault(speaker, len(numbers)) for speaker in sorted(speakers)]
             parts = [(index, start, end) for start, end in uem_of(cut) or ()]
-            row = {"offsets": place, "durations": cut.duration, "speaker_numbers": own[0] if len(own) == 1 else -1}
+            row = {"durations": cut.duration, "speaker_numbers": own[0] if len(own) == 1 else -1}
             for name, value in {**row, "parts": parts}.items():
                 files[name].write(np.asarray(value, ARRAYS[name]).tobytes())
     names = sorted(numbers)
     _renumber(paths["speaker_numbers"], {numbers[name]: place for place, name in enumerate(names)})
-    for path in (folder / "cuts.jsonl", *paths.values()):
+    for path in paths.values():
         sync_file(path)
     write_json(folder / DONE, {"fingerprint": digest.hexdigest(), "speakers": names})
     return CutStore(folder)
-
-
-def _mapped(path: Path, kind: str) -> np.ndarray:
-    """The values of a file, mapped; an empty file can't be."""
-    return np.asarray(np.memmap(path, kind, mode="r")) if path.stat().st_size else np.empty(0, kind)
 
 
 @contextlib.contextmanager

@@ -14,18 +14,16 @@ hand and, while training documents are read, 8 bytes of digest (about 80 in a Py
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
-from vaak.core.errors import DataError, UserError
+from vaak.core.errors import DataError
+from vaak.core.split_ranges import SPLITS, digest_of, fraction_of, split_ranges
 from vaak.text import huggingface
 from vaak.text.normalise import normalise
 from vaak.text.readers import Document, ReadingOptions, find_files, read_documents
 from vaak.text.statistics import SplitStatistics
-
-SPLITS = ("train", "valid", "test")
 
 
 class SplittingOptions(Protocol):
@@ -80,7 +78,7 @@ class CorpusBuilder:
         """
         self.options = options
         self._source = _open_source(options, seed)
-        self._ranges = split_ranges(self._source.given, options)
+        self._ranges = split_ranges(self._source.given, options.train_fraction, options.valid_fraction, "corpus")
         self._statistics: dict[str, SplitStatistics] = {}
 
     @property
@@ -253,31 +251,3 @@ def _open_source(options: CorpusOptions, seed: int) -> Source:
     if options.type == "huggingface":
         return huggingface.HuggingFaceSource(options.name, options.subset, options.text_column)
     return FileSource(options)
-
-
-def split_ranges(given: tuple[str, ...], options: SplittingOptions) -> dict[str, tuple[float, float]]:
-    """The hashes, in [0, 1), of each split that comes from the training source; train alone is cut in three.
-
-    Where only test is given, valid is cut from train; where valid is given, nothing is.
-    """
-    if "train" not in given:
-        return {}
-    if "valid" in given:
-        return {"train": (0.0, 1.0)}
-    if "test" in given:
-        return {"train": (0.0, 1 - options.valid_fraction), "valid": (1 - options.valid_fraction, 1.0)}
-    end_of_valid = options.train_fraction + options.valid_fraction
-    if end_of_valid > 1 + 1e-9:
-        raise UserError(f"corpus: train_fraction and valid_fraction add up to {end_of_valid:g}, more than 1")
-    ranges = {"train": (0.0, options.train_fraction), "valid": (options.train_fraction, min(end_of_valid, 1.0))}
-    return ranges | ({"test": (end_of_valid, 1.0)} if end_of_valid < 1 - 1e-9 else {})
-
-
-def fraction_of(digest: int) -> float:
-    """The digest's place in [0, 1): its first 53 bits, since a float can't hold all 64 and would round up to 1."""
-    return (digest >> 11) / 2**53
-
-
-def digest_of(text: str) -> int:
-    """64 bits that stand for a text, the same in every process."""
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from vaak.core.errors import DataError
-from vaak.text.corpus import SPLITS, digest_of, fraction_of, split_ranges
+from vaak.core.split_ranges import SPLITS, digest_of, fraction_of, split_ranges
 from vaak.text.normalise import normalise
 from vaak.text.parallel_readers import Row
 from vaak.text.parallel_sources import SourceOptions, open_source
@@ -103,7 +103,7 @@ class ParallelCorpus:
         """Look up the sources without reading them. Raises UserError for those that aren't there."""
         self.options = options
         self._source = open_source(options)
-        self._ranges = split_ranges(self._source.given, options)
+        self._ranges = split_ranges(self._source.given, options.train_fraction, options.valid_fraction, "corpus")
         self.statistics: dict[str, PairStatistics] = {}
 
     @property
