@@ -6,8 +6,8 @@ import glob
 from pathlib import Path
 
 from vaak.audio.config import DatasetConfig
-from vaak.audio.corpus_splits import SPLITS
 from vaak.core.errors import DataError
+from vaak.core.split_ranges import SPLITS
 
 
 def entries_of(dataset: DatasetConfig) -> dict[str, list[Path]]:

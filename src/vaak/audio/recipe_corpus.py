@@ -22,13 +22,13 @@ from pathlib import Path
 from typing import Any
 
 from vaak.audio.config import AudioConfig, DatasetConfig
-from vaak.audio.corpus_splits import SPLITS
 from vaak.audio.lhotse_manifests import ManifestReader, joined
 from vaak.audio.recipes import LhotseRecipe, download, prepare, recipe_named
 from vaak.audio.recordings import Reading
 from vaak.core.errors import DataError, UserError
 from vaak.core.files import read_json, sync_file, write_json
 from vaak.core.lock import locked
+from vaak.core.split_ranges import SPLITS
 
 log = logging.getLogger("vaak")
 

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Protocol
 
 from vaak.core.errors import DataError
+from vaak.core.split_ranges import SPLITS
 from vaak.text import huggingface
-from vaak.text.corpus import SPLITS, GrammarOptions, sentences_of_splits
+from vaak.text.corpus import GrammarOptions, sentences_of_splits
 from vaak.text.parallel_readers import ColumnOptions, Row, read_rows, row_of
 from vaak.text.readers import find_files, missing_column
 

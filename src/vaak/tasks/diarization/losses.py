@@ -67,10 +67,9 @@ def clustering_loss(vectors: Tensor, labels: Tensor, mask: Tensor) -> Term:
 
 
 def one_hot_sets(labels: Tensor) -> Tensor:
-    """Who speaks together, as one class of all sets, ``(row, frames, 2 ** speakers)``."""
-    speakers = labels.shape[-1]
-    places = (labels > 0.5).long() @ (2 ** torch.arange(speakers, device=labels.device))
-    return F.one_hot(places, 2**speakers)
+    """Who speaks together, as one class of each set that there is, ``(row, frames, sets)``."""
+    codes = (labels > 0.5).long() @ (2 ** torch.arange(labels.shape[-1], device=labels.device))
+    return F.one_hot(torch.unique(codes, return_inverse=True)[1])
 
 
 def speaker_embeddings(frames: Tensor, weights: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from torch import nn
 from vaak.config.experiment import Experiment
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
+from vaak.core.split_ranges import SPLITS
 from vaak.engine.losses import Loss, losses_of_logits, make_loss
 from vaak.nn.squared_norms import NORM_REG, SquaredNorms, norm_reg
 from vaak.runs.prepared import prepared_folder
@@ -30,7 +31,6 @@ from vaak.tasks.lm.model import LanguageModel
 from vaak.tasks.lm.outlook import sketch, sketch_batch, source_files
 from vaak.tasks.lm.predict import SamplingSettings, generate
 from vaak.tasks.lm.prepare import Prepared, prepare, prepare_run
-from vaak.text.corpus import SPLITS
 from vaak.text.normalise import normalise
 from vaak.text.tokenizers import Tokenizer
 

@@ -17,6 +17,7 @@ from torch import nn
 
 from vaak.config.experiment import Experiment
 from vaak.core.batch import Batch, Term
+from vaak.core.split_ranges import SPLITS
 from vaak.engine.losses import Loss, losses_of_logits, make_loss
 from vaak.nn.squared_norms import NORM_REG, SquaredNorms, norm_reg
 from vaak.runs.prepared import prepared_folder
@@ -29,7 +30,6 @@ from vaak.tasks.seq2seq.model import Seq2SeqModel
 from vaak.tasks.seq2seq.outlook import sketch, sketch_batch, source_files
 from vaak.tasks.seq2seq.predict import Translator
 from vaak.tasks.seq2seq.prepare import Prepared, prepare, prepare_run
-from vaak.text.corpus import SPLITS
 
 SHOWN_TRANSLATIONS = 5
 PICTURE = "attention.html"

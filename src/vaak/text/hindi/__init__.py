@@ -4,8 +4,8 @@
 True
 """
 
+from vaak.core.split_ranges import SPLITS
 from vaak.text.hindi.corpus import sentences
-from vaak.text.hindi.holdout import SPLITS
 from vaak.text.hindi.lexicon import Lexicon, lexicon
 from vaak.text.hindi.pairs import PHENOMENA, MinimalPair, Phenomenon, minimal_pairs
 from vaak.text.hindi.translation import ParallelGrammar, grammar_pairs

@@ -12,8 +12,9 @@ from dataclasses import replace
 from itertools import accumulate
 
 from vaak.core.keys import draw_key
+from vaak.core.split_ranges import SPLITS
 from vaak.text.hindi.composer import PLACES, Composer, NoChoiceError
-from vaak.text.hindi.holdout import SPLITS, meets_held_out, readings, split_of
+from vaak.text.hindi.holdout import meets_held_out, readings, split_of
 from vaak.text.hindi.lexicon import PRONOUNS, Adjective, Noun, Pronoun
 from vaak.text.hindi.morphology import adjective_form, copula, future, imperative, past_copula
 from vaak.text.hindi.phrases import Clause, Nominal, Personal, Predicate, Words

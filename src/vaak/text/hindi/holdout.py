@@ -16,7 +16,6 @@ from vaak.text.hindi.lexicon import NUMERALS, POSTPOSITIONS, RELATIONS, lexicon
 from vaak.text.hindi.morphology import ASPECT_OF, Features, adjective_form, imperative, noun_form, verb_group
 
 HELD_OUT_ONE_IN = 10
-SPLITS = ("train", "valid", "test")
 
 
 class Reading(NamedTuple):

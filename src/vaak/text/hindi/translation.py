@@ -15,6 +15,7 @@ from dataclasses import replace
 from itertools import accumulate
 
 from vaak.core.keys import draw_key
+from vaak.core.split_ranges import SPLITS
 from vaak.text.hindi.bilingual_clauses import (
     Event,
     State,
@@ -30,7 +31,7 @@ from vaak.text.hindi.bilingual_composer import TENSES, BilingualComposer
 from vaak.text.hindi.bilingual_phrases import WHO, YOU, Phrase, Speaker
 from vaak.text.hindi.composer import OWNED, PLACES, NoChoiceError
 from vaak.text.hindi.corpus import is_sound
-from vaak.text.hindi.holdout import SPLITS, meets_held_out, split_of
+from vaak.text.hindi.holdout import meets_held_out, split_of
 from vaak.text.hindi.lexicon import ONE
 from vaak.text.hindi.phrases import Words
 

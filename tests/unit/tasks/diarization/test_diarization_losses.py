@@ -108,6 +108,10 @@ def test_sets_of_speakers_are_classes():
     assert sets.argmax(-1).tolist() == [[0, 1, 2, 3]]
 
 
+def test_of_many_speakers_only_those_sets_are_classes_that_there_are():
+    assert one_hot_sets(torch.eye(40, dtype=torch.bool)[None]).shape == (1, 40, 40)
+
+
 @given(seed=seeds)
 def test_the_speaker_loss_is_the_cross_entropy_of_cosines(seed: int):
     rng = np.random.default_rng(seed)
