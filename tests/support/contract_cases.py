@@ -117,13 +117,14 @@ def _diarizer(
     *,
     model: dict[str, Any] | None = None,
     data: dict[str, Any] | None = None,
+    audio: dict[str, Any] | None = None,
     conversations: dict[str, Any] | None = None,
     training: dict[str, Any] | None = None,
 ) -> TaskCase:
     sizes = {"d_model": 32, "num_layers": 1, "num_heads": 2, "num_convolutions": 1, "embedding_dim": 8, "dropout": 0.1}
     options = {
         "model": {**sizes, **(model or {})},
-        "global_config": {"sampling_rate": RATE, "num_mel_bins": 16, "high_freq": 0.0},
+        "global_config": {"sampling_rate": RATE, "num_mel_bins": 16, "high_freq": 0.0, **(audio or {})},
         "datasets": [dataset_of("FOLDER") | ({"conversations": conversations} if conversations else {})],
         "data": {"window": 1.5, "inference": {"window": 1.2}, **(data or {})},
     }
@@ -184,5 +185,6 @@ CASES = {
         "binary",
         conversations={"train": 16, "valid": 4, "test": 2, "duration": [0.8, 1.6], "beta": 0.3, "speed": [0.9, 1.0]},
     ),
+    "diarization, stored features": _diarizer("multilabel", audio={"storage_path": "FOLDER/features"}),
     "diarization Performer": _diarizer("multilabel", model={"attention_type": "linear"}, training=PERFORMER),
 }
