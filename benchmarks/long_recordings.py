@@ -46,16 +46,15 @@ def most_added(work: Callable[[], None]) -> tuple[float, float]:
     return time.perf_counter() - begun, memory("VmHWM") - before
 
 
-def measured(folder: Path, run: Path, window: float) -> dict[str, float]:
-    """The figures of one row."""
+def diarizing(folder: Path, opened: OpenedRun) -> dict[str, float]:
+    """Errors, time and memory of all recordings."""
     conversations = read_conversations(folder, folder)
-    opened = open_run(run, overrides=[f"data.inference.window={window}"])
-    diarizer, audio = opened.task.diarizer(opened.model), opened.experiment.audio
+    diarizer = opened.task.diarizer(opened.model, opened.experiment.data.inference)
     found = {}
 
     def diarize() -> None:
         for name, conversation in conversations.items():
-            found[name] = diarizer.diarize_file(conversation.path, audio)
+            found[name] = diarizer.diarize_file(conversation.path, opened.task.audio)
 
     seconds, added = most_added(diarize)
     minutes = sum(one.duration for one in found.values()) / 60
@@ -64,23 +63,39 @@ def measured(folder: Path, run: Path, window: float) -> dict[str, float]:
     segments = {name: one.segments for name, one in found.items()}
     error = score_recordings(references, segments, uems, collar=0.0, skip_overlap=False).total.error
     parts = {"DER": error.errors, "miss": error.miss, "false alarm": error.false_alarm, "confusion": error.confusion}
-    training_seconds, training_added = most_added(lambda: train(opened, window))
-    return {
-        **{name: 100 * part / error.scored for name, part in parts.items()},
-        "s per minute": seconds / minutes,
-        "MB": added,
-        "training seconds": training_seconds,
-        "training MB": training_added,
-    }
+    rates = {name: 100 * part / error.scored for name, part in parts.items()}
+    return {**rates, "s per minute": seconds / minutes, "MB": added}
 
 
-def train(opened: OpenedRun, window: float) -> None:
-    """A forward and backward pass over one window of noise."""
-    audio = opened.experiment.audio
+def training(folder: Path, opened: OpenedRun) -> dict[str, float]:
+    """Time and memory of a forward and backward pass over one window, of noise."""
+    audio, window = opened.task.audio, opened.experiment.data.inference.window
     features = torch.randn(1, round(window / audio.frame_shift), audio.num_mel_bins)
     opened.model.train()
-    outputs = opened.model(features, torch.ones(features.shape[:2], dtype=torch.bool))
-    outputs.logits.sum().backward()
+
+    def take(frames: int) -> None:
+        mask = torch.ones(1, frames, dtype=torch.bool)
+        opened.model(features[:, :frames], mask).logits.sum().backward()
+
+    take(100)  # what libraries make once
+    seconds, added = most_added(lambda: take(features.shape[1]))
+    return {"training seconds": seconds, "training MB": added}
+
+
+WORK = {"diarizing": diarizing, "training": training}
+
+
+def served(options: argparse.Namespace, run: str, window: float, work: str) -> dict[str, float]:
+    """What a process of its own says of one part of a row."""
+    command = [sys.executable, __file__, str(options.folder), run, "--serve", str(window), work]
+    done = subprocess.run(
+        [*command, "--threads", str(options.threads)],
+        env={**os.environ, "OMP_NUM_THREADS": str(options.threads)},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
 def row(name: str, window: float, found: dict[str, float]) -> str:
@@ -96,24 +111,21 @@ def main() -> None:
     parser.add_argument("runs", nargs="+", metavar="NAME=RUN")
     parser.add_argument("--windows", type=float, nargs="+", default=[60.0, 600.0], help="seconds")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--serve", type=float, metavar="WINDOW", help="be one row (for its own use)")
+    parser.add_argument("--serve", nargs=2, metavar=("WINDOW", "WORK"), help="be one part of a row (for its own use)")
     options = parser.parse_args()
     if options.serve:
         torch.set_num_threads(options.threads)
-        print(json.dumps(measured(options.folder, Path(options.runs[0]), options.serve)))
+        window, work = options.serve
+        opened = open_run(Path(options.runs[0]), overrides=[f"data.inference.window={window}"])
+        print(json.dumps(WORK[work](options.folder, opened)))
         return
     print(f"{HEADER}\n|{'---|' * HEADER.count('| ')}")
     for window in options.windows:
         for name, run in (given.split("=", 1) for given in options.runs):
-            command = [sys.executable, __file__, str(options.folder), run, "--serve", str(window)]
-            done = subprocess.run(
-                [*command, "--threads", str(options.threads)],
-                env={**os.environ, "OMP_NUM_THREADS": str(options.threads)},
-                stdout=subprocess.PIPE,
-                text=True,
-                check=True,
-            )
-            print(row(name, window, json.loads(done.stdout.splitlines()[-1])), flush=True)
+            found: dict[str, float] = {}
+            for work in WORK:
+                found |= served(options, run, window, work)
+            print(row(name, window, found), flush=True)
 
 
 if __name__ == "__main__":
