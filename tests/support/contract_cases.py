@@ -96,7 +96,7 @@ def _translator(
 
 def _frames_and_speakers(batch: Batch) -> dict[str, float]:
     """Frames of features by fours (the encoder's) and by twos (those with labels), and speakers of training."""
-    times = [len(example.features) for example in batch.extra["examples"]]
+    times = batch["feature_mask"].sum(1).tolist()
     labels = batch["labels"].tolist()
     without = sum(label == -100 for row in labels for label in row) if batch["labels"].ndim == 2 else None
     padding = sum(len(row) for row in labels) - sum(-(-time // 2) for time in times)

@@ -107,9 +107,9 @@ class DiarizationDataset:
         return replace(self._without_features[index], features=features)
 
     def _to_be_kept(self, index: int, rng: np.random.Generator) -> np.ndarray:
-        """The features of an example; all else, which is small, is kept here."""
+        """The features of an example; all else is kept here."""
         example = self._read(index, rng)
-        self._without_features[index] = replace(example, features=example.features[:0].copy())
+        self._without_features[index] = example.without_features()
         return example.features
 
     def _read(self, index: int, rng: np.random.Generator) -> DiarizationExample:
@@ -134,7 +134,11 @@ class DiarizationDataset:
         return LabelledFeatures(audio.name, self.features(samples), audio.duration, audio.segments, audio.uem)
 
     def collate(self, rows: list[list[DiarizationExample]]) -> Batch:
-        return self.collator([row[0] for row in rows])
+        """A batch; of training, whose workers hand it over, the examples in it have no features beside the batch's."""
+        batch = self.collator([row[0] for row in rows])
+        if self.augmentation is None:
+            return batch
+        return replace(batch, extra={"examples": [row[0].without_features() for row in rows]})
 
     def difficulty(self, measure: str) -> np.ndarray:
         raise UserError(f"there is no difficulty {measure}; choose length")

@@ -16,7 +16,7 @@ Speaker Diarization" (powerset).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 
@@ -49,6 +49,10 @@ class DiarizationExample:
     duration: float
     uem: tuple[tuple[float, float], ...] | None = None
     """The stretches to be scored; None: from the first to the last segment."""
+
+    def without_features(self) -> DiarizationExample:
+        """All else, which is small."""
+        return replace(self, features=self.features[:0].copy())
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ class DecodingSettings:
     def __post_init__(self) -> None:
         if self.method not in METHODS:
             raise UserError(f"method is {self.method}; it must be one of {', '.join(METHODS)}.")
-        for name in ("n_best", "batch_size", "max_tokens"):
+        for name in ("n_best", "num_samples", "batch_size", "max_tokens"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} is {getattr(self, name)}; it must be at least 1.")
         if self.method == "greedy" and self.n_best > 1:
