@@ -53,7 +53,7 @@ def last_record(run: Path) -> tuple[str, int]:
     try:
         with open(run / "metrics.jsonl", "rb") as file:
             file.seek(max(file.seek(0, 2) - 4000, 0))
-            lines = file.read().splitlines()
+            lines = file.read().split(b"\n")[:-1]  # without one that is being written
     except OSError:
         return "", 0
     for line in reversed(lines):
