@@ -31,7 +31,7 @@ test-slow: setup
 	OMP_NUM_THREADS=1 HYPOTHESIS_PROFILE=search $(BIN)/pytest -n 2 -m "not slow" $$(grep -rl --include='test_*.py' 'from hypothesis' tests)
 
 bench: setup
-	for name in startup engine checkpoint plans attention favor audio; do $(BIN)/python benchmarks/$$name.py || exit 1; done
+	for name in startup engine checkpoint plans attention favor audio ranks; do $(BIN)/python benchmarks/$$name.py || exit 1; done
 
 lint: setup
 	$(BIN)/ruff check .

@@ -273,6 +273,10 @@ def by_vaak(job: dict[str, Any]) -> Iterator[Any]:
     from vaak.tasks.lm.task import LanguageModelTask
 
     class Task(LanguageModelTask):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            self.evaluation_splits = ()  # it ends before any evaluation, of which this model is not capable
+
         def model(self) -> Any:
             return SmallGPT(job["size"])
 
@@ -280,7 +284,7 @@ def by_vaak(job: dict[str, Any]) -> Iterator[Any]:
         def on_step_end(self, trainer: Any, report: Any) -> None:
             if watch.tick():
                 if "jump" in job:  # as if the epoch had been trained up to there
-                    place = int(job["jump"] * trainer.planner.num_microbatches)
+                    place = int(job["jump"] * trainer.data.planner.num_microbatches)
                     trainer.position.step = trainer.position.place = place
                 trainer.request_stop("the round is over")
 

@@ -30,9 +30,9 @@ class Saver(Callback):
     def on_step_end(self, trainer: Trainer, report) -> None:
         self.steps[report.step % 4 == 1 and report.step > 1].append(report.seconds)
         if report.step % 4 == 0:
-            trainer.writer.finish()
+            trainer.saving.writer.finish()
             start = time.perf_counter()
-            trainer.save()
+            trainer.saving.save()
             self.stalls.append(time.perf_counter() - start)
             trainer.clock.lap()
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+import tiny_runs
+from vaak.cli.main import main
 
 # No test is timed: what is quick on a quiet machine takes seconds on a busy one. `make test` tries the same examples
 # every time; `make test-slow` looks for new ones (HYPOTHESIS_PROFILE=search).
@@ -32,3 +36,37 @@ def vaak_data() -> Callable[[str], Path]:
         return root / name
 
     return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with ``train.txt``, ``valid.txt``, ``test.txt``, and ``tiny.yml`` that names them."""
+    folder = tmp_path_factory.mktemp("tiny_text")
+    tiny_runs.write_corpus(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_run(tiny_text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run directory of the tiny job, trained to its end; tests leave it as it is."""
+    run = tmp_path_factory.mktemp("tiny_run") / "tiny"
+    tiny_runs.train(tiny_text, run)
+    return run
+
+
+@pytest.fixture
+def vaak(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """``vaak(*arguments)`` runs a command in this process and gives (exit code, stdout, stderr)."""
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        capfd.readouterr()
+        monkeypatch.setattr(sys, "argv", ["vaak", *map(str, arguments)])
+        try:
+            main()
+            code = 0
+        except SystemExit as end:
+            code = int(end.code or 0)
+        captured = capfd.readouterr()
+        return code, captured.out, captured.err
+
+    return call

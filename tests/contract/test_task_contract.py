@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from contract_cases import CASES
+from contract_cases import CASES, TOYS
 from vaak.config.catalog import TASKS
 from vaak.testing import CHECKS, Case
 
@@ -13,7 +13,7 @@ def test_every_task_is_under_contract():
     assert {case.task for case in CASES.values()} == set(TASKS)
 
 
-@pytest.fixture(scope="module", params=CASES.values(), ids=CASES)
+@pytest.fixture(scope="module", params=[*CASES.values(), *TOYS.values()], ids=[*CASES, *TOYS])
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
     return request.param.prepared(tmp_path_factory.mktemp("prepared"))
 

@@ -82,12 +82,23 @@ def test_a_checkpoint_of_another_model_gives_the_list_of_what_does_not_fit(
 ) -> None:
     before = (run / "metrics.jsonl").read_bytes()
     ended = train(run, "model.d_model=16", "model.num_layers=3")
-    assert_one_line(ended, "is of another model", "stack.blocks.2.", "is missing", "more")
+    assert_one_line(ended, "model.d_model was 32, is 16", "model.num_layers was 2, is 3", "init_from=")
     assert (run / "metrics.jsonl").read_bytes() == before
 
 
-def test_other_data_than_the_checkpoints_is_an_error(train: Callable[..., Ended], run: Path) -> None:
-    assert_one_line(train(run, "training.batch_size=4"), "other data or other batching", "init_from")
+def test_other_data_than_the_checkpoints_is_an_error(train: Callable[..., Ended], run: Path, tmp_path: Path) -> None:
+    begun = f"training.checkpoint.resume={run / 'checkpoints' / FINAL}"
+    ended = train(tmp_path / "other", begun, "data.corpus.num_sentences=190")
+    assert_one_line(ended, "data.corpus.num_sentences was 200, is 190", "init_from")
+
+
+def test_batches_that_have_no_such_place_in_the_epoch_are_an_error(train: Callable[..., Ended], run: Path) -> None:
+    """Step 18 lies within the third epoch, after 12 batches of 8."""
+    before = (run / "metrics.jsonl").read_bytes()
+    within = f"training.checkpoint.resume={run / 'checkpoints' / 'step-00000018'}"
+    refused = train(run, within, "training.batch_size=5")
+    assert_one_line(refused, "lies within epoch 3", "96 examples", "no whole number of batches of 5")
+    assert (run / "metrics.jsonl").read_bytes() == before
 
 
 def test_init_from_takes_the_weights_and_nothing_else(
@@ -131,7 +142,8 @@ def test_from_an_earlier_checkpoint_the_run_goes_on_as_if_the_later_had_not_been
     assert ended.status == 0, ended.errors
     assert "lies beyond the checkpoint this run goes on from: it is set aside" in ended.errors
     set_aside = run / "checkpoints" / "set-aside"
-    assert sorted(path.name for path in set_aside.iterdir()) == [f"{name}.1" for name in checkpoints_of(reference)[1:]]
+    later = [f"{name}.1" for name in checkpoints_of(reference)[1:]]
+    assert sorted(path.name for path in set_aside.glob("step-*")) == later
     shutil.rmtree(set_aside)
     assert_same_run(run, reference)
 
@@ -142,7 +154,7 @@ def test_from_another_runs_checkpoint_the_own_ones_are_set_aside(
     other = reference / "checkpoints" / checkpoints_of(reference)[0]
     ended = train(run, f"training.checkpoint.resume={other}")
     assert ended.status == 0, ended.errors
-    assert len(list((run / "checkpoints" / "set-aside").iterdir())) == len(checkpoints_of(reference))
+    assert len(list((run / "checkpoints" / "set-aside").glob("step-*"))) == len(checkpoints_of(reference))
     assert steps_of(run)[0] == int(other.name.removeprefix("step-")) + 1
     newest = run / "checkpoints" / FINAL / "model.safetensors"
     assert newest.read_bytes() == (reference / "checkpoints" / FINAL / "model.safetensors").read_bytes()

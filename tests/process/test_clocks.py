@@ -47,6 +47,7 @@ def screen(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     """A terminal by a clock that jumps, on which the progress bar is drawn."""
     drawn = io.StringIO()
     shown = Console(file=drawn, force_terminal=True, width=120, get_time=jumping(time.monotonic))
+    monkeypatch.setenv("FORCE_COLOR", "1")  # the console is asked only where it may be a terminal
     for module in (terminal, progress):
         monkeypatch.setattr(module, "console", lambda: shown)
     return drawn

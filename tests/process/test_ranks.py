@@ -84,7 +84,7 @@ def test_two_processes_killed_end_with_the_same_bits(
 ) -> None:
     kill_two(start_two, tmp_path / "run", killed, step=9)
     assert statuses(start_two(tmp_path / "run")) == [0, 0]
-    assert_same_run(tmp_path / "run", reference_of_two)
+    assert_same_run(tmp_path / "run", reference_of_two, saved_on_the_way_out=killed == "one")
 
 
 @pytest.mark.slow
@@ -94,7 +94,7 @@ def test_two_processes_killed_six_times_end_with_the_same_bits(
     for number, step in enumerate((2, 5, 9, 12, 16, 20)):
         kill_two(start_two, tmp_path / "run", ("one", "all")[number % 2], step)
     assert statuses(start_two(tmp_path / "run")) == [0, 0]
-    assert_same_run(tmp_path / "run", reference_of_two)
+    assert_same_run(tmp_path / "run", reference_of_two, saved_on_the_way_out=True)
 
 
 def kill_two(start_two: Callable[..., list[Command]], run: Path, killed: str, step: int) -> None:
@@ -109,7 +109,8 @@ def kill_two(start_two: Callable[..., list[Command]], run: Path, killed: str, st
         return
     ended = main.wait(20)
     assert ended.status == 2, ended.errors
-    assert "another process of the run has ended" in ended.errors.splitlines()[-1]
+    assert f"rank 1 (process {other.pid} on " in ended.errors.splitlines()[-1]
+    assert "has ended, and so this one (rank 0)" in ended.errors.splitlines()[-1]
 
 
 def test_a_translating_performer_redraws_the_same_features_on_any_number_of_processes(
@@ -252,7 +253,7 @@ def test_torchrun_killed_and_started_again_ends_with_the_same_bits(
             assert launcher.wait(60) == 1
     with torchrun_started(tiny, run) as launcher:
         assert launcher.wait(60) == 0
-    assert_same_run(run, reference_of_two)
+    assert_same_run(run, reference_of_two, saved_on_the_way_out=True)
 
 
 def torchrun_started(tiny: Path, run: Path) -> subprocess.Popen[bytes]:

@@ -32,16 +32,22 @@ def test_the_weights_are_those_of_one_large_machine(run: Path, tmp_path: Path):
     assert saved.step == alone.position.step
     for name, tensor in weights(alone).items():
         torch.testing.assert_close(saved.model[name], tensor, rtol=1e-10, atol=1e-10, msg=name)
-    assert saved.state["metrics"] == pytest.approx(alone.metrics, rel=1e-6)  # toys are evaluated in float32
+    assert saved.state["metrics"]["figures"] == pytest.approx(alone.metrics, rel=1e-6)  # toys are evaluated in float32
 
 
 def test_each_writes_down_its_own_cuts_and_all_keep_to_them(run: Path):
-    """Rank 1 cut its microbatches 1 and 3 of step 2; from step 3 on both are cut. Evaluation is cut on rank 1 alone."""
-    training = [cut for cut in cuts(run / "splits.rank1.jsonl") if cut["split"] is None]
-    assert training[:2] == [
-        {"step": 2, "pieces": pieces, "numbers": [1, 3], "split": None, "rank": 0} for pieces in (2, 4)
-    ]
+    """Rank 1 cut its microbatches 1 and 3 of step 2; from step 3 on both ranks cut those as large or larger.
+
+    Step 6 is the first with a smaller one that is too large as well. Evaluation is cut on rank 1 alone.
+    """
+
+    def cut(step: int, pieces: int, numbers: list[int] | None, cells: float) -> dict[str, object]:
+        place = {"step": step, "pieces": pieces, "numbers": numbers, "cells": cells}
+        return {**place, "split": None, "rank": 0, "objective": 0}
+
+    own = [cut for cut in cuts(run / "splits.rank1.jsonl") if cut["split"] is None]
+    assert own == [cut(2, 2, [1, 3], 28), cut(2, 4, [1, 3], 28), cut(6, 2, [1], 24), cut(6, 4, [1], 24)]
     others = cuts(run / "splits.jsonl")
-    assert others == [{"step": 3, "pieces": 4, "numbers": None, "split": None, "rank": 0}]
+    assert others == [cut(3, 2, None, 28), cut(3, 4, None, 28), cut(7, 2, None, 24), cut(7, 4, None, 24)]
     evaluation = [cut for cut in cuts(run / "splits.rank1.jsonl") if cut["split"] == "valid"]
     assert [(cut["step"], cut["pieces"], cut["rank"]) for cut in evaluation] == [(3, 2, 1)]

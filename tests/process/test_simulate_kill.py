@@ -46,5 +46,6 @@ def simulating(folder: Path, out: Path) -> subprocess.Popen[bytes]:
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    """All files; cuts without the folder that they name."""
-    return {path.name: path.read_bytes().replace(str(folder).encode(), b"") for path in folder.iterdir()}
+    """All files but the lock, which names who had it last; cuts without the folder that they name."""
+    files = [path for path in folder.iterdir() if path.name != ".lock"]
+    return {path.name: path.read_bytes().replace(str(folder).encode(), b"") for path in files}

@@ -15,8 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import vaak
 from toy_speech import RATE, dataset_of, write_recordings, write_utterances
 from vaak.config.yaml_writer import yaml_text
+from vaak.engine.checkpoint import read_state, verify
 
 PATIENCE_SECONDS = 120.0
 
@@ -141,7 +143,7 @@ class Commands:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.commands: list[Command] = []
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": ""}
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(vaak.__file__).parents[1])}
         server = Path(__file__).with_name("command_server.py")
         self.server = subprocess.Popen(
             [sys.executable, str(server)],
@@ -239,22 +241,38 @@ def checkpoints_of(run: Path) -> list[str]:
     return sorted(path.name for path in (run / "checkpoints").glob("step-*"))
 
 
+OF_THE_RUN = ("metrics_bytes", "configuration")
+
+
 def state_of(checkpoint: Path) -> dict[str, Any]:
-    """``state.json`` without ``metrics_bytes``: the log's size depends on how many digits its clock wrote."""
-    state = json.loads((checkpoint / "state.json").read_text())
-    return {name: value for name, value in state.items() if name != "metrics_bytes"}
+    """The state of a checkpoint without what differs between runs: their folders, and the digits that a clock wrote."""
+    return {name: value for name, value in read_state(checkpoint).items() if name not in OF_THE_RUN}
 
 
-def assert_same_run(run: Path, reference: Path) -> None:
-    """Two runs left the same: every checkpoint to the bit, the pointers, every record, every step once."""
-    assert checkpoints_of(run) == checkpoints_of(reference)
-    for name in checkpoints_of(reference):
+def assert_same_run(run: Path, reference: Path, *, saved_on_the_way_out: bool = False) -> None:
+    """Two runs left the same: every checkpoint to the bit, the pointers, every record, every step once.
+
+    A process that was ``saved_on_the_way_out``, as another was lost, left checkpoints that the reference doesn't have,
+    in place of its oldest.
+    """
+    names = checkpoints_of(reference)
+    if saved_on_the_way_out:
+        names = [name for name in names if name >= checkpoints_of(run)[0]]
+        further = [name for name in checkpoints_of(run) if name not in names]
+        assert len(names) >= 2, (checkpoints_of(run), names)
+        for name in further:
+            verify(run / "checkpoints" / name)
+    else:
+        further = []
+    assert sorted([*names, *further]) == checkpoints_of(run), (checkpoints_of(run), checkpoints_of(reference))
+    for name in names:
         ours, theirs = run / "checkpoints" / name, reference / "checkpoints" / name
         kept = sorted(path.name for path in theirs.glob("*.safetensors"))
         assert sorted(path.name for path in ours.glob("*.safetensors")) == kept
         for file in kept:
             assert (ours / file).read_bytes() == (theirs / file).read_bytes(), f"{file} of {name} differs"
-        assert state_of(ours) == state_of(theirs)
+        states = state_of(ours), state_of(theirs)
+        assert states[0] == states[1], f"state of {name}: {states[0]} where {states[1]} was expected"
     for pointer in ("best", "last"):
         assert (run / "checkpoints" / pointer).read_text() == (reference / "checkpoints" / pointer).read_text()
     assert records_of(run) == records_of(reference)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from toy_duel import DuelTask
 from toy_speech import RATE, dataset_of, write_recordings, write_utterances
 from vaak.config.catalog import task_class
 from vaak.config.load import load
@@ -43,6 +44,18 @@ class TaskCase:
             return task
 
         return Case(make_task, training=self.training, **about)
+
+
+@dataclass(frozen=True)
+class ToyCase:
+    """A task that no YAML names, for what no task of Vaak's has yet."""
+
+    make_task: Callable[[], Task]
+    about: dict[str, Any] = field(default_factory=dict)
+
+    def prepared(self, folder: Path) -> Case:
+        """The case; there is nothing to prepare."""
+        return Case(self.make_task, **self.about)
 
 
 def _tokens_and_examples(batch: Batch) -> dict[str, float]:
@@ -188,3 +201,16 @@ CASES = {
     "diarization, stored features": _diarizer("multilabel", audio={"storage_path": "FOLDER/features"}),
     "diarization Performer": _diarizer("multilabel", model={"attention_type": "linear"}, training=PERFORMER),
 }
+
+
+def _letters_and_words(batch: Batch) -> dict[str, float]:
+    return {"letter": float(sum(batch["real"].flatten().tolist())), "word": float(len(batch["letters"]))}
+
+
+ABOUT_THE_DUEL = {
+    "counted": _letters_and_words,
+    "inputs": ([1, 2, 3], [7]),
+    "learning_rate": 0.03,
+    "learned_loss": "distance",
+}
+TOYS = {"two objectives": ToyCase(DuelTask, ABOUT_THE_DUEL)}

@@ -1,32 +1,53 @@
-"""Two real processes of a run, started as torchrun would."""
+"""Real processes of a run, started as torchrun would."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
 import socket
+import time
 from collections.abc import Callable
 from typing import Any
 
 from vaak.config.training import TrainingConfig
 from vaak.engine.ranks import Ranks, start_ranks
 
+LEAVING_SECONDS = 0.5
+"""How long a process that is to be killed waits for the others to wait for it."""
+
 
 def run_on_two_ranks(work: Callable[..., None], *arguments: Any) -> None:
     """Call ``work(rank, port, *arguments)`` in two processes and wait for them; both must end well."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=work, args=(rank, port, *arguments)) for rank in range(2)]
+    assert run_on_ranks(2, work, *arguments) == [0, 0]
+
+
+def run_on_ranks(world_size: int, work: Callable[..., None], *arguments: Any, seconds: float = 240) -> list[int | None]:
+    """Call ``work(rank, port, *arguments)`` in so many processes; return their exit codes, None of one that hangs."""
+    port = free_port()
+    context = multiprocessing.get_context("forkserver")  # imports torch once, not in every process
+    context.set_forkserver_preload(["vaak.engine.trainer", "torch._dynamo", "torch.distributed.nn"])
+    processes = [context.Process(target=work, args=(rank, port, *arguments)) for rank in range(world_size)]
     for process in processes:
         process.start()
+    deadline = time.monotonic() + seconds
     for process in processes:
-        process.join(240)
-        assert process.exitcode == 0
+        process.join(max(0.0, deadline - time.monotonic()))
+    codes = [process.exitcode for process in processes]
+    for process in processes:
+        if process.is_alive():
+            process.kill()
+            process.join()
+    return codes
 
 
-def join(rank: int, port: int) -> Ranks:
-    """In one of the two: meet the other."""
-    places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_PORT": port}
+def free_port() -> int:
+    """A port that no one listens at."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def join(rank: int, port: int, world_size: int = 2, **distributed: Any) -> Ranks:
+    """In one of them: meet the others."""
+    places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "MASTER_PORT": port}
     os.environ |= {name: str(place) for name, place in places.items()} | {"MASTER_ADDR": "127.0.0.1"}
-    return start_ranks(TrainingConfig(device="cpu", gradient_accumulation_steps=2))
+    return start_ranks(TrainingConfig(device="cpu", gradient_accumulation_steps=world_size, distributed=distributed))

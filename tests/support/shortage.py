@@ -31,17 +31,21 @@ class FullInBackward(torch.autograd.Function):
 
 @dataclass
 class SmallMachine(ToyTask):
-    """A toy that runs out of memory, forward or backward, where a batch of step ``in_step`` has too many rows."""
+    """A toy that runs out of memory, forward or backward, where a batch has too many rows.
+
+    It does so from step ``in_step`` to ``until_step``.
+    """
 
     where: str = "forward"
     most_rows: int = 4
     in_step: int = 3
+    until_step: int = 1000
     trainer: Trainer | None = None
     meters_rows: int = 1000
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
         terms = super().losses(model, batch)
-        full = self.trainer is not None and self.trainer.position.step + 1 >= self.in_step
+        full = self.trainer is not None and self.in_step <= self.trainer.position.step + 1 <= self.until_step
         if full and batch.num_rows > self.most_rows:
             if self.where == "forward":
                 raise out_of_memory()

@@ -63,6 +63,6 @@ def prepared_task(folder: Path, run: Path, *overrides: str) -> LanguageModelTask
 
 
 def hashes(folder: Path) -> dict[str, str]:
-    """The SHA-256 of every file below a folder, by its path there."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    """The SHA-256 of every file below a folder, by its path there, but for locks, which name who had them last."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != ".lock")
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}

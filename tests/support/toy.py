@@ -5,9 +5,8 @@ It predicts each token from the one before. Tests of the engine, the loader and 
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,8 @@ from vaak.core.report import StepReport
 from vaak.data.reader import Microbatch
 from vaak.engine.losses import AUXILIARY, make_loss
 from vaak.engine.ranks import Ranks
-from vaak.engine.step import take_step
 from vaak.engine.trainer import Trainer
+from vaak.engine.training_data import StepData
 
 VOCAB_SIZE, LONGEST, IGNORED = 13, 9, -100
 
@@ -31,9 +30,10 @@ VOCAB_SIZE, LONGEST, IGNORED = 13, 9, -100
 class ToyDataset:
     """Rows of 1 to 9 tokens; ``noise`` is the part of the inputs that augmentation replaces; ``bad`` can't be read."""
 
-    strata, row_capacity, fingerprint, draws_globally = None, None, "toy", False
+    strata, row_capacity, draws_globally = None, None, False
 
     def __init__(self, num_examples: int, noise: float = 0.0, bad: Sequence[int] = ()) -> None:
+        self.fingerprint = f"toy of {num_examples}"
         self.lengths = np.random.default_rng(num_examples).integers(1, LONGEST + 1, num_examples)
         self.noise, self.bad = noise, tuple(bad)
         self.reads: list[int] = []
@@ -99,7 +99,8 @@ class ToyMeters:
         self.totals = {"nats": 0.0, "token": 0.0}
 
     def update(self, model: nn.Module, batch: Batch) -> None:
-        logits = model(batch["inputs"]).float().flatten(0, 1)
+        logits = model(batch["inputs"]).flatten(0, 1)
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         losses = nn.functional.cross_entropy(logits, batch["targets"].flatten(), ignore_index=IGNORED, reduction="sum")
         self.totals["nats"] += float(losses)
         self.totals["token"] += batch.totals()["token"]
@@ -153,6 +154,20 @@ class ToyTask:
         return []
 
 
+@dataclass
+class Poisoned(ToyTask):
+    """The loss of every batch that holds example ``poison`` is not a number."""
+
+    poison: int = 9
+    value: float = float("nan")
+
+    def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
+        terms = super().losses(model, batch)
+        if any(self.poison in row for row in batch.indices):
+            terms["main"] = Term(terms["main"].total * self.value, "token")
+        return terms
+
+
 class ScriptedMeters(ToyMeters):
     def __init__(self, loss: float) -> None:
         super().__init__()
@@ -194,17 +209,27 @@ def toy_trainer(
     skip_bad: bool = False,
     **training: Any,
 ) -> Trainer:
-    """A trainer of a toy task with the options of QUIET, and ``training`` over them."""
+    """A trainer of a toy task with the options of QUIET, and ``training`` over them.
+
+    Scripted figures are for the run's evaluations alone, so these aren't rehearsed.
+    """
     directory.mkdir(parents=True, exist_ok=True)
-    config = TrainingConfig(**(QUIET | training))
     task = task or ToyTask()
+    scripted: dict[str, Any] = {"memory": {"rehearsal": False}} if task.scripted is not None else {}
+    config = TrainingConfig(**(QUIET | scripted | training))
     task.loss = config.loss
     return Trainer(task, config, directory, callbacks, ranks=ranks, skip_bad_examples=skip_bad)
 
 
+def next_data(trainer: Trainer) -> StepData:
+    """The data of the trainer's next step, on this rank, which meets the others for it."""
+    data = next(trainer.data.steps(trainer.position))
+    return data if trainer.ranks.world_size == 1 else replace(data, counts=trainer.meet(data.microbatches))
+
+
 def next_microbatches(trainer: Trainer) -> list[Microbatch]:
     """This rank's microbatches of the trainer's next step."""
-    return list(itertools.islice(trainer.microbatches(), trainer.share_of_step()))
+    return next(trainer.data.steps(trainer.position)).microbatches
 
 
 def one_step(trainer: Trainer) -> tuple[StepReport, dict[str, Tensor]]:
@@ -216,10 +241,15 @@ def one_step(trainer: Trainer) -> tuple[StepReport, dict[str, Tensor]]:
             if parameter.grad is not None:
                 gradients[name] = parameter.grad.clone()
 
-    handle = trainer.optimizers[0].register_step_pre_hook(remember)
-    report = take_step(trainer, next_microbatches(trainer))
+    handle = trainer.state.optimizers[0].register_step_pre_hook(remember)
+    report = trainer.take_step(next_data(trainer))
     handle.remove()
     return report, gradients
+
+
+def names_of(model: nn.Module) -> dict[nn.Parameter, str]:
+    """A model's parameters with their names; of tied ones the first."""
+    return {parameter: name for name, parameter in model.named_parameters()}
 
 
 def weights(trainer: Trainer) -> dict[str, Tensor]:

@@ -277,9 +277,10 @@ def test_seed_4s_console_has_its_figures(trained):
 
 
 def test_a_checkpoint_holds_what_the_seeds_have(trained):
-    outcome = trained(MODEL_AND_DATA, QUICK, overrides=["training.max_steps=3"])
+    outcome = trained(MODEL_AND_DATA, QUICK, overrides=["training.max_steps=3", "training.scheduler={type: plateau}"])
     newest = find_latest_checkpoint(outcome.directory / "checkpoints")
-    state = json.loads((newest / "state.json").read_text())
+    saved, state = json.loads((newest / "state.json").read_text()), load_checkpoint(newest).state
+    assert saved["position"] == state["position"] | {"duties_pending": True}  # it is saved before it is evaluated
     assert (state["position"]["step"], state["position"]["epoch"]) == (3, 0)
     assert state["best"]["metric"] == "val_loss"
     assert state["best"]["value"] == outcome.metrics["val_loss"]

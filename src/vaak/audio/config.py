@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import field_validator, model_validator
 
-from vaak.config.section import Section, option
+from vaak.config.section import ResumeClass, Section, option
 
 AUDIO_ALIASES = {
     "global_config.num_filters": "global_config.num_mel_bins",
@@ -26,8 +26,10 @@ def samples_of(seconds: float, sampling_rate: int) -> int:
 class AudioConfig(Section):
     """Features of all datasets, and where corpora lie. The names and meanings are those of Lhotse, and so of Kaldi."""
 
-    corpus_dir: str = option("Folder of the corpora, one folder for each.", "./data")
-    output_dir: str = option("Folder where manifests of prepared corpora are written.", "./manifests")
+    resume_class: ClassVar[ResumeClass | None] = "refused"
+
+    corpus_dir: str = option("Folder of the corpora, one folder for each.", "./data", resume="free")
+    output_dir: str = option("Folder where manifests of prepared corpora are written.", "./manifests", resume="free")
     feature_type: Literal["fbank", "mfcc", "spectrogram"] = option(
         "fbank: log-mel filter banks; mfcc: cepstral coefficients; spectrogram: log power spectrum.", "fbank"
     )
@@ -52,14 +54,22 @@ class AudioConfig(Section):
     norm_filters: bool = option("fbank, mfcc: filters of equal area.", False)
     num_ceps: int = option("mfcc: coefficients.", 13, gt=0)
     cepstral_lifter: int = option("mfcc: liftering; 0 is none.", 22, ge=0)
-    storage_path: str | None = option("Folder of stored features; null computes them as they are needed.", None)
+    storage_path: str | None = option(
+        "Folder of stored features; null computes them as they are needed.",
+        None,
+        resume="free",
+        resume_switch="refused",
+    )
     storage_type: Literal["float32", "float16", "lilcom"] = option(
         "How stored features are kept: exact, in half precision, or compressed by Lhotse's lilcom.", "float32"
     )
-    num_jobs: int = option("Processes that extract features to be stored.", 1, gt=0)
-    progress_bar: bool = option("Show how far extraction is.", True)
+    num_jobs: int = option("Processes that extract features to be stored.", 1, gt=0, resume="free")
+    progress_bar: bool = option("Show how far extraction is.", True, resume="free")
     cache_gigabytes: float = option(
-        "Memory of each process for audio and features of a dataset that it has read; 0 keeps none.", 0.5, ge=0
+        "Memory of each process for audio and features of a dataset that it has read; 0 keeps none.",
+        0.5,
+        ge=0,
+        resume="free",
     )
     channels: Literal["mix", "first"] = option("Several channels: their mean, or the first one.", "mix")
 
@@ -123,6 +133,7 @@ class NoiseConfig(Section):
     """Noise added to speech."""
 
     bare: ClassVar[str | None] = "type"
+    resume_class: ClassVar[ResumeClass | None] = "refused"
 
     type: Literal["coloured", "babble", "files"] = option(
         "coloured: noise of a drawn spectral slope; babble: voices of the corpus; files: recordings of a folder.",
@@ -146,6 +157,7 @@ class RoomConfig(Section):
     """Rooms simulated by the image-source method."""
 
     bare: ClassVar[str | None] = "t60"
+    resume_class: ClassVar[ResumeClass | None] = "refused"
 
     t60: Range = option("Reverberation time in seconds.", (0.2, 0.6))
     probability: float = option("Part of the examples that get one.", 1.0, ge=0, le=1)
@@ -163,6 +175,8 @@ class RoomConfig(Section):
 class SpecAugmentConfig(Section):
     """Bands and stretches of the features are masked. Source: Park et al. 2019, "SpecAugment"."""
 
+    resume_class: ClassVar[ResumeClass | None] = "refused"
+
     num_frequency_masks: int = option("How many bands.", 2, ge=0)
     frequency_mask: int = option("Bins of a band, at most.", 10, ge=0)
     num_time_masks: int = option("How many stretches, at most.", 2, ge=0)
@@ -172,6 +186,8 @@ class SpecAugmentConfig(Section):
 
 class AugmentationConfig(Section):
     """What is done to training audio; each draw is a function of seed, epoch and example."""
+
+    resume_class: ClassVar[ResumeClass | None] = "refused"
 
     speed: tuple[float, ...] = option("Factors of speed and pitch, one drawn for each example; empty changes none.", ())
     volume: Range | None = option("Decibels of gain; null changes none.", None)
@@ -198,6 +214,8 @@ class ConversationsConfig(Section):
 
     Source: Fujita et al. 2019, "End-to-End Neural Speaker Diarization with Self-Attention", section 4.1.
     """
+
+    resume_class: ClassVar[ResumeClass | None] = "refused"
 
     train: int = option("How many of train in an epoch; each epoch has others.", 10000, ge=0)
     valid: int = option("How many of valid; always the same.", 100, ge=0)
@@ -237,6 +255,7 @@ class DatasetConfig(Section):
     """One corpus of recordings."""
 
     bare: ClassVar[str | None] = "name"
+    resume_class: ClassVar[ResumeClass | None] = "refused"
 
     name: str = option("A name; of type recipe, that of a Lhotse recipe (vaak data list).", "voices")
     type: Literal["recipe", "cuts", "folder", "json", "voices"] = option(
@@ -244,8 +263,12 @@ class DatasetConfig(Section):
         "TextGrid) files; json: JSON lines; voices: speech synthesised by espeak-ng.",
         "recipe",
     )
-    corpus_dir: str | None = option("Folder of the corpus; null is global_config.corpus_dir / name.", None)
-    output_dir: str | None = option("Folder of its manifests; null is global_config.output_dir / name.", None)
+    corpus_dir: str | None = option(
+        "Folder of the corpus; null is global_config.corpus_dir / name.", None, resume="free"
+    )
+    output_dir: str | None = option(
+        "Folder of its manifests; null is global_config.output_dir / name.", None, resume="free"
+    )
     options: dict[str, Any] = option("recipe: further arguments of its prepare function.", {}, only_for=("recipe",))
     train: tuple[str, ...] = option(
         "recipe: its parts; else files, folders or patterns. Alone, it is split by train_fraction.", ()

@@ -5,7 +5,7 @@
     FOLDER/FINGERPRINT/        the fingerprint is of the recordings and of every option that the features depend on
       shard-00000.bin          features of consecutive recordings, half an hour or a little more: see feature_shards.py
       lengths.bin              int64, the frames of each recording
-      features.json            what they are; written last: it means "complete"
+      features.json            what they are, and the size of every file; written last: it means "complete"
 
 Shards are cut by the recordings' durations alone and each is made by itself: so any number of processes makes the same
 bytes, and an extraction that was interrupted makes those shards that aren't there.
@@ -34,11 +34,13 @@ from vaak.core.errors import DataError, UserError
 from vaak.core.files import fingerprint_of, read_json, write_bytes, write_json
 from vaak.core.keys import draw_key
 from vaak.core.lock import locked
+from vaak.core.sizes import damage_in, sizes_of
 
 log = logging.getLogger("vaak")
 
 FORMAT = "vaak features 1"
 DONE = "features.json"
+SIZES = "sizes"
 SHARD_SECONDS = 1800.0
 BATCH_SECONDS = 300.0
 WITHOUT_EFFECT = {
@@ -105,7 +107,7 @@ class FeatureStore:
 
 
 def extract(source: AudioSource, audio: AudioConfig, folder: Path, device: str = "cpu") -> FeatureStore:
-    """The features of all recordings of a source, made in ``folder/FINGERPRINT`` unless they are there.
+    """The features of all recordings of a source, made in ``folder/FINGERPRINT`` unless they are there, whole.
 
     ``audio.num_jobs`` processes make them, on the ``device``. The source must give the same audio each time. Processes
     that extract the same wait for one another. Raises UserError where nothing can be written, and what the source
@@ -116,12 +118,16 @@ def extract(source: AudioSource, audio: AudioConfig, folder: Path, device: str =
     mark = feature_fingerprint(source, audio)
     folder = folder / mark
     extraction = _Extraction(source, audio, folder, device, _runs(source.durations, SHARD_SECONDS))
-    if (folder / DONE).exists():
+    lacking = extraction.lacking()
+    if lacking is None:
         return FeatureStore(folder)
+    if (folder / DONE).exists():
+        log.warning("%s; what is damaged of the features in %s is made again", lacking, folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with locked(folder / ".lock"):
-            if not (folder / DONE).exists():  # another process may have made it meanwhile
+            if extraction.lacking() is not None:  # another process may have made it meanwhile
+                (folder / DONE).unlink(missing_ok=True)
                 for path in folder.glob(".*.tmp"):  # half-written by processes that were killed
                     path.unlink()
                 _make_shards(extraction)
@@ -153,6 +159,21 @@ class _Extraction:
     def path(self, number: int) -> Path:
         """Where a shard lies."""
         return _shard_path(self.folder, number)
+
+    def lacking(self) -> str | None:
+        """What isn't there as it was made; None where all is.
+
+        Of a store without recorded sizes, which older versions made, the tables of every shard are read instead.
+        """
+        try:
+            sizes = _read_about(self.folder).get(SIZES)
+            store = FeatureStore(self.folder)
+        except DataError as error:
+            return str(error)
+        if isinstance(sizes, dict):
+            return damage_in(self.folder, sizes)
+        missing = self.missing(store.dims)
+        return f"{self.path(missing[0])}: this has been cut short" if missing else None
 
     def missing(self, dims: int) -> list[int]:
         """The numbers of the shards that aren't there, or aren't whole."""
@@ -265,6 +286,7 @@ def _finish(extraction: _Extraction, mark: str) -> None:
         "frame_shift": features.frame_shift,
         "storage_type": audio.storage_type,
         "shards": [len(indices) for indices in extraction.shards],
+        SIZES: sizes_of(extraction.folder, leave_out={DONE}),
     }
     write_json(extraction.folder / DONE, about)
     durations = extraction.source.durations

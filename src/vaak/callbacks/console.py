@@ -6,7 +6,8 @@ import logging
 import time
 from typing import Any
 
-from vaak.core.callback import Callback
+from vaak.callbacks.terminal import is_terminal
+from vaak.core.callback import Callback, Run
 from vaak.core.report import StepReport
 from vaak.engine.records import Record
 
@@ -28,20 +29,21 @@ class ConsoleCallback(Callback):
         self.loss = float("nan")
         self.next_redraw = 0.0
 
-    def on_fit_start(self, trainer: Any) -> None:
-        from vaak.callbacks.progress import start_progress
-
+    def on_fit_start(self, trainer: Run) -> None:
         self.total_steps = trainer.total_steps
-        self.progress = start_progress(trainer.position.step, trainer.total_steps) if self.progress_bar else None
+        if self.progress_bar and is_terminal():
+            from vaak.callbacks.progress import start_progress
+
+            self.progress = start_progress(trainer.position.step, trainer.total_steps)
         trainer.records.subscribe(self.say)
 
-    def on_step_end(self, trainer: Any, report: StepReport) -> None:
+    def on_step_end(self, trainer: Run, report: StepReport) -> None:
         if self.progress is not None and time.monotonic() >= self.next_redraw:  # a step can be quicker than the bar
             self.next_redraw = time.monotonic() + REDRAW_SECONDS
             shown = {"loss": f"{self.loss:.4f}", "learning_rate": f"{report.learning_rate:.2e}"}
             self.progress.update(0, completed=report.step, **shown)
 
-    def on_fit_end(self, trainer: Any, reason: str) -> None:
+    def on_fit_end(self, trainer: Run, reason: str) -> None:
         if self.progress is not None:
             self.progress.stop()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from vaak.core.callback import Callback
+from vaak.core.callback import Callback, Run
 from vaak.core.errors import UserError
 from vaak.engine.best import improves
 
@@ -19,11 +19,11 @@ class EarlyStoppingCallback(Callback):
         self.best: float | None = None
         self.evaluations_without = 0
 
-    def on_fit_start(self, trainer: Any) -> None:
+    def on_fit_start(self, trainer: Run) -> None:
         """A run that had ended, or was killed on its way out, has ended still; a larger patience lets it go on."""
         self._stop_if_exhausted(trainer)
 
-    def on_evaluate_end(self, trainer: Any, metrics: dict[str, float]) -> None:
+    def on_evaluate_end(self, trainer: Run, metrics: dict[str, float]) -> None:
         if not trainer.scheduled_evaluation:
             return
         if self.metric not in metrics:
@@ -34,7 +34,7 @@ class EarlyStoppingCallback(Callback):
         self.evaluations_without += 1
         self._stop_if_exhausted(trainer)
 
-    def _stop_if_exhausted(self, trainer: Any) -> None:
+    def _stop_if_exhausted(self, trainer: Run) -> None:
         if self.evaluations_without and self.evaluations_without >= self.patience:
             evaluations = f"{self.evaluations_without} evaluations, the patience is {self.patience}"
             trainer.request_stop(f"early stopping: {self.metric} has not improved on {self.best} for {evaluations}")

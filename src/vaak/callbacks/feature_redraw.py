@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from vaak.config.training import TrainingConfig
 from vaak.core.callback import Callback
 
 
 class FeatureRedrawCallback(Callback):
-    """Sets the step's redraw interval before step 1; the redraw itself is part of the step."""
+    """Sets the step's redraw interval; the redraw itself is part of the step."""
 
     def __init__(self, interval: int = 100) -> None:
         self.interval = interval
 
-    def on_fit_start(self, trainer: Any) -> None:
-        trainer.redraw_interval = self.interval
+    def configure(self, config: TrainingConfig) -> TrainingConfig:
+        return config.model_copy(update={"feature_redraw_interval": self.interval})

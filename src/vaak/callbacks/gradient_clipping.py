@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from vaak.config.training import GradientClippingConfig, TrainingConfig
 from vaak.core.callback import Callback
 
 
 class GradientClippingCallback(Callback):
-    """Sets the step's clipping before step 1: clipping changes numbers, so the step does it and not a callback."""
+    """Sets the step's clipping: it changes numbers, so the step does it and not a callback."""
 
     def __init__(self, max_norm: float | None = 1.0, max_value: float | None = None) -> None:
-        self.max_norm, self.max_value = max_norm, max_value
+        self.clipping = GradientClippingConfig(norm=max_norm, value=max_value)
 
-    def on_fit_start(self, trainer: Any) -> None:
-        trainer.clip_norm, trainer.clip_value = self.max_norm, self.max_value
+    def configure(self, config: TrainingConfig) -> TrainingConfig:
+        return config.model_copy(update={"gradient_clipping": self.clipping})

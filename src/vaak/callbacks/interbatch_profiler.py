@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vaak.callbacks.profile import Circumstances, Profile, verdict
-from vaak.core.callback import Callback
+from vaak.core.callback import Callback, Run
 from vaak.core.errors import UserError
 from vaak.core.files import write_json
 
 if TYPE_CHECKING:
     from vaak.core.report import StepReport
     from vaak.engine.flops import Work
-    from vaak.engine.phases import Phases
 
 log = logging.getLogger("vaak")
 
@@ -30,29 +29,26 @@ class InterbatchProfiler(Callback):
 
     def __init__(self, every: int = 50, warm_up: int = 3, peak_tflops: float | None = None) -> None:
         self.every, self.warm_up, self.peak_tflops = every, warm_up, peak_tflops
-        self.phases: Phases | None = None
+        self.works = False
         self.warm_until = 0
         self.counts: dict[str, float] = {}
         self.steps = 0
         self.whole = Profile()
         self.work: Work | None = None
 
-    def on_fit_start(self, trainer: Any) -> None:
-        from vaak.engine.flops import work_of
-        from vaak.engine.phases import Phases
-
-        if trainer.phases is not None:
+    def on_fit_start(self, trainer: Run) -> None:
+        if trainer.phases.running:
             raise UserError("two profilers measure one run: leave interbatch_profiler out of training.callbacks")
         self.warm_until = trainer.position.step + max(1, self.warm_up)
         if trainer.ranks.is_main:
-            self.work = work_of(trainer, self.peak_tflops)
-        self.phases = trainer.phases = Phases(trainer.ranks.device)
+            self.work = trainer.count_work(self.peak_tflops)
+        self.works = True
+        trainer.phases.start()
 
-    def on_step_end(self, trainer: Any, report: StepReport) -> None:
-        assert self.phases is not None
+    def on_step_end(self, trainer: Run, report: StepReport) -> None:
         if report.step <= self.warm_until:
             if report.step == self.warm_until:
-                self.phases.read()
+                trainer.phases.read()
             return
         self.steps += 1
         for unit, count in report.counts.items():
@@ -60,24 +56,24 @@ class InterbatchProfiler(Callback):
         if report.step % self.every == 0 or report.step == trainer.total_steps:
             self._record(trainer)
 
-    def on_fit_end(self, trainer: Any, reason: str) -> None:
-        if self.phases is None:
+    def on_fit_end(self, trainer: Run, reason: str) -> None:
+        if not self.works:
             return
-        self.phases = trainer.phases = None
+        self.works = False
+        trainer.phases.stop()
         if trainer.ranks.is_main:
             self._conclude(trainer)
 
-    def _record(self, trainer: Any) -> None:
+    def _record(self, trainer: Run) -> None:
         """Write down the steps since the last record; every rank comes here at the same steps."""
-        assert self.phases is not None
-        seconds = max(trainer.ranks.gather(self.phases.read()), key=_busy_seconds)
+        seconds = max(trainer.ranks.gather(trainer.phases.read()), key=_busy_seconds)
         window = Profile(self.steps, seconds, self.counts)
         self.steps, self.counts = 0, {}
         self.whole.add(window)
         figures = {name: round(value, 6) for name, value in window.figures(self._mfu(window)).items()}
         trainer.record("profile", {"steps": window.steps, "clock": figures})
 
-    def _conclude(self, trainer: Any) -> None:
+    def _conclude(self, trainer: Run) -> None:
         if not self.whole.steps:
             what = "profiling: nothing was measured, for the run ended before step %d, or before the interval after it"
             log.info(what, self.warm_until + 1)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from vaak.core.callback import Callback
+from vaak.core.callback import Callback, Run
 from vaak.core.report import StepReport
 
 
@@ -16,10 +14,7 @@ class LRMonitorCallback(Callback):
     def __init__(self, every: int = 50) -> None:
         self.every = every
 
-    def on_step_end(self, trainer: Any, report: StepReport) -> None:
-        if report.step % self.every:
-            return
-        groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
-        trainer.record(
-            "learning_rates", {f"learning_rate/{number}": group["lr"] for number, group in enumerate(groups)}
-        )
+    def on_step_end(self, trainer: Run, report: StepReport) -> None:
+        if report.step % self.every == 0:
+            rates = enumerate(trainer.learning_rates())
+            trainer.record("learning_rates", {f"learning_rate/{number}": rate for number, rate in rates})

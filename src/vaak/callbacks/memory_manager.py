@@ -4,7 +4,11 @@ band      what is done on entering it
 low       nothing
 moderate  garbage is collected
 high      the caches are emptied too
-critical  the same, and a warning; where that wasn't enough for the next step, its microbatches are cut finer
+critical  the same, and a warning; on a CPU, where that wasn't enough for the next step, microbatches are cut finer
+
+A GPU may be full: its allocator raises an error where a step really doesn't fit, and the engine then computes that step
+in pieces. So nothing is cut there beforehand, which would change the draws of a healthy run. On a CPU the kernel kills
+the process without an error.
 """
 
 from __future__ import annotations
@@ -13,11 +17,10 @@ import gc
 import logging
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
-from vaak.core.callback import Callback
+from vaak.core.callback import Callback, Run
 from vaak.core.report import StepReport
 from vaak.engine.memory import MemoryReading, free_memory, is_out_of_memory, read_memory, read_peak, reset_peak
 from vaak.engine.pressure import Band, band_of, thresholds_of
@@ -32,9 +35,10 @@ class AdaptiveMemoryManager(Callback):
     """Reads the memory after a step, as often as ``overhead`` allows, and acts when pressure rises into a band.
 
     ``thresholds`` are the parts of the memory from which pressure is moderate, high and critical; None takes the
-    device's own. ``shrink`` lets it ask for smaller microbatches, which it does only where this process holds at least
-    ``own_share`` of what is used, and again only when the last cut has lowered the pressure. All it does counts as
-    its own time, of which it takes no more than the part ``overhead``: after an expensive clean-up it waits for long.
+    device's own. ``shrink`` lets it ask for smaller microbatches, which it does only on a CPU where this process holds
+    at least ``own_share`` of what is used, and again only when the last cut has lowered the pressure. All it does
+    counts as its own time, of which it takes no more than the part ``overhead``: after an expensive clean-up it waits
+    for long.
 
     To be read at any time: ``pressure`` (the part in use at the last look), ``band``, ``highest`` (the greatest
     pressure), ``peak`` (the most bytes this process used), ``looks`` and ``measured_overhead``. With the last step they
@@ -59,18 +63,23 @@ class AdaptiveMemoryManager(Callback):
         self.last_cut: tuple[int, float] | None = None  # pieces and pressure when a finer cut was asked for
 
     @property
+    def may_cut(self) -> bool:
+        """Whether it may ask for smaller microbatches here: where nobody would be told that memory has run out."""
+        return self.shrink and self.device.type == "cpu"
+
+    @property
     def measured_overhead(self) -> float:
         """The part of the time since training began that went into watching."""
         return self.spent / max(self.clock() - self.begun, 1e-9)
 
-    def on_fit_start(self, trainer: Any) -> None:
+    def on_fit_start(self, trainer: Run) -> None:
         self.device = trainer.ranks.device
         self.thresholds = thresholds_of(self.device, self.given)
         self.begun = self.clock()
         reset_peak(self.device)
         self.spent += self.clock() - self.begun
 
-    def on_step_end(self, trainer: Any, report: StepReport) -> None:
+    def on_step_end(self, trainer: Run, report: StepReport) -> None:
         now = self.clock()
         if self.spent <= self.overhead * (now - self.begun):
             self.look(trainer, report.step)
@@ -78,18 +87,18 @@ class AdaptiveMemoryManager(Callback):
         if report.step == trainer.total_steps:
             trainer.record("memory", {"clock": self.figures()})  # as with time: no two runs have the same
 
-    def on_evaluate_end(self, trainer: Any, metrics: dict[str, float]) -> None:
+    def on_evaluate_end(self, trainer: Run, metrics: dict[str, float]) -> None:
         """What an evaluation needed at its worst is none of the microbatches' doing."""
         now = self.clock()
         self.peak = max(self.peak, read_peak(self.device))
         reset_peak(self.device)
         self.spent += self.clock() - now
 
-    def on_exception(self, trainer: Any, error: BaseException) -> None:
+    def on_exception(self, trainer: Run, error: BaseException) -> None:
         if is_out_of_memory(error):
             self.emergency_cleanup()
 
-    def on_fit_end(self, trainer: Any, reason: str) -> None:
+    def on_fit_end(self, trainer: Run, reason: str) -> None:
         if self.looks:
             log.info(
                 "memory: %.2f GiB by this process at most, %.0f %% full at worst; watching it took %.2f %% of the time",
@@ -102,7 +111,7 @@ class AdaptiveMemoryManager(Callback):
         """Give back all that can be given back, at once."""
         free_memory(self.device)
 
-    def look(self, trainer: Any, step: int) -> None:
+    def look(self, trainer: Run, step: int) -> None:
         """Read the memory once and act on it; ``step`` has just been taken."""
         reading = read_memory(self.device)
         self.looks += 1
@@ -130,13 +139,13 @@ class AdaptiveMemoryManager(Callback):
     def _what_then(self, reading: MemoryReading) -> str:
         if reading.own_share < self.own_share:
             return "; most of it is of other processes: end some, or train elsewhere"
-        return "; where that isn't enough, batches are computed in smaller pieces" if self.shrink else ""
+        return "; where that isn't enough, batches are computed in smaller pieces" if self.may_cut else ""
 
-    def _cut_finer(self, trainer: Any, step: int, reading: MemoryReading) -> None:
+    def _cut_finer(self, trainer: Run, step: int, reading: MemoryReading) -> None:
         """Ask for smaller pieces, unless they would be no help, or the last ones haven't been tried yet."""
-        if not self.shrink or reading.own_share < self.own_share:
+        if not self.may_cut or reading.own_share < self.own_share:
             return
-        pieces = trainer.splits.pieces(step)
+        pieces = trainer.pieces()
         if self.last_cut is not None:
             pieces_then, pressure_then = self.last_cut
             if pieces <= pieces_then or reading.pressure > pressure_then - LEAST_EFFECT:

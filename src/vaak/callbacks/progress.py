@@ -24,10 +24,8 @@ class Rate(ProgressColumn):
         return Text(f"{task.speed:.1f} steps/s" if task.speed and task.speed > 0 else "- steps/s")
 
 
-def start_progress(step: int, total_steps: int) -> Progress | None:
-    """A running bar whose task 0 is the run, or None where the console is no terminal."""
-    if not console().is_terminal:
-        return None
+def start_progress(step: int, total_steps: int) -> Progress:
+    """A running bar whose task 0 is the run; for a console that is a terminal."""
     progress = Progress(
         BarColumn(bar_width=24),
         MofNCompleteColumn(),

@@ -12,13 +12,13 @@ from typing import Any
 import torch
 
 from vaak.callbacks.smoothing import Smoothed
-from vaak.core.callback import Callback
+from vaak.core.callback import Callback, Run
 from vaak.core.report import StepReport
 
 MOST_UNREAD = 256  # reports that are kept back; each holds tensors
 
 
-def is_logged(trainer: Any, step: int, every: int) -> bool:
+def is_logged(trainer: Run, step: int, every: int) -> bool:
     """Whether a step is logged: every so many, the first and the last one."""
     return step % every == 0 or step == 1 or step == trainer.total_steps
 
@@ -49,7 +49,7 @@ class StepLogCallback(Callback):
         self.seconds, self.counts = 0.0, dict[str, float]()
         self.skipped = {"overflow": 0, "non_finite": 0}
 
-    def on_step_end(self, trainer: Any, report: StepReport) -> None:
+    def on_step_end(self, trainer: Run, report: StepReport) -> None:
         self.unread.append(report)
         if is_logged(trainer, report.step, self.every):
             self._read()
@@ -58,10 +58,10 @@ class StepLogCallback(Callback):
         elif len(self.unread) == MOST_UNREAD:
             self._read()
 
-    def on_evaluate_end(self, trainer: Any, metrics: dict[str, float]) -> None:
+    def on_evaluate_end(self, trainer: Run, metrics: dict[str, float]) -> None:
         trainer.record("evaluation", {"scheduled": trainer.scheduled_evaluation, **metrics})
 
-    def on_epoch_end(self, trainer: Any, epoch: int, metrics: dict[str, float]) -> None:
+    def on_epoch_end(self, trainer: Run, epoch: int, metrics: dict[str, float]) -> None:
         self._read()
         means = {f"train_{name}": mean for name, mean in self.epoch.means(trainer.loss_weights).items()}
         trainer.record(
@@ -90,12 +90,13 @@ class StepLogCallback(Callback):
             if count and self.smoothed.decay:
                 self.smoothed.add(name, means[name])
 
-    def _step_values(self, trainer: Any, report: StepReport) -> dict[str, Any]:
+    def _step_values(self, trainer: Run, report: StepReport) -> dict[str, Any]:
         values: dict[str, Any] = self.window.means(trainer.loss_weights)
         if smoothed := self.smoothed.means():
             means = with_total(smoothed, trainer.loss_weights)
             values |= {f"smoothed_{name}": mean for name, mean in means.items()}
         values |= {"learning_rate": report.learning_rate, "gradient_norm": float(report.gradient_norm)}
+        values |= {f"gradient_norm/{name}": float(norm) for name, norm in report.gradient_norms.items()}
         if report.loss_scale is not None:
             values |= {"loss_scale": report.loss_scale, "overflows": self.skipped["overflow"]}
         if self.skipped["non_finite"]:
@@ -115,6 +116,7 @@ class StepLogCallback(Callback):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.window, self.epoch = Tally(state["window"]), Tally(state["epoch"])
         self.smoothed.sums, self.skipped = state["smoothed"], state["skipped"]
+        self.unread, self.seconds, self.counts = [], 0.0, {}
 
 
 def with_total(parts: dict[str, float], weights: dict[str, float]) -> dict[str, float]:

@@ -9,13 +9,12 @@ import logging
 import os
 import shutil
 import time
-from typing import Any
 
 import torch
 
 from vaak.callbacks.step_log import is_logged
 from vaak.callbacks.tracked import reason_of
-from vaak.core.callback import Callback
+from vaak.core.callback import Callback, Run
 from vaak.core.report import StepReport
 from vaak.engine.host_memory import host_memory
 from vaak.engine.memory import read_memory
@@ -38,7 +37,7 @@ class SystemMetricsCallback(Callback):
         self.warned = False
         self.works = True
 
-    def on_step_end(self, trainer: Any, report: StepReport) -> None:
+    def on_step_end(self, trainer: Run, report: StepReport) -> None:
         if not self.works or not is_logged(trainer, report.step, self.every):
             return
         try:
@@ -76,9 +75,9 @@ class SystemMetricsCallback(Callback):
                 self.can_tell_utilisation = False
         return values
 
-    def _disk(self, trainer: Any) -> dict[str, float]:
+    def _disk(self, trainer: Run) -> dict[str, float]:
         """The space that is left where checkpoints go."""
-        folder = trainer.writer.folder if trainer.writer.folder.exists() else trainer.directory
+        folder = trainer.checkpoints if trainer.checkpoints.exists() else trainer.directory
         free = shutil.disk_usage(folder).free
         needed = CHECKPOINTS_OF_SPACE * checkpoint_bytes(trainer.model)
         if free < needed and not self.warned:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from vaak.callbacks.event_file import EventFile
 from vaak.callbacks.tracked import Tracker, numbers
+from vaak.core.callback import Run
 from vaak.engine.records import Record, read_newest_records
 
 
@@ -23,10 +23,10 @@ class TensorBoardCallback(Tracker):
         super().__init__(only)
         self.file: EventFile | None = None
 
-    def open(self, trainer: Any) -> None:
+    def open(self, trainer: Run) -> None:
         step = trainer.position.step
         self.file = EventFile(trainer.directory / "tensorboard", first_step=step)
-        for record in read_newest_records(trainer.records.path, step):
+        for record in read_newest_records(trainer.directory / "metrics.jsonl", step):
             self.write(record)
         self.write_pictures(step, trainer.pictures.of_step(step))
         trainer.pictures.subscribe(self._repeat_pictures)

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import functools
+import os
+import sys
 from typing import Any
+
+FORCING = ("FORCE_COLOR", "TTY_COMPATIBLE")
+"""Variables by which rich takes for a terminal what is none."""
 
 
 @functools.cache
@@ -12,3 +17,9 @@ def console() -> Any:
     from rich.console import Console
 
     return Console(stderr=True, soft_wrap=True)
+
+
+def is_terminal() -> bool:
+    """Whether the console is a terminal; rich is asked, and imported, only where it may be one."""
+    may_be = (sys.stderr is not None and sys.stderr.isatty()) or any(name in os.environ for name in FORCING)
+    return may_be and bool(console().is_terminal)

@@ -6,7 +6,7 @@ import logging
 import os
 from typing import Any
 
-from vaak.core.callback import Callback
+from vaak.core.callback import Callback, Run
 from vaak.core.report import StepReport
 
 log = logging.getLogger("vaak")
@@ -27,7 +27,7 @@ class TraceCallback(Callback):
         self.profiler: Any = None
         self.first = self.last = 0
 
-    def on_fit_start(self, trainer: Any) -> None:
+    def on_fit_start(self, trainer: Run) -> None:
         from torch.profiler import profile, schedule
 
         self.first = trainer.position.step + self.wait + self.warm_up + 1
@@ -38,7 +38,7 @@ class TraceCallback(Callback):
         )
         self.profiler.start()
 
-    def on_step_end(self, trainer: Any, report: StepReport) -> None:
+    def on_step_end(self, trainer: Run, report: StepReport) -> None:
         if self.profiler is None:
             return
         self.last = report.step
@@ -47,7 +47,7 @@ class TraceCallback(Callback):
         else:
             self._stop()
 
-    def on_fit_end(self, trainer: Any, reason: str) -> None:
+    def on_fit_end(self, trainer: Run, reason: str) -> None:
         if self.profiler is not None:
             self._stop()
             if self.last < self.first:
@@ -58,7 +58,7 @@ class TraceCallback(Callback):
         profiler, self.profiler = self.profiler, None
         profiler.stop()
 
-    def _write(self, trainer: Any, profiler: Any) -> None:
+    def _write(self, trainer: Run, profiler: Any) -> None:
         folder = trainer.directory / "trace"
         folder.mkdir(exist_ok=True)
         path = folder / f"steps-{self.first}-to-{self.last}-rank-{trainer.ranks.rank}.json.gz"

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from vaak.config.scalars import looks_secret
-from vaak.core.callback import Callback
+from vaak.core.callback import Callback, Run
 from vaak.engine.records import Record
 
 log = logging.getLogger("vaak")
@@ -32,7 +32,7 @@ class Tracker(Callback):
         self.only = only
         self.works = False
 
-    def open(self, trainer: Any) -> None:
+    def open(self, trainer: Run) -> None:
         """Begin, where the run begins or goes on."""
 
     def write(self, record: Record) -> None:
@@ -42,12 +42,12 @@ class Tracker(Callback):
     def close(self) -> None:
         """End; also called where ``open`` or ``write`` failed."""
 
-    def on_fit_start(self, trainer: Any) -> None:
+    def on_fit_start(self, trainer: Run) -> None:
         self.works = True
         self.attempt("begin", lambda: self.open(trainer))
         trainer.records.subscribe(self._repeat)
 
-    def on_fit_end(self, trainer: Any, reason: str) -> None:
+    def on_fit_end(self, trainer: Run, reason: str) -> None:
         if self.works:
             self.attempt("end", self.close)
         self.works = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from vaak.callbacks.tracked import Tracker, numbers
+from vaak.core.callback import Run
 from vaak.engine.ranks import accelerate_tracker
 from vaak.engine.records import Record
 
@@ -22,7 +23,7 @@ class AccelerateTrackerCallback(Tracker):
         self.kind = accelerate_tracker(name)
         self.tracker: Any = None
 
-    def open(self, trainer: Any) -> None:
+    def open(self, trainer: Run) -> None:
         folder = {"logging_dir": str(trainer.directory)} if self.kind.requires_logging_directory else {}
         self.tracker = self.kind(trainer.directory.name, **folder)
         if hasattr(self.tracker, "start"):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vaak.callbacks.tracked import reason_of
+from vaak.core.callback import Run
 from vaak.engine.checkpoint import list_checkpoints, pointed
 
 log = logging.getLogger("vaak")
@@ -25,27 +26,27 @@ class CheckpointUploads:
         self.waiting: list[tuple[Path, bool]] = []
         self.thread: threading.Thread | None = None
 
-    def begin(self, run: Any, trainer: Any) -> None:
+    def begin(self, run: Any, trainer: Run) -> None:
         """Take those of a run that goes on along: W&B knows the ones that it has by their content."""
         if self.which == "none":
             return
         self.run = run
-        best = pointed(trainer.writer.folder, "best")
+        best = pointed(trainer.checkpoints, "best")
         self.waiting = [
             (path, path == best)
-            for path in list_checkpoints(trainer.writer.folder)
+            for path in list_checkpoints(trainer.checkpoints)
             if self.which == "all" or path == best
         ]
 
-    def order(self, trainer: Any, path: Path) -> None:
-        """Have the checkpoint uploaded that is being written now."""
-        is_best = trainer.best.step == trainer.position.step
+    def order(self, trainer: Run, path: Path) -> None:
+        """Have a checkpoint uploaded that was written."""
+        is_best = path == pointed(trainer.checkpoints, "best")
         if self.run is not None and (is_best or self.which == "all"):
             self.waiting.append((path, is_best))
 
-    def advance(self, trainer: Any) -> None:
-        """Begin with what is waiting, unless a checkpoint is being written or uploaded."""
-        if self.waiting and not trainer.writer.is_writing and not (self.thread and self.thread.is_alive()):
+    def advance(self) -> None:
+        """Begin with what is waiting, unless a checkpoint is being uploaded."""
+        if self.waiting and not (self.thread and self.thread.is_alive()):
             ready, self.waiting = self.waiting, []
             self.thread = threading.Thread(target=self._upload, args=(ready,), name="uploads", daemon=True)
             self.thread.start()

@@ -14,6 +14,7 @@ from typing import Any
 
 from vaak.callbacks.tracked import Tracker, numbers
 from vaak.callbacks.uploads import CheckpointUploads
+from vaak.core.callback import Run
 from vaak.core.errors import UserError
 from vaak.core.report import StepReport
 from vaak.engine.records import Record, read_records
@@ -47,7 +48,7 @@ class WandbCallback(Tracker):
         self.next_step = 0
         self.exit_code = 0
 
-    def open(self, trainer: Any) -> None:
+    def open(self, trainer: Run) -> None:
         import wandb
 
         folder = trainer.directory.resolve() / "wandb"
@@ -63,7 +64,7 @@ class WandbCallback(Tracker):
         )
         self.next_step = self.run.step
         supersede(folder, self.run.id, Path(self.run.dir).parent)
-        if trainer.records.path.exists():
+        if trainer.records.path is not None and trainer.records.path.exists():
             for record in read_records(trainer.records.path):
                 self.write(record)
         self.uploads.begin(self.run, trainer)
@@ -82,15 +83,15 @@ class WandbCallback(Tracker):
             self.uploads.finish()
             self.run.finish(exit_code=self.exit_code)
 
-    def on_exception(self, trainer: Any, error: BaseException) -> None:
+    def on_exception(self, trainer: Run, error: BaseException) -> None:
         self.exit_code = 1  # W&B then shows the run as failed
 
-    def on_checkpoint(self, trainer: Any, path: Path) -> None:
+    def on_checkpoint(self, trainer: Run, path: Path) -> None:
         if self.works:
             self.uploads.order(trainer, path)
 
-    def on_step_end(self, trainer: Any, report: StepReport) -> None:
-        self.uploads.advance(trainer)
+    def on_step_end(self, trainer: Run, report: StepReport) -> None:
+        self.uploads.advance()
 
 
 def run_id(folder: Path, is_new: bool) -> str:

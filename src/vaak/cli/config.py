@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -40,7 +40,7 @@ TaskName = Annotated[str, typer.Option(help="The task whose options are meant.")
 
 def files_and_overrides(arguments: list[str]) -> tuple[list[str], list[str]]:
     """Arguments that name files, and ``key=value``; a file whose name holds a ``=`` is still a file."""
-    overrides = [text for text in arguments if "=" in text and not Path(text).exists()]
+    overrides = [text for text in arguments if "=" in text and not os.path.exists(text)]
     return [text for text in arguments if text not in overrides], overrides
 
 
@@ -68,6 +68,7 @@ def show(
     arguments: OptionalArguments = None,
     as_json: AsJson = False,
     all_options: Annotated[bool, typer.Option("--all-options", help="Every option there is, with comments.")] = False,
+    on_resume: Annotated[bool, typer.Option("--on-resume", help="What a resume may change, as a table.")] = False,
     task: TaskName = "lm",
 ) -> None:
     """Print the resolved configuration: every option and its value.
@@ -78,6 +79,11 @@ def show(
         from vaak.config.all_options import all_options as text_of
 
         print(text_of(_known(task)), end="")
+        return
+    if on_resume:
+        from vaak.config.resume_page import resume_page
+
+        print(resume_page(), end="")
         return
     from vaak.config.load import load
     from vaak.config.show import as_yaml, resolved_values

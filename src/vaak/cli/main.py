@@ -15,6 +15,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from vaak import __version__
+from vaak.core.child_processes import end_with_launcher
 from vaak.core.errors import SaidByMainProcessError, UserError
 
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -106,6 +107,7 @@ def guarded(function: Callable[[], Any]) -> None:
 
     A reader that goes away (``| head``) is no error.
     """
+    end_with_launcher()  # before the seconds that importing torch takes
     try:
         _call(function)
     except SystemExit as leaving:

@@ -11,12 +11,11 @@ from pydantic.fields import FieldInfo
 
 from vaak.config.aliases import option_aliases
 from vaak.config.describe import in_words, resolved
-from vaak.config.experiment import aliases_of, defaults_of, experiment_type, sides_of
+from vaak.config.experiment import aliases_of, experiment_type, sides_of
 from vaak.config.limits import without_effect
-from vaak.config.merge import merge_all
 from vaak.config.shape import SectionType, applies, item_of, section_of, types_reading
+from vaak.config.show import untouched_experiment
 from vaak.config.sides import Sides
-from vaak.config.tree import from_plain, to_plain
 from vaak.config.yaml_writer import entry_text
 
 _WIDTH = 116
@@ -34,10 +33,7 @@ section that is off by default. Other names without a dot stand at the top level
 def all_options(task: str) -> str:
     """A YAML that loads, with every option; those that can't apply beside the defaults are commented out."""
     kind = experiment_type(task)
-    given = {"task": task, "name": "all_options", "run_dir": "runs/all_options"}
-    layers = [{"model": {}, "data": {}}, defaults_of(task), given]
-    tree, _ = merge_all([from_plain(layer) for layer in layers], kind)
-    untouched = kind.model_validate(to_plain(tree))
+    untouched = untouched_experiment(task, "all_options", "runs/all_options")
     head = "".join(f"# {line}\n" for line in _HEAD.format(task=task).splitlines())
     writer = _Writer(kind.model_json_schema(), dict(without_effect(untouched)), other_names(task), sides_of(task))
     return head + "\n" + writer.section(kind, untouched)

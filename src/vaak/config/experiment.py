@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, cast
 
+from pydantic import ValidationInfo, field_validator
 from typing_extensions import TypeVar
 
 from vaak.config.catalog import TASKS, load_name
-from vaak.config.section import Section, option
+from vaak.config.section import ResumeClass, Section, option
 from vaak.config.sides import Sides
 from vaak.config.training import TrainingConfig
+
+MOST_BYTES = 255
+"""Of a folder's name, on every common file system."""
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 Model = TypeVar("Model")
 Data = TypeVar("Data")
@@ -23,6 +30,7 @@ class WandbConfig(Section):
     """Where Weights & Biases keeps the run; it is used when training.logging.wandb is true."""
 
     bare: ClassVar[str | None] = "project"
+    resume_class: ClassVar[ResumeClass | None] = "free"
 
     project: str = option("Name of the project.", "vaak")
     entity: str | None = option("User or team; null is your default.", None)
@@ -36,17 +44,35 @@ class WandbConfig(Section):
 class Experiment(Section, Generic[Model, Data, Audio, Corpus]):
     """A validated configuration; ``Experiment[LanguageModelConfig, LanguageModelDataConfig]`` for a task's types."""
 
-    task: str = option("What is trained.")
+    task: str = option("What is trained.", resume="refused")
     name: str = option(
-        "Name of the run, as a folder; not given, it is the name of the YAML.", pattern=r"^[^/\\\x00]+$", max_length=200
+        "Name of the run, as a folder; not given, it is the name of the YAML.", pattern=r"^[^/\\]+$", resume="free"
     )
-    run_dir: Path = option("Folder of the run; not given, it is runs/NAME.")
+    run_dir: Path = option("Folder of the run; not given, it is runs/NAME.", resume="free")
     model: Model = option("The network.")
-    global_config: Audio = option("Features of all audio datasets.", {}, validate_default=True)
-    datasets: tuple[Corpus, ...] = option("Audio datasets.", ())
+    global_config: Audio = option("Features of all audio datasets.", {}, validate_default=True, resume="refused")
+    datasets: tuple[Corpus, ...] = option("Audio datasets.", (), resume="refused")
     data: Data = option("The data.")
     training: TrainingConfig = option("The loop.", TrainingConfig())
     wandb: WandbConfig = option("Weights & Biases.", WandbConfig())
+
+    @field_validator("name", "run_dir")
+    @classmethod
+    def _has_no_control_characters(cls, value: str | Path, info: ValidationInfo) -> str | Path:
+        named = info.field_name == "name" or "name" in info.data  # else the name is wrong, which run_dir may come from
+        if named and _CONTROL.search(str(value)):
+            raise ValueError(f"is {json.dumps(str(value))}; a folder's name has no newline or other control character")
+        return value
+
+    @field_validator("name")
+    @classmethod
+    def _names_a_folder(cls, name: str) -> str:
+        if name in (".", ".."):
+            raise ValueError(f"is {name}, which names no new folder; give another name=")
+        size = len(name.encode())
+        if size > MOST_BYTES:
+            raise ValueError(f"takes {size} bytes in UTF-8, and a folder's name has at most {MOST_BYTES}; shorten it")
+        return name
 
     @property
     def skips_bad_examples(self) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vaak.config.errors import ConfigError, Problem
+from vaak.config.of_run import run_of_configuration
 from vaak.config.tree import COMMAND_LINE, Node, Place, find, put, split_key
 from vaak.config.yaml_reader import read_value, read_yaml
 
@@ -98,4 +99,6 @@ def read_layers(files: Sequence[Path | str], overrides: Sequence[str]) -> list[N
 
 def folder_of(place: Place | None) -> Path:
     """The folder from which relative names at this place are seen: the file's, or the current one."""
-    return Path(place.file).parent if place is not None and place != COMMAND_LINE else Path()
+    if place is None or place == COMMAND_LINE:
+        return Path()
+    return run_of_configuration(Path(place.file)) or Path(place.file).parent

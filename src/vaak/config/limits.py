@@ -112,6 +112,7 @@ def remarks(experiment: Experiment[Any, Any]) -> Iterator[tuple[str, str]]:
     curriculum = training.curriculum
     if curriculum is not None and training.max_steps is None and (curriculum.num_epochs or 0) > training.epochs:
         yield "training.curriculum.num_epochs", f"training ends before it, after {training.epochs} epochs"
+    yield from _batch_size_beside_a_budget(training)
     if not training.performance.persistent_workers:
         yield (
             "training.performance.persistent_workers",
@@ -121,3 +122,16 @@ def remarks(experiment: Experiment[Any, Any]) -> Iterator[tuple[str, str]]:
         yield "wandb", "nothing goes to Weights & Biases unless training.logging.wandb is true"
     if training.mixed_precision == "fp16" and training.device == "cpu":
         yield "training.mixed_precision", "fp16 needs an accelerator; on a CPU, training goes on in fp32"
+
+
+def _batch_size_beside_a_budget(training: TrainingConfig) -> Iterator[tuple[str, str]]:
+    """What is left of ``batch_size`` where batches are filled up to a budget."""
+    batching = training.batching
+    budgets = {"max_tokens": batching.max_tokens, "max_duration": batching.max_duration}
+    given = [f"batching.{name} ({budget})" for name, budget in budgets.items() if budget is not None]
+    if not given or batching.type != "bucketed":
+        return
+    uses = ["the rows of an evaluation batch"] if training.validation.batch_size is None else []
+    uses += ["the fewest examples of a curriculum"] if training.curriculum is not None else []
+    rest = f"it is only {' and '.join(uses)}" if uses else "nothing reads it"
+    yield "training.batch_size", f"{given[0]} decides how many rows a training batch has; {rest}"

@@ -15,6 +15,7 @@ from vaak.config.errors import ConfigError, Problem
 from vaak.config.experiment import Experiment, aliases_of, defaults_of, experiment_type, sides_of
 from vaak.config.layers import read_layers
 from vaak.config.merge import fill_items, merge_all
+from vaak.config.of_run import run_of_configuration
 from vaak.config.shape import SectionType, annotation_of, section_of
 from vaak.config.sides import Sides, take_other_sides
 from vaak.config.tree import Node, Place, find, from_plain, split_key, to_plain, walk
@@ -64,7 +65,7 @@ def _experiment_of(layers: list[Node], source: Path) -> Loaded:
     task = _task_of(layers, source, problems)
     tree, warnings = _merged(layers, task, problems)
     _name_run(tree, source)
-    folder = source.parent
+    folder = run_of_configuration(source) or source.parent
     kind = experiment_type(task)
     problems += settle_components(tree, kind, folder)
     problems += options_of_other_types(tree, kind)
@@ -143,9 +144,15 @@ def _default_model_type(kind: SectionType) -> str | None:
 
 
 def _name_run(tree: Node, last_file: Path) -> None:
-    """Give the run the name of its last file, and a folder of that name, where the user gave none."""
+    """Give the run the name of its last file, and a folder of that name, where the user gave none.
+
+    A run's own configuration means the directory that it lies in, wherever that was copied or moved.
+    """
     name = tree.value.setdefault("name", Node(last_file.stem))
-    tree.value.setdefault("run_dir", Node(f"runs/{name.value}"))
+    run_dir = tree.value.setdefault("run_dir", Node(f"runs/{name.value}"))
+    run = run_of_configuration(Path(run_dir.place.file)) if run_dir.place else None
+    if run is not None:
+        run_dir.value = str(run)
 
 
 def _at(tree: Node, key: str, message: str) -> Problem:

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+
+ResumeClass = Literal["free", "converts", "other numbers", "refused"]
+"""What changing an option on resume does to a run (docs/resuming.md): no number changes; the batches change and the
+position is converted; numbers change from here on; it can't be done."""
 
 
 class Section(BaseModel):
     """One section of a configuration.
 
     ``bare`` names the field that a bare value stands for: ``optimizer: adamw`` is ``optimizer: {type: adamw}``.
+    ``resume_class`` is the class of its options that don't give their own; None where each must.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, protected_namespaces=())
 
     bare: ClassVar[str | None] = None
+    resume_class: ClassVar[ResumeClass | None] = None
 
 
 class Component(BaseModel):
@@ -27,6 +33,8 @@ class Component(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True)
 
     bare: ClassVar[str | None] = "type"
+    resume_class: ClassVar[ResumeClass | None] = None
+    """None: that of the option that names the class."""
 
     type: str = Field(description="A short name, ./file.py:Name, or package.module:Name.")
 
@@ -36,7 +44,21 @@ class Component(BaseModel):
         return dict(self.model_extra or {})
 
 
-def option(description: str, default: Any = ..., *, only_for: tuple[str, ...] = (), **limits: Any) -> Any:
-    """A documented option. ``only_for`` lists the section's types that read it; given with another it is an error."""
-    extra: Any = {"only_for": list(only_for)} if only_for else None
-    return Field(default, description=description, json_schema_extra=extra, **limits)
+def option(
+    description: str,
+    default: Any = ...,
+    *,
+    only_for: tuple[str, ...] = (),
+    resume: ResumeClass | None = None,
+    resume_switch: ResumeClass | None = None,
+    **limits: Any,
+) -> Any:
+    """A documented option.
+
+    ``only_for`` lists the section's types that read it; given with another it is an error. ``resume`` is what changing
+    it on resume does; None: its section says so. ``resume_switch`` is the class of a change from null or 0 to a value,
+    or back, where that is another.
+    """
+    about = {"only_for": list(only_for), "resume": resume, "resume_switch": resume_switch}
+    extra: Any = {name: value for name, value in about.items() if value}
+    return Field(default, description=description, json_schema_extra=extra or None, **limits)

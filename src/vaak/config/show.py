@@ -24,7 +24,7 @@ def as_yaml(experiment: Experiment[Any, Any]) -> str:
 
 def resolved_values(experiment: Experiment[Any, Any]) -> dict[str, Any]:
     """What ``as_yaml`` writes, as values."""
-    untouched = _defaults(experiment)
+    untouched = untouched_experiment(experiment.task, experiment.name, str(experiment.run_dir))
     values = _values(experiment, untouched)
     silent = (limits.without_effect, limits.remarks, limits.impossible_if_asked)
     unread = [key for said in silent for key, _ in said(experiment)]
@@ -36,11 +36,10 @@ def resolved_values(experiment: Experiment[Any, Any]) -> dict[str, Any]:
     return values
 
 
-def _defaults(experiment: Experiment[Any, Any]) -> BaseModel:
-    """The experiment as it is when nothing is given."""
-    required = {"task": experiment.task, "name": experiment.name, "run_dir": str(experiment.run_dir)}
-    layers = [{"model": {}, "data": {}}, defaults_of(experiment.task), required]
-    kind = experiment_type(experiment.task)
+def untouched_experiment(task: str, name: str, run_dir: str) -> Experiment[Any, Any]:
+    """A task's experiment as it is where no option is given but the name and the run directory."""
+    layers = [{"model": {}, "data": {}}, defaults_of(task), {"task": task, "name": name, "run_dir": run_dir}]
+    kind = experiment_type(task)
     tree, _ = merge_all([from_plain(layer) for layer in layers], kind)
     return kind.model_validate(to_plain(tree))
 

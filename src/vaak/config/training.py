@@ -6,113 +6,25 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
-from vaak.config.section import Component, Section, option
-
-SCHEDULES_THAT_END_LOW = ("linear", "cosine", "cosine_restarts", "wsd", "polynomial", "one_cycle", "plateau")
-
-
-Beta = Annotated[float, Field(ge=0, lt=1)]
+from vaak.config.optimization import GradientClippingConfig, OptimizerConfig, SchedulerConfig
+from vaak.config.section import Component, ResumeClass, Section, option
 
 
-class OptimizerConfig(Section):
-    """How weights are updated."""
+class LossComponent(Component):
+    """The main loss by name, with its own options."""
 
-    bare: ClassVar[str | None] = "type"
+    resume_class: ClassVar[ResumeClass | None] = "other numbers"
 
-    type: Literal["adamw", "adam", "sgd", "adafactor", "lion", "muon"] = option("The update rule.", "adamw")
-    lr: float = option("Peak learning rate; for muon, the matrices' rate.", 1e-3, gt=0)
-    weight_decay: float = option(
-        "Weight decay of matrices, decoupled save in adam and sgd; norms and biases get none.", 0.01, ge=0
-    )
-    betas: tuple[Beta, Beta] = option(
-        "Decay of the moments' running averages.", (0.9, 0.999), only_for=("adamw", "adam", "lion", "muon")
-    )
-    eps: float = option("Added to the denominator.", 1e-8, gt=0, only_for=("adamw", "adam", "muon"))
-    momentum: float = option("Momentum of sgd and of muon's matrices.", 0.95, ge=0, lt=1, only_for=("sgd", "muon"))
-    nesterov: bool = option("Nesterov momentum.", True, only_for=("sgd", "muon"))
-    adamw_lr: float | None = option(
-        "Muon: the rate of embeddings, norms and heads, which AdamW updates; null is a third of lr.",
-        None,
-        only_for=("muon",),
-        gt=0,
-    )
-    layer_decay: float = option("Each layer below the top has its rate multiplied by this.", 1.0, gt=0, le=1)
-    groups: tuple[ParameterGroupConfig, ...] = option("Rates and decay of parameters chosen by name.", ())
-    fused: bool | None = option(
-        "Fused kernels; null uses them where they exist.", None, only_for=("adamw", "adam", "sgd")
-    )
-
-
-class ParameterGroupConfig(Section):
-    """Parameters whose names match a regular expression; the first group that matches wins."""
-
-    match: str = option("Regular expression searched in the parameter's name.")
-    lr_scale: float = option("Multiplies the learning rate.", 1.0, ge=0)
-    weight_decay: float | None = option("Replaces the weight decay; null keeps it.", None, ge=0)
-
-
-class SchedulerConfig(Section):
-    """The learning rate as a function of the step."""
-
-    bare: ClassVar[str | None] = "type"
-
-    type: Literal[
-        "constant",
-        "linear",
-        "cosine",
-        "cosine_restarts",
-        "wsd",
-        "polynomial",
-        "inverse_sqrt",
-        "one_cycle",
-        "plateau",
-    ] = option("Shape of the schedule; plateau is the one that remembers.", "constant")
-    warmup_steps: int = option("Steps of linear warm-up from zero.", 0, ge=0)
-    warmup_ratio: float | None = option("Warm-up as a part of all steps, in place of warmup_steps.", None, ge=0, lt=1)
-    min_lr: float = option("Where the rate ends.", 0.0, ge=0, only_for=SCHEDULES_THAT_END_LOW)
-    decay_ratio: float = option(
-        "wsd: the last part of all steps, in which the rate falls.", 0.2, gt=0, le=1, only_for=("wsd",)
-    )
-    power: float = option("polynomial: the exponent.", 1.0, gt=0, only_for=("polynomial",))
-    first_cycle_steps: int | None = option(
-        "cosine_restarts: length of the first cycle (T_0); null is a tenth of all steps.",
-        None,
-        gt=0,
-        only_for=("cosine_restarts",),
-    )
-    cycle_growth: int = option(
-        "cosine_restarts: each cycle is this many times the one before (T_mult).",
-        1,
-        ge=1,
-        only_for=("cosine_restarts",),
-    )
-    peak_at: float = option(
-        "one_cycle: the part of all steps at which the rate peaks.", 0.3, gt=0, lt=1, only_for=("one_cycle",)
-    )
-    initial_div: float = option("one_cycle: peak rate over initial rate.", 25.0, gt=1, only_for=("one_cycle",))
-    factor: float = option("plateau: the rate is multiplied by this.", 0.1, gt=0, lt=1, only_for=("plateau",))
-    patience: int = option(
-        "plateau: evaluations without improvement before the rate falls.", 5, ge=0, only_for=("plateau",)
-    )
-    metric: str = option("plateau: the metric watched.", "val_loss", only_for=("plateau",))
-    mode: Literal["min", "max"] = option("plateau: whether lower or higher is better.", "min", only_for=("plateau",))
-
-
-class GradientClippingConfig(Section):
-    """Bounds on the gradient of a whole step."""
-
-    bare: ClassVar[str | None] = "norm"
-
-    norm: float | None = option("Largest 2-norm of all gradients together; null leaves it.", 1.0, gt=0)
-    value: float | None = option("Largest absolute value of any gradient; null leaves it.", None, gt=0)
+    type: str = option("A short name, ./file.py:Name, or package.module:Name.", resume="refused")
 
 
 class LossConfig(Section):
     """What is minimised."""
 
     bare: ClassVar[str | None] = "main"
+    resume_class: ClassVar[ResumeClass | None] = "other numbers"
 
-    main: Component = option("The main loss.", Component(type="cross_entropy"))
+    main: LossComponent = option("The main loss.", LossComponent(type="cross_entropy"), resume="refused")
     label_smoothing: float = option("Probability spread over all classes.", 0.0, ge=0, lt=1)
     auxiliary: dict[str, float] = option("Further losses by name, each with its weight.", {})
 
@@ -121,6 +33,7 @@ class NonFiniteConfig(Section):
     """What happens where a loss or a gradient is not a finite number; such a step never reaches the weights."""
 
     bare: ClassVar[str | None] = "max_skipped"
+    resume_class: ClassVar[ResumeClass | None] = "other numbers"
 
     max_skipped: int = option("So many such steps are left out before the run stops; 0 stops at the first.", 0, ge=0)
 
@@ -132,6 +45,7 @@ class MemoryConfig(Section):
     """What is done before memory runs out, and when it has."""
 
     bare: ClassVar[str | None] = "manager"
+    resume_class: ClassVar[ResumeClass | None] = "free"
 
     manager: bool = option("Watch memory pressure: collect garbage, empty caches, cut microbatches in pieces.", True)
     thresholds: tuple[Part, Part, Part] | None = option(
@@ -145,6 +59,7 @@ class EmaConfig(Section):
     """An exponential moving average of the weights, kept beside them."""
 
     bare: ClassVar[str | None] = "decay"
+    resume_class: ClassVar[ResumeClass | None] = "other numbers"
 
     decay: float = option("How much of the average stays in each step.", 0.999, ge=0, lt=1)
     warmup: bool = option("After n steps the decay is at most (1 + n) / (10 + n).", True)
@@ -156,11 +71,22 @@ class FreezeConfig(Section):
     """Parameters that are not trained, or not yet."""
 
     bare: ClassVar[str | None] = "match"
+    resume_class: ClassVar[ResumeClass | None] = "refused"
 
     match: str = option("Regular expression searched in the parameter's name.")
-    until_step: int | None = option("Trained after this step; null beside until_epoch: null is never.", None, gt=0)
+    until_step: int | None = option(
+        "Trained after this step; null beside until_epoch: null is never.",
+        None,
+        gt=0,
+        resume="other numbers",
+        resume_switch="refused",
+    )
     until_epoch: int | None = option(
-        "Trained after so many epochs; beside until_step, after the first of both.", None, gt=0
+        "Trained after so many epochs; beside until_step, after the first of both.",
+        None,
+        gt=0,
+        resume="other numbers",
+        resume_switch="refused",
     )
 
 
@@ -168,6 +94,7 @@ class CurriculumConfig(Section):
     """Easy examples first: each epoch draws from a part of the data that grows, and never loses its easy examples."""
 
     bare: ClassVar[str | None] = "difficulty"
+    resume_class: ClassVar[ResumeClass | None] = "converts"
 
     difficulty: Literal["length", "lexical", "morphology"] = option(
         "What makes an example hard: its length, its rare words, or its inflected words.", "length"
@@ -181,6 +108,8 @@ class CurriculumConfig(Section):
 class ValidationConfig(Section):
     """When and how the model is evaluated."""
 
+    resume_class: ClassVar[ResumeClass | None] = "other numbers"
+
     interval: int | None = option("Evaluate every so many steps; null leaves it to interval_epochs.", None, gt=0)
     interval_epochs: int | None = option("Evaluate at the end of every so many epochs.", 1, gt=0)
     batch_size: int | None = option("Rows of an evaluation batch; null takes training's.", None, gt=0)
@@ -190,6 +119,7 @@ class EarlyStoppingConfig(Section):
     """Stop when a metric no longer improves."""
 
     bare: ClassVar[str | None] = "patience"
+    resume_class: ClassVar[ResumeClass | None] = "other numbers"
 
     patience: int = option("Evaluations without improvement before training stops.", 5, ge=0)
     metric: str = option("The metric watched.", "val_loss")
@@ -200,6 +130,8 @@ class EarlyStoppingConfig(Section):
 class CheckpointConfig(Section):
     """When checkpoints are written, which are kept, and where a run goes on."""
 
+    resume_class: ClassVar[ResumeClass | None] = "free"
+
     save_dir: str | None = option(
         "Folder for checkpoints: SAVE_DIR/NAME, to which RUN/checkpoints then points; null is RUN/checkpoints.", None
     )
@@ -207,8 +139,8 @@ class CheckpointConfig(Section):
     interval_epochs: int | None = option("Save at the end of every so many epochs.", 1, gt=0)
     interval_minutes: float | None = option("Save when so many minutes have passed since the last save.", None, gt=0)
     save_total_limit: int | None = option("How many checkpoints are kept, besides best and last.", 3, ge=1)
-    metric: str = option("The metric by which a checkpoint is the best.", "val_loss")
-    mode: Literal["min", "max"] = option("Whether lower or higher is better.", "min")
+    metric: str = option("The metric by which a checkpoint is the best.", "val_loss", resume="other numbers")
+    mode: Literal["min", "max"] = option("Whether lower or higher is better.", "min", resume="other numbers")
     init_from: str | None = option("Begin a new run with the weights of this run or checkpoint.", None)
     init_except: tuple[str, ...] = option(
         "Regular expressions of the parameters that init_from leaves as they are drawn, as for other classes.", ()
@@ -220,6 +152,8 @@ class CheckpointConfig(Section):
 
 class LoggingConfig(Section):
     """What is written down as training goes."""
+
+    resume_class: ClassVar[ResumeClass | None] = "free"
 
     interval: int = option("Log every so many steps.", 50, gt=0)
     tensorboard: bool = option("Write TensorBoard events to RUN/tensorboard.", True)
@@ -235,10 +169,14 @@ class LoggingConfig(Section):
 class PerformanceConfig(Section):
     """Speed and memory; none of it changes which numbers are drawn."""
 
-    num_workers: int = option("Processes that load data; 0 loads in the main process.", 0, ge=0)
-    pin_memory: bool | None = option("Page-locked memory for copies to CUDA; null is on with CUDA, off without.", None)
-    prefetch_factor: int = option("Microbatches each worker loads ahead.", 2, gt=0)
-    persistent_workers: bool = option("Keep the workers from epoch to epoch.", True)
+    resume_class: ClassVar[ResumeClass | None] = "other numbers"
+
+    num_workers: int = option("Processes that load data; 0 loads in the main process.", 0, ge=0, resume="free")
+    pin_memory: bool | None = option(
+        "Page-locked memory for copies to CUDA; null is on with CUDA, off without.", None, resume="free"
+    )
+    prefetch_factor: int = option("Microbatches each worker loads ahead.", 2, gt=0, resume="free")
+    persistent_workers: bool = option("Keep the workers from epoch to epoch.", True, resume="free")
     compile: bool | Literal["default", "reduce-overhead", "max-autotune"] = option("torch.compile, or its mode.", False)
     gradient_checkpointing: bool = option("Recompute activations in the backward pass to save memory.", False)
     tf32: bool = option("TensorFloat-32 matrix products on CUDA.", False)
@@ -248,19 +186,25 @@ class PerformanceConfig(Section):
 class DistributedConfig(Section):
     """Several processes; they are started by torchrun or accelerate launch."""
 
+    resume_class: ClassVar[ResumeClass | None] = "free"
+
     backend: Literal["nccl", "gloo"] | None = option("Communication library; null picks by device.", None)
     world_size: int | None = option("How many processes there must be; null takes what was started.", None, gt=0)
     sync_gradient_barrier: bool = option("Wait for all ranks before gradients are added.", False)
+    timeout_minutes: float = option("How long a process waits for the others before it gives up.", 30.0, gt=0)
 
 
 class EvalKnobsConfig(Section):
     """Options of diarization; ``max_duration``, which the seed has here, is another name of batching.max_duration."""
+
+    resume_class: ClassVar[ResumeClass | None] = "refused"
 
     label_type: Component = option(
         "What a frame is called. binary: speech or none; speaker_id: which of the training speakers; multilabel: who "
         "of the window's speakers, overlap and all, in any order; powerset: which set of at most two of them; custom: "
         "a subclass of DiarizationCollator, by ./file.py:Name.",
         Component(type="binary"),
+        resume="refused",
     )
 
 
@@ -268,6 +212,7 @@ class BatchingConfig(Section):
     """How examples are put together in microbatches."""
 
     bare: ClassVar[str | None] = "type"
+    resume_class: ClassVar[ResumeClass | None] = "converts"
 
     type: Literal["fixed", "bucketed", "packed", "stratified"] = option(
         "fixed: batch_size rows; bucketed: similar lengths under a budget; packed: several examples in a row; "
@@ -293,21 +238,35 @@ Precision = Annotated[
 class TrainingConfig(Section):
     """The loop: how long, how fast, how careful."""
 
-    epochs: int = option("Passes over the training data.", 10, gt=0)
-    max_steps: int | None = option("Stop after so many optimizer steps, in place of epochs.", None, gt=0)
-    batch_size: int = option("Rows of a microbatch, over all ranks: ranks share the microbatches.", 32, gt=0)
+    epochs: int = option("Passes over the training data.", 10, gt=0, resume="other numbers")
+    max_steps: int | None = option(
+        "Stop after so many optimizer steps, in place of epochs.", None, gt=0, resume="other numbers"
+    )
+    batch_size: int = option(
+        "Rows of a microbatch, over all ranks: ranks share the microbatches.", 32, gt=0, resume="converts"
+    )
     batching: BatchingConfig = option("How examples are put together.", BatchingConfig())
-    gradient_accumulation_steps: int = option("Microbatches of an optimizer step, over all ranks.", 1, gt=0)
-    random_seed: int = option("The seed of every random draw.", 42, ge=0)
-    deterministic: bool = option("Deterministic kernels on CUDA too; a CPU always uses them.", False)
-    device: Literal["auto", "cuda", "mps", "cpu"] = option("Where to train; auto takes the fastest there is.", "auto")
-    mixed_precision: Precision = option("no, bf16 or fp16; true is fp16.", "no")
-    amp_loss_scale: float | None = option("Fixed loss scale of fp16; null adapts it.", None, gt=0)
+    gradient_accumulation_steps: int = option(
+        "Microbatches of an optimizer step, over all ranks.", 1, gt=0, resume="converts"
+    )
+    random_seed: int = option("The seed of every random draw.", 42, ge=0, resume="refused")
+    deterministic: bool = option(
+        "Deterministic kernels on CUDA too; a CPU always uses them.", False, resume="other numbers"
+    )
+    device: Literal["auto", "cuda", "mps", "cpu"] = option(
+        "Where to train; auto takes the fastest there is.", "auto", resume="other numbers"
+    )
+    mixed_precision: Precision = option("no, bf16 or fp16; true is fp16.", "no", resume="other numbers")
+    amp_loss_scale: float | None = option(
+        "Fixed loss scale of fp16; null adapts it.", None, gt=0, resume="other numbers"
+    )
     optimizer: OptimizerConfig = option("How weights are updated.", OptimizerConfig())
     scheduler: SchedulerConfig = option("The learning rate over time.", SchedulerConfig())
     gradient_clipping: GradientClippingConfig = option("Bounds on the gradient.", GradientClippingConfig())
-    feature_redraw_interval: int | None = option("Redraw Performer features every so many steps.", None, gt=0)
-    fixed_projection: bool = option("Never redraw Performer features.", False)
+    feature_redraw_interval: int | None = option(
+        "Redraw Performer features every so many steps.", None, gt=0, resume="other numbers"
+    )
+    fixed_projection: bool = option("Never redraw Performer features.", False, resume="other numbers")
     loss: LossConfig = option("What is minimised.", LossConfig())
     validation: ValidationConfig = option("When the model is evaluated.", ValidationConfig())
     early_stopping: EarlyStoppingConfig | None = option("Stop when a metric no longer improves; null never does.", None)
@@ -315,14 +274,11 @@ class TrainingConfig(Section):
     logging: LoggingConfig = option("What is written down.", LoggingConfig())
     performance: PerformanceConfig = option("Speed and memory.", PerformanceConfig())
     distributed: DistributedConfig = option("Several processes.", DistributedConfig())
-    profiling: bool | Literal["trace"] = option("Measure where the time goes.", False)
+    profiling: bool | Literal["trace"] = option("Measure where the time goes.", False, resume="free")
     non_finite: NonFiniteConfig = option("Losses and gradients that are no numbers.", NonFiniteConfig())
     memory: MemoryConfig = option("Before memory runs out, and when it has.", MemoryConfig())
     ema: EmaConfig | None = option("A moving average of the weights; null keeps none.", None)
     freeze: tuple[FreezeConfig, ...] = option("Parameters that are not trained, or not yet.", ())
     curriculum: CurriculumConfig | None = option("Easy examples first; null takes all from the start.", None)
     eval_knobs: EvalKnobsConfig = option("Options of diarization.", EvalKnobsConfig())
-    callbacks: tuple[Component, ...] = option("Further callbacks by name.", ())
-
-
-OptimizerConfig.model_rebuild()
+    callbacks: tuple[Component, ...] = option("Further callbacks by name.", (), resume="other numbers")

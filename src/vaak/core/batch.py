@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from vaak.core.errors import UserError
+
 if TYPE_CHECKING:
     import torch
 
@@ -28,7 +30,8 @@ class Batch:
 
     ``counts["token"][i]`` is the number of tokens of row ``i`` that a loss is summed over, so that any subset of rows
     knows its own counts. ``indices[i]`` are the examples of row ``i``: one, or several where a plan packs them. In
-    ``extra`` is what isn't a tensor: a list has an entry for each row, anything else is of the whole batch.
+    ``extra`` is what isn't a tensor: a list has an entry for each row, anything else (a tuple, say) is of the whole
+    batch. ``check_rows`` holds a batch to all of this.
     """
 
     tensors: dict[str, torch.Tensor]
@@ -41,7 +44,8 @@ class Batch:
 
     @property
     def num_rows(self) -> int:
-        return len(next(iter(self.tensors.values()))) if self.tensors else 0
+        first = next(iter(self.tensors.values()), None)
+        return len(first) if first is not None and first.ndim else 0
 
     def totals(self) -> dict[str, float]:
         """Sum of each unit over the rows."""
@@ -57,12 +61,34 @@ class Batch:
         pinned = {name: tensor.pin_memory() for name, tensor in self.tensors.items()}
         return Batch(pinned, self.counts, self.indices, self.extra)
 
+    def check_rows(self) -> None:
+        """Raises UserError where something isn't there once for each row: its pieces would have parts of others."""
+        rows = self.num_rows
+        parts = {f"tensors[{name!r}]": tensor for name, tensor in self.tensors.items()}
+        parts |= {f"counts[{unit!r}]": counts for unit, counts in self.counts.items()}
+        for name, part in parts.items():
+            if part.ndim == 0 or len(part) != rows:
+                shape = tuple(part.shape)
+                raise UserError(f"a batch of {rows} rows has {name} of shape {shape}: its first dimension must be rows")
+        if self.indices and len(self.indices) != rows:
+            raise UserError(f"a batch of {len(self.indices)} rows of examples was collated to tensors of {rows} rows")
+        for name, value in self.extra.items():
+            if isinstance(value, list) and len(value) != rows:
+                raise UserError(
+                    f"a batch of {rows} rows has extra[{name!r}] with {len(value)} entries: a list needs one for each "
+                    "row; what is of the whole batch may be a tuple"
+                )
+
     def split(self, pieces: int) -> list[Batch]:
-        """At most ``pieces`` batches of consecutive rows whose losses and counts add up to this one's."""
+        """At most ``pieces`` batches of consecutive rows whose losses and counts add up to this one's.
+
+        Raises UserError where a part of the batch can't be split by rows.
+        """
         if pieces == 1:
             return [self]
-        size = -(-self.num_rows // pieces)
-        return [self._rows(slice(start, start + size)) for start in range(0, self.num_rows, size)]
+        self.check_rows()
+        size = max(1, -(-self.num_rows // pieces))
+        return [self._rows(slice(start, start + size)) for start in range(0, self.num_rows, size)] or [self]
 
     def _rows(self, rows: slice) -> Batch:
         return Batch(

@@ -3,10 +3,97 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from torch import nn
+
+    from vaak.config.training import TrainingConfig
     from vaak.core.report import StepReport
+    from vaak.engine.flops import Work
+    from vaak.engine.phases import Phases
+    from vaak.engine.pictures import Pictures
+    from vaak.engine.position import Position
+    from vaak.engine.ranks import Ranks
+    from vaak.engine.records import Records
+
+
+class Run(Protocol):
+    """What a callback may use of the run that it watches. It reads; what it wants it asks for."""
+
+    # What stays as it is.
+    directory: Path
+    config: TrainingConfig
+    loss_weights: dict[str, float]
+    ranks: Ranks
+    records: Records
+    pictures: Pictures
+    phases: Phases
+
+    @property
+    def total_steps(self) -> int:
+        """The step at which the run ends."""
+        ...
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of the run's checkpoints."""
+        ...
+
+    @property
+    def padding_waste(self) -> float:
+        """The part of the batches that is padding."""
+        ...
+
+    # How it stands.
+    @property
+    def position(self) -> Position: ...
+
+    @property
+    def model(self) -> nn.Module: ...
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The figures of the last evaluation."""
+        ...
+
+    @property
+    def scheduled_evaluation(self) -> bool:
+        """Whether the last evaluation was a scheduled one; only these may change what training depends on."""
+        ...
+
+    def learning_rates(self) -> list[float]:
+        """The present rate of each group of parameters."""
+        ...
+
+    def pieces(self) -> int:
+        """In how many pieces a microbatch as large as this step's will be computed."""
+        ...
+
+    def count_work(self, peak_tflops: float | None) -> Work | None:
+        """What the devices need for a unit of this run's data, where that is known."""
+        ...
+
+    # What may be asked of it.
+    def record(self, kind: str, values: dict[str, Any]) -> None:
+        """Write figures down under the present step: to ``metrics.jsonl`` and to every tracker."""
+        ...
+
+    def request_stop(self, reason: str) -> None:
+        """Ask that the run saves and ends after this step."""
+        ...
+
+    def request_evaluate(self) -> None:
+        """Ask for an evaluation after this step; it is logged and changes nothing."""
+        ...
+
+    def request_save(self) -> None:
+        """Ask for a checkpoint after this step."""
+        ...
+
+    def cut_finer(self, reason: str) -> None:
+        """Ask that microbatches as large as this step's are computed in pieces half as large, where they can be."""
+        ...
 
 
 class Callback:
@@ -17,32 +104,39 @@ class Callback:
         on_fit_start
         for each optimizer step:
             on_step_end(report)
+            if a checkpoint has been written:       on_checkpoint(path)
             if an evaluation is due or asked for:   on_evaluate_end(metrics)
             if the epoch ends here:                 on_epoch_end(epoch, metrics)
-            if a checkpoint is due or asked for:    on_checkpoint(path)
+        if a checkpoint was still being written:    on_checkpoint(path)
         on_fit_end(reason)                          always, also after on_exception(error)
 
-    A callback may ask through ``trainer.request_stop(reason)``, ``trainer.request_evaluate()`` and
-    ``trainer.request_save()``. Every rank calls it, unless ``main_process_only`` is True. An exception in one names the
-    callback and stops the run. What must survive a resume goes through ``state_dict`` and ``load_state_dict``, and
-    must be JSON.
+    What it may use and ask for is ``Run``. Checkpoints are written while training goes on: ``on_checkpoint`` comes once
+    the folder is there, after a later step or at the end. Every rank calls a callback, unless ``main_process_only`` is
+    True. An exception in one names the callback and stops the run. What must survive a resume goes through
+    ``state_dict`` and ``load_state_dict``, and must be JSON.
+
+    What a callback changes about the steps themselves it changes before there are any: ``configure`` gets the training
+    section and returns the one to train with.
     """
 
     main_process_only = False
 
-    def on_fit_start(self, trainer: Any) -> None: ...
+    def configure(self, config: TrainingConfig) -> TrainingConfig:
+        return config
 
-    def on_step_end(self, trainer: Any, report: StepReport) -> None: ...
+    def on_fit_start(self, trainer: Run) -> None: ...
 
-    def on_evaluate_end(self, trainer: Any, metrics: dict[str, float]) -> None: ...
+    def on_step_end(self, trainer: Run, report: StepReport) -> None: ...
 
-    def on_epoch_end(self, trainer: Any, epoch: int, metrics: dict[str, float]) -> None: ...
+    def on_evaluate_end(self, trainer: Run, metrics: dict[str, float]) -> None: ...
 
-    def on_checkpoint(self, trainer: Any, path: Path) -> None: ...
+    def on_epoch_end(self, trainer: Run, epoch: int, metrics: dict[str, float]) -> None: ...
 
-    def on_fit_end(self, trainer: Any, reason: str) -> None: ...
+    def on_checkpoint(self, trainer: Run, path: Path) -> None: ...
 
-    def on_exception(self, trainer: Any, error: BaseException) -> None: ...
+    def on_fit_end(self, trainer: Run, reason: str) -> None: ...
+
+    def on_exception(self, trainer: Run, error: BaseException) -> None: ...
 
     def state_dict(self) -> dict[str, Any]:
         return {}

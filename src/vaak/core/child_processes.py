@@ -1,4 +1,4 @@
-"""How a process that works for another one begins."""
+"""How a process that works for another one begins, and that it ends with it, even when that one is killed."""
 
 from __future__ import annotations
 
@@ -14,6 +14,20 @@ def begin_as_worker() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if sys.platform == "linux":
         parent = os.getppid()
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        _end_with_parent()
         if os.getppid() != parent:
             os._exit(1)
+
+
+def end_with_launcher() -> None:
+    """End with torchrun or accelerate launch where it started this process, even when it is killed.
+
+    Otherwise the ranks of a launcher that was killed train on, hold the run's lock, and no one sees them. Ranks that a
+    shell started by hand have no launcher that waits for them.
+    """
+    if sys.platform == "linux" and ("TORCHELASTIC_RUN_ID" in os.environ or "ACCELERATE_MIXED_PRECISION" in os.environ):
+        _end_with_parent()
+
+
+def _end_with_parent() -> None:
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG

@@ -17,5 +17,9 @@ class DataError(UserError):
     """Input data that can't be read or used; the message names the file and line."""
 
 
+class HostMemoryError(UserError):
+    """The machine ran out of memory or open files while data were read: none of the data's fault."""
+
+
 class NonFiniteError(UserError):
     """A loss or a gradient is not a finite number; the weights are those of the step before."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
+import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +42,18 @@ def write_json(path: Path, value: Any) -> None:
 
 def read_json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
+
+
+@contextlib.contextmanager
+def usual_mode(path: Path) -> Iterator[None]:
+    """While this holds, someone else writes ``path``; then it has the mode that the umask gives to a new file.
+
+    Libraries that write to a temporary file and rename it (safetensors) leave 0600.
+    """
+    path.touch()
+    mode = stat.S_IMODE(path.stat().st_mode)
+    yield
+    path.chmod(mode)
 
 
 def sync_directory(path: Path) -> None:

@@ -3,13 +3,15 @@
 They are POSIX record locks: the kernel releases them when the process ends however it ends, and, unlike those of flock
 and of open file descriptions, a worker process that outlives its parent never inherits one. Their trap: a process that
 closes any file that it opened on a lock's file loses its own lock. So we remember which we hold, and never open those
-again.
+again: not even to read who holds it, which its holder writes into the file.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,14 +32,15 @@ _held: dict[tuple[int, int], int] = {}
 def locked(path: Path, patience: float | None = None) -> Iterator[None]:
     """Hold the lock of the file ``path``, which is made if it isn't there; wait for it ``patience`` seconds at most.
 
-    Raises BlockingIOError where it is still held then, be it by this process.
+    Raises BlockingIOError, which names the holder, where it is still held then, be it by this process.
     """
     begun = time.monotonic()
     while (file := _taken(path)) is None:
         if patience is not None and time.monotonic() - begun >= patience:
-            raise BlockingIOError(f"{path} is locked by another process")
+            raise BlockingIOError(f"{path} is locked by {holder_of(path)}")
         time.sleep(ASK_AGAIN_SECONDS)
     with file:
+        _sign(file)
         about = os.fstat(file.fileno())
         _held[about.st_dev, about.st_ino] = os.getpid()
         try:
@@ -62,6 +65,31 @@ def is_locked(path: Path) -> bool:
     except OSError:
         return False
     return False
+
+
+def holder_of(path: Path) -> str:
+    """Who holds a lock that was refused, since when, and how to end that; "another process" where it isn't known."""
+    if _is_mine(path):
+        return f"this process ({os.getpid()})"
+    try:
+        about = json.loads(path.read_text(encoding="utf-8"))
+        where = "" if about["host"] == socket.gethostname() else f" on {about['host']}"
+        ending = f"end it: kill {about['pid']}{where}"
+        return f"process {about['pid']} on {about['host']} since {about['since']} ({ending})"
+    except (OSError, ValueError, TypeError, KeyError):
+        return "another process"
+
+
+def _sign(file: IO[bytes]) -> None:
+    """Write into a lock's file who holds it; on a full disk, it is held all the same."""
+    about = {
+        "pid": os.getpid(),
+        "host": socket.gethostname(),
+        "since": time.strftime("%Y-%m-%d %H:%M:%S"),
+    }
+    with contextlib.suppress(OSError):
+        os.ftruncate(file.fileno(), 0)
+        os.write(file.fileno(), json.dumps(about).encode())
 
 
 def _taken(path: Path) -> IO[bytes] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,7 +15,9 @@ class StepReport:
 
     Losses and the gradient norm stay tensors on the device: reading one (``float``) waits for the device, so only
     who logs does it. ``losses`` holds each named term divided by the count of its unit, ``units``. ``skipped`` says why
-    the weights stayed as they were: ``overflow`` of fp16, ``non_finite``, or None where they changed.
+    the weights stayed as they were: ``overflow`` of fp16, ``non_finite``, or None where they changed. Of a step with
+    several objectives, ``gradient_norms`` has each one's norm by its name. ``splittable`` is False where this rank saw
+    a loss that isn't a sum over examples.
     """
 
     step: int
@@ -29,3 +31,5 @@ class StepReport:
     skipped: str | None
     seconds: float
     ends_epoch: bool
+    gradient_norms: dict[str, torch.Tensor] = field(default_factory=dict)
+    splittable: bool = True

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from vaak.core.batch import Batch, Term
@@ -111,4 +112,37 @@ class Task(Protocol):
 
     def showcase(self, model: nn.Module) -> list[str]:
         """A few lines to look at after training."""
+        ...
+
+
+@dataclass(frozen=True)
+class Objective:
+    """One of several objectives that every step descends on, one after another, each over parameters of its own.
+
+    ``modules`` names the model's modules whose parameters it trains. ``losses(model, batch)`` gives its terms, as
+    ``Task.losses`` does; their names differ from those of the other objectives.
+    """
+
+    name: str
+    modules: tuple[str, ...]
+    losses: Callable[[nn.Module, Batch], dict[str, Term]]
+
+
+@runtime_checkable
+class SeveralObjectives(Protocol):
+    """A task that descends on several objectives in one step (a discriminator's, then its generator's).
+
+    They are taken in this order, each with the weights that the ones before it left. The step is all or nothing: where
+    a later objective has no finite gradient or fails, the updates of the earlier ones are taken back.
+    """
+
+    objectives: tuple[Objective, ...]
+
+
+@runtime_checkable
+class HasLossModules(Protocol):
+    """A task whose losses have parameters or buffers of their own; they are moved, trained and saved with the model."""
+
+    def loss_modules(self) -> dict[str, nn.Module]:
+        """The modules by name, the same objects each time."""
         ...

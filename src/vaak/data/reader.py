@@ -16,8 +16,9 @@ import numpy as np
 import torch
 
 from vaak.core.batch import Batch
-from vaak.core.errors import DataError, UserError
+from vaak.core.errors import DataError, HostMemoryError, UserError
 from vaak.core.keys import draw_key
+from vaak.core.out_of_memory import is_the_machines_fault
 from vaak.core.task import Dataset
 
 
@@ -70,7 +71,8 @@ class Reader(torch.utils.data.Dataset[Microbatch]):
     ``purpose`` keeps the draws of training (``data``) apart from those of each evaluation split. ``known_bad`` are
     (epoch, index, occurrence) that were skipped before, as the journal says: they are skipped again without a try.
 
-    Raises DataError naming the example that can't be read, unless ``skip_bad``.
+    Raises DataError naming the example that can't be read, unless ``skip_bad``; HostMemoryError where the machine has
+    no memory left to read it, which is never skipped: another time it can be read.
     """
 
     def __init__(
@@ -97,9 +99,10 @@ class Reader(torch.utils.data.Dataset[Microbatch]):
             left_out = {skip.index for skip in skipped}
             indices = [row for row in ([index for index in row if index not in left_out] for row in indices) if row]
             rows = [row for row in ([example for example in row if example is not None] for row in rows) if row]
-        batch = self.dataset.collate(rows) if rows else None
+        batch = self._collated(rows) if rows else None
         if batch is not None:
             batch.indices = indices
+            batch.check_rows()
         return Microbatch(address, batch, skipped)
 
     def _example(self, address: Address, index: int, skipped: list[Skip]) -> Any:
@@ -111,14 +114,33 @@ class Reader(torch.utils.data.Dataset[Microbatch]):
         try:
             return self.dataset.example(index, rng)
         except Exception as error:
+            reason, where = f"{type(error).__name__}: {error}", f"example {index} ({self.dataset.describe(index)})"
+            if is_the_machines_fault(error):
+                raise HostMemoryError(_short_of_memory(f"{where} was read", reason)) from error
             if self.skip_bad:
-                reason = f"{type(error).__name__}: {error}"
                 skipped.append(Skip(epoch, index, self.dataset.describe(index), reason, occurrence))
                 return None
+            if isinstance(error, DataError):  # it names the file
+                raise DataError(f"{error}; or leave such examples out by data.on_bad_example: skip") from error
             if isinstance(error, UserError):
                 raise
-            what = f"example {index} ({self.dataset.describe(index)}) can't be read: {type(error).__name__}: {error}"
-            raise DataError(f"{what}; mend it, or set data.on_bad_example: skip") from error
+            raise DataError(f"{where} can't be read: {reason}; fix it, or set data.on_bad_example: skip") from error
+
+    def _collated(self, rows: list[list[Any]]) -> Batch:
+        try:
+            return self.dataset.collate(rows)
+        except Exception as error:
+            if not is_the_machines_fault(error):
+                raise
+            reason = f"{type(error).__name__}: {error}"
+            raise HostMemoryError(_short_of_memory(f"a batch of {len(rows)} rows was put together", reason)) from error
+
+
+def _short_of_memory(when: str, reason: str) -> str:
+    return (
+        f"the machine ran out of memory or open files while {when} ({reason}): end other processes, lower "
+        "training.performance.num_workers, or shorten what is too large to be read, and resume with --resume auto"
+    )
 
 
 def seed_generators(key: int) -> np.random.Generator:

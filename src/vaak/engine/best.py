@@ -37,9 +37,9 @@ class Best:
             self.value, self.step = metrics[self.metric], step
 
     def state_dict(self) -> dict[str, Any]:
-        return {"metric": self.metric, "value": self.value, "step": self.step}
+        return {"metric": self.metric, "mode": self.mode, "value": self.value, "step": self.step}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint; another metric than before begins anew."""
-        if state["metric"] == self.metric:
-            self.value, self.step = state["value"], state["step"]
+        """Resume from ``state_dict``; under another metric or mode than before, nothing is the best yet."""
+        same = state["metric"] == self.metric and state.get("mode", self.mode) == self.mode
+        self.value, self.step = (state["value"], state["step"]) if same else (None, None)

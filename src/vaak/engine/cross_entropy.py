@@ -43,7 +43,7 @@ class CrossEntropy(nn.Module):
             return F.cross_entropy(
                 exact, marked, ignore_index=IGNORED, reduction="sum", label_smoothing=self.label_smoothing
             )
-        losses: Tensor = _CrossEntropy.apply(logits, marked, self.label_smoothing)
+        losses: Tensor = _CrossEntropy.apply(logits, marked, self.label_smoothing)  # type: ignore[no-untyped-call]
         return losses.sum()
 
 

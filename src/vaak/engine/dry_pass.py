@@ -28,6 +28,7 @@ from torch.utils._pytree import tree_map_only
 from vaak.core.batch import Batch
 from vaak.core.task import Task
 from vaak.engine.flops import count_flops, main_unit
+from vaak.engine.objective import objectives_of
 from vaak.engine.precision import Precision
 
 NEEDS_NUMBERS = (
@@ -72,10 +73,11 @@ def dry_pass(
         model.train()
         with _LiveStorages([*model.parameters(), *model.buffers(), *batch.tensors.values()]) as storages:
             for _ in range(passes):
-                with precision.autocast():
-                    terms = task.losses(model, batch)
-                torch.stack([term.total.float() for term in terms.values()]).sum().backward()
-                del terms
+                for objective in objectives_of(task, model):
+                    with precision.autocast():
+                        terms = objective.losses(model, batch)
+                    torch.stack([term.total.float() for term in terms.values()]).sum().backward()
+                    del terms
     return DryPass(flops, unit, counts[unit], storages.peak)
 
 
@@ -83,7 +85,7 @@ class _LiveStorages(TorchDispatchMode):
     """Adds up the bytes of storages that operations make, for as long as they live; those of ``known`` don't count."""
 
     def __init__(self, known: list[Tensor]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.live = self.peak = 0
         self._counted = {tensor.untyped_storage()._cdata for tensor in known}
 

@@ -13,7 +13,7 @@ Source: Polyak and Juditsky 1992; the warm-up is that of TensorFlow's Exponentia
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -74,12 +74,12 @@ class WeightAverage:
             for parameter, data in zip(self._parameters.values(), own, strict=True):
                 parameter.data = data
 
-    def tensors(self) -> dict[str, Tensor]:
+    def state_dict(self) -> dict[str, Tensor]:
         """The live averages by parameter name, for a checkpoint; none before ``start_step``."""
         return dict(zip(self._parameters, self._averages, strict=True)) if self._averages else {}
 
-    def load(self, tensors: dict[str, Tensor]) -> None:
-        """Take back, to the bit, what ``tensors`` gave.
+    def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take back, to the bit, what ``state_dict`` gave.
 
         With nothing, averaging begins at the next step from ``start_step`` on. Raises CheckpointError, with nothing
         changed, where a name or a shape is another than this model's.

@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import zip_longest
 
 import torch
+from torch import nn
 
+from vaak.config.training import TrainingConfig
 from vaak.core.batch import Batch
 from vaak.core.errors import UserError
 from vaak.core.keys import draw_key
 from vaak.core.task import Dataset, Illustrated, Meters, Task
 from vaak.data.loader import evaluation_addresses, load
+from vaak.data.plan import BatchPlan
 from vaak.data.plans import evaluation_plan
 from vaak.data.reader import Reader
 from vaak.engine.memory import free_memory, is_out_of_memory
 from vaak.engine.precision import Precision
 from vaak.engine.randomness import seed_everything
 from vaak.engine.ranks import Ranks
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import nn
-
-    from vaak.config.training import TrainingConfig
 
 log = logging.getLogger("vaak")
 
@@ -34,6 +31,49 @@ PREFIXES = {"valid": "val_"}
 
 class EvaluationInterruptedError(Exception):
     """An evaluation was left half-way because the run is to stop."""
+
+
+MEETING_EVERY = 4
+"""Batches between two times at which ranks ask one another whether an evaluation is to be left."""
+
+Cut = Callable[[int, str], None]
+
+
+def _say_cut(pieces: int, reason: str) -> None:
+    log.warning("%s: in %d pieces", reason, pieces)
+
+
+class Interruption:
+    """Whether to leave an evaluation half-way, decided by all ranks together where ``wanted()`` holds on any.
+
+    Ranks meet equally often, also when one begins again because it was out of memory.
+    """
+
+    def __init__(self, ranks: Ranks, wanted: Callable[[], bool] = lambda: False) -> None:
+        self._ranks, self._wanted, self._met = ranks, wanted, 0
+        self._every = MEETING_EVERY if ranks.world_size > 1 else 1
+
+    def check(self, batch: int) -> None:
+        """Raise EvaluationInterruptedError, on every rank before the same batch, where any wants to leave."""
+        meetings = batch // self._every + 1
+        if meetings > self._met:
+            self._met = meetings
+            if self._ranks.any(self._wanted()):
+                raise EvaluationInterruptedError
+
+
+@dataclass(frozen=True)
+class _Share:
+    """Every ``stride``-th batch of a plan from ``first`` on.
+
+    ``check(number)`` is called before each, and so often, ``rounds`` times, on ranks that have one less too.
+    """
+
+    plan: BatchPlan
+    first: int
+    stride: int
+    rounds: int = 0
+    check: Callable[[int], None] = lambda number: None
 
 
 @dataclass(frozen=True)
@@ -53,29 +93,21 @@ class Evaluator:
         self,
         model: nn.Module,
         split: str,
-        interrupted: Callable[[], bool] = lambda: False,
+        wanted: Callable[[], bool] = lambda: False,
         pieces: int = 1,
-        cut: Callable[[int, str], None] = lambda pieces, reason: log.warning("%s: in %d pieces", reason, pieces),
+        cut: Cut = _say_cut,
     ) -> dict[str, float]:
         """The figures of ``split`` by name, each with the split's prefix (``val_`` for valid, else ``SPLIT_``).
 
         Every batch is computed in so many ``pieces``; out of memory, ``cut(pieces, reason)`` is told and the split is
         begun again in twice as many. The model and its parts are left in the modes they were in.
 
-        Raises EvaluationInterruptedError as soon as ``interrupted()`` holds, UserError where one row alone doesn't fit.
+        Raises EvaluationInterruptedError where ``wanted()`` holds on any rank, UserError where one row alone doesn't
+        fit.
         """
-        training = [module for module in model.modules() if module.training]
-        model.eval()
-        try:
-            with torch.no_grad():
-                while (measured := self._measure(model, split, pieces, interrupted)) is None:
-                    free_memory(self.ranks.device)
-                    pieces *= 2
-                    cut(pieces, f"out of memory while {split} was evaluated")
-        finally:
-            for module in training:  # a part that was kept in evaluation mode stays in it
-                module.training = True
-        meters, skipped = measured
+        plan, rank, world_size = self._plan(split), self.ranks.rank, self.ranks.world_size
+        share = _Share(plan, rank, world_size, -(-len(plan) // world_size), Interruption(self.ranks, wanted).check)
+        meters, skipped = self._measured(model, split, share, pieces, cut)
         results = meters.results(self.ranks.sum(meters.sums()))
         skipped = self.ranks.sum({"skipped": skipped})["skipped"]
         prefix = PREFIXES.get(split, f"{split}_")
@@ -84,20 +116,53 @@ class Evaluator:
             self.show(lambda: {prefix + name: content for name, content in pictures().items()})
         return {prefix + name: value for name, value in (results | ({"skipped": skipped} if skipped else {})).items()}
 
-    def _measure(
-        self, model: nn.Module, split: str, pieces: int, interrupted: Callable[[], bool]
-    ) -> tuple[Meters, float] | None:
-        """This rank's part of the split in new meters, and how many examples were skipped; None if out of memory."""
+    def rehearse(self, model: nn.Module, split: str, pieces: int = 1, cut: Cut = _say_cut) -> set[str]:
+        """Evaluate the longest batch of ``split`` alone, on this rank; return the names of its figures.
+
+        What would fail in the first evaluation, hours later, fails now. The names are empty where one batch doesn't
+        make figures.
+        """
+        plan = self._plan(split)
+        longest = _Share(plan, first=len(plan) - 1, stride=len(plan))
+        meters, _ = self._measured(model, split, longest, pieces, cut)
+        try:
+            results = meters.results(meters.sums())
+        except ZeroDivisionError:
+            return set()
+        return {PREFIXES.get(split, f"{split}_") + name for name in results}
+
+    def _plan(self, split: str) -> BatchPlan:
+        dataset = self.task.dataset(split)
+        batch_size = self.config.validation.batch_size or self.config.batch_size
+        return evaluation_plan(dataset.lengths, batch_size, getattr(dataset, "evaluation_budget", None))
+
+    def _measured(self, model: nn.Module, split: str, share: _Share, pieces: int, cut: Cut) -> tuple[Meters, float]:
+        """The meters of some batches, tried in ever more pieces until they fit, and how many examples were skipped."""
+        training = [module for module in model.modules() if module.training]
+        model.eval()
+        try:
+            with torch.no_grad():
+                while (measured := self._measure(model, split, share, pieces)) is None:
+                    free_memory(self.ranks.device)
+                    pieces *= 2
+                    cut(pieces, f"out of memory while {split} was evaluated")
+        finally:
+            for module in training:  # a part that was kept in evaluation mode stays in it
+                module.training = True
+        return measured
+
+    def _measure(self, model: nn.Module, split: str, share: _Share, pieces: int) -> tuple[Meters, float] | None:
+        """New meters that were shown a share of the batches; None if out of memory."""
         dataset, seed, device = self.task.dataset(split), self.config.random_seed, self.ranks.device
         meters, skipped, precision = self.task.meters(split), 0.0, Precision(self.config.mixed_precision, device)
-        batch_size = self.config.validation.batch_size or self.config.batch_size
-        plan = evaluation_plan(dataset.lengths, batch_size, getattr(dataset, "evaluation_budget", None))
         reader = Reader(dataset, ("evaluation", split), seed, skip_bad=self.skip_bad)
-        addresses = evaluation_addresses(plan, self.ranks.rank, self.ranks.world_size)
+        addresses = evaluation_addresses(share.plan, share.first, share.stride)
         microbatches = load(reader, addresses, self.config.performance, pin_memory=device.type == "cuda")
-        for microbatch in microbatches:
-            if interrupted():
-                raise EvaluationInterruptedError
+        for number, microbatch in zip_longest(range(share.rounds), microbatches):
+            if number is not None:
+                share.check(number)
+            if microbatch is None:
+                continue
             skipped += len(microbatch.skipped)
             for piece, batch in enumerate(microbatch.batch.split(pieces) if microbatch.batch else ()):
                 seed_everything(draw_key("evaluation", seed, split, microbatch.address.number, piece), device)

@@ -13,20 +13,20 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 
 from vaak.core.batch import Batch
-from vaak.core.task import Task
+from vaak.core.task import HasLossModules, Task
 from vaak.data.loader import training_addresses
 from vaak.engine.memory import is_out_of_memory
+from vaak.engine.objective import objectives_of, parameters_of
+from vaak.engine.position import Position
 from vaak.engine.precision import Precision
 from vaak.engine.randomness import keeping_generators
-
-if TYPE_CHECKING:
-    from vaak.engine.trainer import Trainer
+from vaak.engine.training_data import TrainingData
 
 log = logging.getLogger("vaak")
 
@@ -97,30 +97,33 @@ class Work:
     seconds: float
 
 
-def work_of(trainer: Trainer, peak_tflops: float | None) -> Work | None:
-    """The work of this run, counted once on its next microbatch; ``peak_tflops`` None looks the device up.
+def work_of(
+    task: Task, model: nn.Module, precision: Precision, data: TrainingData, position: Position, peak: float | None
+) -> Work | None:
+    """The work of a run, counted once on its next microbatch; ``peak`` in TFLOP/s, None looks the device up.
 
     None, which is said, where the device's peak isn't known or where that microbatch doesn't fit in memory.
     """
-    device = trainer.ranks.device
+    device = precision.device
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-    known = peak_flops(name, trainer.precision.name, trainer.config.performance.tf32)
-    peak = 1e12 * peak_tflops if peak_tflops else known
-    if peak is None:
+    known = peak_flops(name, precision.name, data.config.performance.tf32)
+    flops_per_second = 1e12 * peak if peak else known
+    if flops_per_second is None:
         log.info("profiling: the peak of this device (%s) isn't known, so MFU is left out", name)
         return None
     try:
-        counted = _count_on_next_microbatch(trainer)
+        batch = _next_batch(data, position)
+        flops = count_flops(task, model, batch, precision) if batch else None
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-        counted = None
-    if counted is None:
+        batch = None
+    if batch is None or flops is None:
         log.info("profiling: the next microbatch can't be run whole, so MFU is left out")
         return None
-    flops, counts = counted
+    counts = batch.totals()
     unit = main_unit(counts)
-    return Work(unit, flops / counts[unit] / (peak * trainer.ranks.world_size))
+    return Work(unit, flops / counts[unit] / (flops_per_second * data.ranks.world_size))
 
 
 def main_unit(counts: dict[str, float]) -> str:
@@ -128,16 +131,12 @@ def main_unit(counts: dict[str, float]) -> str:
     return next((unit for unit in UNITS if counts.get(unit)), max(counts, key=lambda unit: counts[unit]))
 
 
-def _count_on_next_microbatch(trainer: Trainer) -> tuple[int, dict[str, float]] | None:
-    """Its operations and its counts; None where none of it can be read."""
-    position = trainer.position
+def _next_batch(data: TrainingData, position: Position) -> Batch | None:
+    """The batch of the run's next microbatch; None where none of it can be read. Generators stay as they stand."""
     places = {"step": position.step, "epoch": position.epoch, "place": position.place}
-    address = next(training_addresses(trainer.planner, 1, **places, rank=0, world_size=1))
-    with keeping_generators(trainer.ranks.device):
-        batch = trainer.reader[address].batch
-    if batch is None:
-        return None
-    return count_flops(trainer.task, trainer.model, batch, trainer.precision), batch.totals()
+    address = next(training_addresses(data.planner, 1, **places, rank=0, world_size=1))
+    with keeping_generators(data.ranks.device):
+        return data.reader[address].batch
 
 
 def count_flops(task: Task, model: nn.Module, batch: Batch, precision: Precision) -> int:
@@ -148,18 +147,19 @@ def count_flops(task: Task, model: nn.Module, batch: Batch, precision: Precision
     """
     from torch.utils.flop_counter import FlopCounterMode
 
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    modules = [model, *(task.loss_modules().values() if isinstance(task, HasLossModules) else ())]
+    buffers = [(buffer, buffer.clone()) for module in modules for buffer in module.buffers()]
     counter = FlopCounterMode(display=False, custom_mapping=_attention_formulas())
     was_training = model.training
     with keeping_generators(precision.device):
         model.train()
         try:
             with counter:
-                with precision.autocast():
-                    terms = task.losses(model, batch.to(precision.device))
-                loss = torch.stack([term.total.float() for term in terms.values()]).sum()
-                torch.autograd.grad(loss, parameters, allow_unused=True)
+                for objective in objectives_of(task, model):
+                    with precision.autocast():
+                        terms = objective.losses(model, batch.to(precision.device))
+                    loss = torch.stack([term.total.float() for term in terms.values()]).sum()
+                    torch.autograd.grad(loss, parameters_of(objective, model), allow_unused=True)
         finally:
             model.train(was_training)
             with torch.no_grad():

@@ -1,4 +1,4 @@
-"""The gradient of a step on one rank.
+"""The gradient of one objective of a step, on one rank.
 
     loss     = sum over microbatches of  sum over terms of  weight x total / counts[unit]
     gradient = d loss / d weights
@@ -9,26 +9,31 @@ those of the whole step, the pieces' gradients add up to the same one.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
+from torch import nn
 
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
 from vaak.core.keys import draw_key
 from vaak.data.reader import Microbatch
 from vaak.engine.memory import free_memory, is_out_of_memory
+from vaak.engine.phases import Phases
+from vaak.engine.precision import Precision
 from vaak.engine.randomness import seed_everything
-from vaak.engine.splits import Cut
-from vaak.engine.wishes import Wishes
+from vaak.engine.splits import Cut, Splits
+from vaak.engine.training_data import StepData
+from vaak.engine.uncompiled import backward
 
-if TYPE_CHECKING:
-    from vaak.engine.trainer import Trainer
+
+class DoesNotFitError(UserError):
+    """A step is out of memory, and nothing may be done about it."""
 
 
 class Losses:
-    """The terms of a step: what each adds to the gradient, and its sum so far."""
+    """The terms of an objective: what each adds to the gradient, and its sum so far."""
 
     def __init__(self, weights: dict[str, float], counts: dict[str, float]) -> None:
         self.weights = weights
@@ -41,7 +46,8 @@ class Losses:
     def add(self, terms: dict[str, Term], scale: float = 1.0) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """Take in the terms of a piece; return their sums, and the derivative of the step's loss by each of them.
 
-        The derivative is weight x ``scale`` / count. Sums of 16 bits are taken on in 32.
+        The derivative is weight x ``scale`` / count. Sums of 16 bits are taken on in 32. Raises UserError for a term
+        whose unit no batch of the step counts.
         """
         roots, factors = [], []
         for name, term in terms.items():
@@ -49,6 +55,7 @@ class Losses:
             if name in self.sums:
                 self.sums[name] = self.sums[name] + total.detach()
             else:
+                self._demand_counted(name, term.per)
                 self.sums[name], self.units[name] = total.detach(), term.per
                 self.unsplittable = self.unsplittable if term.splittable else name
                 factor = self.weights.get(name, 1.0) * scale / self.count(term.per)
@@ -57,6 +64,14 @@ class Losses:
                 roots.append(total)
                 factors.append(self._factors[name])
         return roots, factors
+
+    def _demand_counted(self, name: str, unit: str) -> None:
+        if unit not in self.counts:
+            counted = ", ".join(self.counts) or "nothing"
+            raise UserError(
+                f"the loss {name} is a sum per {unit}, but the batches count {counted}: give its Term a unit that "
+                f"collate counts, or add {unit!r} to the batch's counts"
+            )
 
     def count(self, unit: str) -> float:
         """What a sum over this unit is divided by; 1 where the step has none of it, and the sum is 0."""
@@ -77,103 +92,127 @@ class Piece:
     pieces: int
 
 
-def pieces_of(trainer: Trainer, step: int, microbatches: list[Microbatch]) -> list[Piece]:
-    """What is computed one after another in a step on this rank."""
-    found = []
-    for microbatch in microbatches:
-        if microbatch.batch is not None:
-            number = microbatch.address.number
-            batches = microbatch.batch.split(trainer.splits.pieces(step, number))
-            found += [Piece(batch, number, piece, len(batches)) for piece, batch in enumerate(batches)]
-    return found
+@dataclass(frozen=True)
+class Forward:
+    """How the terms of a piece come about: by which losses, of which model, in which precision and with which draws.
 
-
-def accumulate_gradient(
-    trainer: Trainer, step: int, microbatches: list[Microbatch], counts: dict[str, float], rehearsing: bool = False
-) -> Losses:
-    """Leave the gradient of these microbatches in the parameters and return the terms of their loss.
-
-    Out of memory, all of it is done over in pieces half as large. Raises UserError where one row alone doesn't fit.
+    ``model`` is the one to call: compiled, if training compiles. ``number`` is that of the objective.
     """
-    shortages = 0
-    while True:
-        losses = Losses(trainer.loss_weights, counts)
-        shortage = _attempt(trainer, pieces_of(trainer, step, microbatches), step, losses)
-        if shortage is None:
-            trainer.unsplittable = losses.unsplittable or trainer.unsplittable
-            return losses
-        # Only here, behind the except block, does nothing hold the graph of the failed attempt any more.
-        shortages += 1
-        clear_gradients(trainer)
-        free_memory(trainer.ranks.device)
-        numbers = None if rehearsing else tuple(microbatch.address.number for microbatch in microbatches)
-        _answer(trainer, step, shortage, numbers, last_try=shortages > 1)
+
+    losses: Callable[[nn.Module, Batch], dict[str, Term]]
+    model: nn.Module
+    precision: Precision
+    seed: int
+    number: int = 0
+
+    def terms(self, step: int, piece: Piece) -> dict[str, Term]:
+        """The terms of a piece; its draws depend on the step, its microbatch's number and its own alone."""
+        objective = (self.number,) if self.number else ()
+        seed_everything(
+            draw_key("model", self.seed, step, piece.number, piece.piece, *objective), self.precision.device
+        )
+        with self.precision.autocast():
+            return self.losses(self.model, piece.batch.to(self.precision.device))
 
 
-def terms_of(trainer: Trainer, step: int, piece: Piece) -> dict[str, Term]:
-    """The terms of a piece's loss; its draws depend on the step, its microbatch's number and its own alone."""
-    key = draw_key("model", trainer.config.random_seed, step, piece.number, piece.piece)
-    seed_everything(key, trainer.ranks.device)
-    with trainer.precision.autocast():
-        return trainer.task.losses(trainer.forward, piece.batch.to(trainer.ranks.device))
+@dataclass(frozen=True)
+class GradientPass:
+    """Computes the gradient of an objective on this rank, in pieces where memory is short.
 
+    ``recovery`` says whether a step that is out of memory is tried again in smaller pieces. ``cells`` and ``describe``
+    know the data: how large a microbatch is, and where an example comes from.
+    """
 
-def clear_gradients(trainer: Trainer) -> None:
-    """Drop every gradient; an optimizer's own way to do it takes longer, in every step."""
-    for parameter in trainer.trained_parameters:
-        parameter.grad = None
+    forward: Forward
+    weights: dict[str, float]
+    recovery: bool
+    phases: Phases
+    cells: Callable[[Microbatch], float]
+    describe: Callable[[int], str]
+
+    def pieces(self, splits: Splits, data: StepData) -> list[Piece]:
+        """What is computed one after another in a step on this rank."""
+        found = []
+        for microbatch in data.microbatches:
+            if microbatch.batch is not None:
+                number = microbatch.address.number
+                cells = self.cells(microbatch) if splits.cuts else 0.0
+                batches = microbatch.batch.split(splits.pieces(data.step, number, cells, self.forward.number))
+                found += [Piece(batch, number, piece, len(batches)) for piece, batch in enumerate(batches)]
+        return found
+
+    def accumulate(self, splits: Splits, data: StepData, clear: Callable[[], None], scale: float = 1.0) -> Losses:
+        """Leave the gradient of a step's microbatches in the parameters and return the terms of their loss.
+
+        Out of memory, all of it is cleared and computed again in pieces half as large. ``scale`` is that of an fp16
+        loss. Raises UserError where one row alone doesn't fit.
+        """
+        shortages = 0
+        while True:
+            losses = Losses(self.weights, data.counts)
+            shortage = self._attempt(self.pieces(splits, data), data.step, losses, scale)
+            if shortage is None:
+                return losses
+            # A failure comes back as a value: an exception's traceback holds every tensor of the failed attempt. Only
+            # here, outside of the except block, is nothing of its graph alive, so that its memory can be given back.
+            shortages += 1
+            clear()
+            free_memory(self.forward.precision.device)
+            self._answer(splits, data, shortage, last_try=shortages > 1)
+
+    def _attempt(self, pieces: list[Piece], step: int, losses: Losses, scale: float) -> _Shortage | None:
+        """Run every piece forward and backward; return where memory ran out, if it did."""
+        piece = None
+        try:
+            for piece in pieces:
+                with self.phases.measure("forward"):
+                    roots, factors = losses.add(self.forward.terms(step, piece), scale)
+                if piece.pieces > 1 and losses.unsplittable:
+                    raise UserError(
+                        f"out of memory, and the loss {losses.unsplittable} is not a sum over examples, so batches "
+                        "can't be split: lower training.batch_size (and raise training.gradient_accumulation_steps)"
+                    )
+                with self.phases.measure("backward"):
+                    backward(roots, factors)
+        except Exception as error:
+            if piece is None or not is_out_of_memory(error):
+                raise
+            return _Shortage.of(piece, error)
+        return None
+
+    def _answer(self, splits: Splits, data: StepData, shortage: _Shortage, *, last_try: bool) -> None:
+        """Cut what is as large as the microbatch that failed finer, in later steps too; or say that it can't be."""
+        step = data.step
+        if not self.recovery:
+            raise DoesNotFitError(
+                f"out of memory in step {step} ({shortage.error}); lower training.batch_size, or set "
+                "training.memory.recovery: true, which computes the step in smaller pieces"
+            )
+        if shortage.rows > 1:
+            failed = next(one for one in data.microbatches if one.address.number == shortage.number)
+            own = tuple(microbatch.address.number for microbatch in data.microbatches)
+            numbers = None if data.is_rehearsal else own
+            cut = Cut(step, 2 * shortage.pieces, numbers, cells=self.cells(failed), objective=self.forward.number)
+            splits.cut_training(cut, f"out of memory in step {step} ({shortage.error})")
+        elif last_try:  # once the caches are empty, it may yet fit
+            examples = ", ".join(f"{index} ({self.describe(index)})" for index in shortage.indices[:5])
+            raise UserError(
+                f"out of memory in step {step}: example {examples} does not fit even alone ({shortage.error}); shorten "
+                "or leave it out, or set training.performance.gradient_checkpointing or training.mixed_precision: bf16"
+            )
 
 
 @dataclass(frozen=True)
 class _Shortage:
     """Where memory ran out. It holds no tensors."""
 
+    number: int
     pieces: int
     rows: int
     indices: list[int]
     error: str
 
-
-def _attempt(trainer: Trainer, pieces: list[Piece], step: int, losses: Losses) -> _Shortage | None:
-    """Run every piece forward and backward; return where memory ran out, if it did."""
-    piece = None
-    try:
-        for piece in pieces:
-            with trainer.phase("forward"):
-                terms = terms_of(trainer, step, piece)
-                roots, factors = losses.add(terms, trainer.loss_scale.value)
-            if piece.pieces > 1 and losses.unsplittable:
-                raise UserError(
-                    f"out of memory, and the loss {losses.unsplittable} is no sum over examples, so batches can't be "
-                    "cut in pieces: lower training.batch_size (and raise training.gradient_accumulation_steps)"
-                )
-            with trainer.phase("backward"):
-                torch.autograd.backward(roots, factors)
-    except Exception as error:
-        if piece is None or not is_out_of_memory(error):
-            raise
+    @classmethod
+    def of(cls, piece: Piece, error: BaseException) -> _Shortage:
         indices = [index for row in piece.batch.indices for index in row]
-        return _Shortage(piece.pieces, piece.batch.num_rows, indices, str(error).partition("\n")[0])
-    return None
-
-
-def _answer(
-    trainer: Trainer, step: int, shortage: _Shortage, numbers: tuple[int, ...] | None, *, last_try: bool
-) -> None:
-    """Cut finer, once for all later steps too; or say what can't be helped."""
-    if not trainer.config.memory.recovery:
-        raise UserError(
-            f"out of memory in step {step} ({shortage.error}); lower training.batch_size, or let "
-            "training.memory.recovery do the step in pieces"
-        )
-    if shortage.rows > 1:
-        pieces = 2 * shortage.pieces
-        trainer.wishes.add(Wishes(pieces=pieces, shortage=f"out of memory on rank {trainer.ranks.rank}"))
-        trainer.splits.add(Cut(step, pieces, numbers), f"out of memory in step {step} ({shortage.error})")
-    elif last_try:  # once the caches are empty, it may yet fit
-        dataset = trainer.reader.dataset
-        examples = ", ".join(f"{index} ({dataset.describe(index)})" for index in shortage.indices[:5])
-        raise UserError(
-            f"out of memory in step {step}: example {examples} does not fit even alone ({shortage.error}); shorten or "
-            "leave it out, or set training.performance.gradient_checkpointing or training.mixed_precision: bf16"
-        )
+        return cls(piece.number, piece.pieces, piece.batch.num_rows, indices, str(error).partition("\n")[0])

@@ -1,83 +1,123 @@
-"""The loop. Training is below the yield, watching is above it.
+"""The loop, and all that it asks of a trainer.
 
-    for each optimizer step:   fetch its microbatches, take the step, tell about it, do what is due
+    for each step:   read its data and meet the other ranks; do what is due at this boundary; take the step; tell of it
 
 Everything a step uses besides the state follows from its number, so the loop keeps no state of its own.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Generator
+import contextlib
+from collections.abc import Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
-from vaak.core.errors import NonFiniteError
 from vaak.core.report import StepReport
 from vaak.data.loader import naming_lost_workers
 from vaak.engine.evaluation import EvaluationInterruptedError
+from vaak.engine.messages import StepMessage
+from vaak.engine.phases import Phases
+from vaak.engine.position import Position
+from vaak.engine.saving import Saving
 from vaak.engine.signals import stop_on_signal
-from vaak.engine.step import take_step
-
-if TYPE_CHECKING:
-    from vaak.engine.trainer import Trainer
+from vaak.engine.training_data import StepData
 
 
-def train(trainer: Trainer) -> str:
+def train(trainer: Trains) -> str:
     """Train to the last step or until someone asks to stop; return why it ended."""
     with stop_on_signal(trainer.request_stop):
-        with trainer.telling_of_errors(), naming_lost_workers():
+        with trainer.ending_well(), naming_lost_workers():
             trainer.tell("on_fit_start")
-            if trainer.position.duties_pending:
-                do_what_is_due(trainer)
             trainer.rehearse()
-            trainer.agree()
-            with closing(optimizer_steps(trainer)) as steps:
-                for report in steps:
-                    trainer.tell("on_step_end", report)
+            with closing(trainer.upcoming()) as steps:  # type: ignore[type-var]
+                for data in steps:
                     do_what_is_due(trainer)
-            trainer.writer.finish()
+                    if trainer.is_over:
+                        break
+                    trainer.tell("on_step_end", trainer.take_step(data))
+            trainer.finish_saving()
         reason = "finished" if trainer.is_finished else str(trainer.stop_reason)
         trainer.tell("on_fit_end", reason)
     return reason
 
 
-def optimizer_steps(trainer: Trainer) -> Generator[StepReport]:
-    """Take the steps from the trainer's position to the last one, or until a stop is agreed on; report each."""
-    microbatches = trainer.microbatches()
-    while trainer.position.step < trainer.total_steps and not trainer.stop_reason:
-        with trainer.phase("loading"):
-            fetched = list(itertools.islice(microbatches, trainer.share_of_step()))
-        trainer.writer.raise_failure()
-        trainer.skipped.add(fetched)
-        try:
-            report = take_step(trainer, fetched)
-        except NonFiniteError:
-            trainer.save()  # what was reached before
-            raise
-        yield report
+def do_what_is_due(trainer: Trains) -> None:
+    """At a step's boundary: save, evaluate, tell of an epoch's end, mark the best.
 
-
-def do_what_is_due(trainer: Trainer) -> None:
-    """At a step's boundary: evaluate, tell of an epoch's end, save.
-
-    A run that is to stop leaves the scheduled evaluation to the run that resumes it: it has seconds, not minutes.
+    It is saved first, with what else is due marked as pending: an error in an evaluation then costs nothing. A run that
+    is to stop leaves that to the run that resumes it: it has seconds, not minutes.
     """
-    trainer.agree()
-    evaluation_due, epoch_ended = trainer.evaluation_due(), trainer.position.place == 0
-    evaluating = evaluation_due or trainer.wishes.evaluate
-    pending = bool(trainer.stop_reason) and (evaluation_due or epoch_ended)
-    try:
-        if evaluating and not pending:
-            with trainer.phase("evaluation"):
-                trainer.evaluate(scheduled=evaluation_due)
-    except EvaluationInterruptedError:
-        pending = evaluation_due
-    if epoch_ended and not pending:
-        trainer.tell("on_epoch_end", trainer.position.epoch - 1, trainer.metrics)
-    trainer.position.duties_pending = pending
-    if evaluating or epoch_ended:  # who was told may have asked for something
-        trainer.agree()
-    if trainer.save_due() or trainer.stop_reason:
-        with trainer.phase("saving"):
-            trainer.save()
+    position, asked = trainer.position, trainer.agreed
+    evaluation_due = position.duties_pending and trainer.evaluation_due()
+    epoch_ended = position.duties_pending and position.place == 0
+    position.duties_pending = evaluation_due or epoch_ended
+    stopping = trainer.stop_reason is not None and trainer.saving.saved_step != position.step > 0
+    if trainer.save_due() or stopping:
+        save(trainer)
+    if trainer.stop_reason or not (evaluation_due or epoch_ended or asked.evaluate):
+        return
+    with trainer.saving.doing_what_is_due(), contextlib.suppress(EvaluationInterruptedError):
+        if evaluation_due or asked.evaluate:
+            with trainer.phases.measure("evaluation"):
+                trainer.evaluate(evaluation_due)
+        if epoch_ended:
+            trainer.tell("on_epoch_end", position.epoch - 1, trainer.metrics)
+        position.duties_pending = False
+    trainer.meet([])  # who was told may have asked for something
+    if trainer.saving.saved_step == position.step:
+        trainer.saving.complete()
+    elif trainer.saving.is_best or trainer.stop_reason or trainer.agreed.save:
+        save(trainer, is_periodic=trainer.stop_reason is not None or trainer.agreed.save)
+    if trainer.agreed.evaluate:
+        trainer.request_evaluate()  # after the next step: the one here is done
+
+
+def save(trainer: Trains, is_periodic: bool = True) -> None:
+    """Save at this boundary; ``is_periodic`` is False where that is only for being the best."""
+    with trainer.phases.measure("saving"):
+        trainer.saving.save(is_periodic)
+
+
+class Trains(Protocol):
+    """What the loop asks of a trainer (trainer.py)."""
+
+    agreed: StepMessage
+    stop_reason: str | None
+    saving: Saving
+    phases: Phases
+
+    @property
+    def position(self) -> Position: ...
+
+    @property
+    def metrics(self) -> dict[str, float]: ...
+
+    @property
+    def is_over(self) -> bool: ...
+
+    @property
+    def is_finished(self) -> bool: ...
+
+    def rehearse(self) -> None: ...
+
+    def upcoming(self) -> Iterator[StepData]: ...
+
+    def take_step(self, data: StepData) -> StepReport: ...
+
+    def evaluation_due(self) -> bool: ...
+
+    def save_due(self) -> bool: ...
+
+    def evaluate(self, due: bool) -> None: ...
+
+    def meet(self, fetched: list[Any], saved: int = 0) -> dict[str, float]: ...
+
+    def finish_saving(self) -> None: ...
+
+    def request_stop(self, reason: str) -> None: ...
+
+    def request_evaluate(self) -> None: ...
+
+    def tell(self, event: str, *arguments: Any) -> None: ...
+
+    def ending_well(self) -> contextlib.AbstractContextManager[None]: ...

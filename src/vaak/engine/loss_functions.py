@@ -6,6 +6,8 @@ after the first dimension (the bands of a spectrum, the speakers of a frame) a t
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -30,6 +32,8 @@ class SmoothL1(nn.Module):
 
     def __init__(self, beta: float = 1.0) -> None:
         super().__init__()
+        if not 0 <= beta < math.inf:
+            raise ValueError(f"beta is {beta}; it must be 0 or more")
         self.beta = beta
 
     def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -41,6 +45,8 @@ class Huber(nn.Module):
 
     def __init__(self, delta: float = 1.0) -> None:
         super().__init__()
+        if not 0 < delta < math.inf:
+            raise ValueError(f"delta is {delta}; it must be above 0")
         self.delta = delta
 
     def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -52,6 +58,8 @@ class BinaryCrossEntropy(nn.Module):
 
     def __init__(self, label_smoothing: float = 0.0) -> None:
         super().__init__()
+        if not 0 <= label_smoothing < 1:
+            raise ValueError(f"label_smoothing is {label_smoothing}; it must be from 0 to below 1")
         self.label_smoothing = label_smoothing
 
     def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -61,21 +69,35 @@ class BinaryCrossEntropy(nn.Module):
 
 
 class FocalLoss(nn.Module):
-    """Cross-entropy times (1 - p)^gamma, so that what is known already weighs less (Lin et al. 2017, equation 4)."""
+    """Cross-entropy times (1 - p)^gamma, so that what is known already weighs less (Lin et al. 2017, equation 4).
+
+    It is computed from the margin m between the target's logit and the log-sum of all others: p = sigmoid(m) and
+    1 - p = sigmoid(-m). So 1 - p isn't rounded to 0 where p is nearly 1, where the derivative of its power is infinite
+    for a gamma below 1.
+    """
 
     def __init__(self, gamma: float = 2.0) -> None:
         super().__init__()
+        if not 0 <= gamma < math.inf:
+            raise ValueError(f"gamma is {gamma}; it must be 0 or more")
         self.gamma = gamma
 
     def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        exact = torch.promote_types(outputs.dtype, torch.float32)
-        log_probability = torch.log_softmax(outputs, -1, dtype=exact).gather(-1, targets[:, None]).squeeze(-1)
-        return -((1 - log_probability.exp()) ** self.gamma) * log_probability
+        logits, target = outputs.to(_exact(outputs)), targets[:, None]
+        # Not -inf: where a target has no other class, or those others are -inf, the margin stays a number.
+        others = logits.scatter(-1, target, torch.finfo(logits.dtype).min).logsumexp(-1)
+        margin = logits.gather(-1, target).squeeze(-1) - others
+        return -(self.gamma * F.logsigmoid(-margin)).exp() * F.logsigmoid(margin)
+
+
+def _exact(outputs: Tensor) -> torch.dtype:
+    """The type in which losses are computed: of 32 bits at least."""
+    return torch.promote_types(outputs.dtype, torch.float32)
 
 
 def _alike(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """Both in the same shape, so that nothing is broadcast by mistake, and in at least 32 bits."""
-    exact = torch.promote_types(outputs.dtype, torch.float32)
+    exact = _exact(outputs)
     if outputs.shape == (*targets.shape, 1):
         outputs = outputs.squeeze(-1)
     if outputs.shape != targets.shape:

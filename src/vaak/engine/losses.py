@@ -135,6 +135,8 @@ def losses_of_logits(
     logits are left to the task.
     """
     of_logits = [name for name in auxiliary if name in AUXILIARY]
+    if not of_logits:
+        return {main.name: main(logits, targets, valid, per)}
     counted = targets != IGNORED if valid is None else valid
     terms = {name: AUXILIARY[name](logits, counted, per) for name in of_logits}
     return {main.name: main(logits, targets, valid, per), **terms}

@@ -1,4 +1,4 @@
-"""Memory of a device: what counts as running out of it, how much is in use, how to give back what is only kept.
+"""Memory of a device: how much is in use, how to give back what is only kept.
 
 What counts as used is what nobody else could have. Memory that torch's caching allocator, glibc or the file cache
 keep for later can be had, so it isn't used; what a step needed at its worst since the last look can't, though it was
@@ -9,38 +9,13 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import re
 import sys
 from dataclasses import dataclass
 
 import torch
 
+from vaak.core.out_of_memory import is_out_of_memory as is_out_of_memory  # for users of the library
 from vaak.engine.host_memory import host_memory
-
-# Who says so, in torch 2.13: CUDA, HIP, XPU and MPS ("MPS backend out of memory"); the CPU's allocator on Linux and
-# macOS ("can't allocate"), on Windows ("not enough"); C++; MPS where one tensor is too large; CUDA's libraries.
-TEXTS = re.compile(
-    r"out of memory"
-    r"|DefaultCPUAllocator: (?:can't allocate|not enough) memory"
-    r"|std::bad_alloc"
-    r"|Invalid buffer size: "
-    r"|\bCU(?:BLAS|DNN|FFT|SOLVER|SPARSE)_\w*ALLOC(?:ATION)?_FAILED\b",
-    re.IGNORECASE,
-)
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory ran out, on any device, so that smaller pieces may fit.
-
-    A failed collective (NCCL) isn't one, whatever its cause: the other ranks are lost by then.
-
-    >>> is_out_of_memory(MemoryError()), is_out_of_memory(ValueError("out of memory"))
-    (True, False)
-    """
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    text = str(error)
-    return isinstance(error, RuntimeError) and TEXTS.search(text) is not None and "NCCL" not in text
 
 
 def free_memory(device: torch.device) -> None:

@@ -11,18 +11,18 @@ import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import nn
 
 from vaak.core import files
 from vaak.core.batch import Batch, Term
-from vaak.data.reader import Microbatch
-from vaak.engine.gradient import Losses, Piece, clear_gradients, pieces_of, terms_of
+from vaak.engine.gradient import GradientPass, Losses, Piece
 from vaak.engine.inspection import Finding, Inspection, culprits, first_non_finite
-
-if TYPE_CHECKING:
-    from vaak.engine.trainer import Trainer
+from vaak.engine.objective import Descent
+from vaak.engine.state import State
+from vaak.engine.training_data import StepData
 
 log = logging.getLogger("vaak")
 
@@ -82,18 +82,46 @@ class NonFinite:
         }
 
 
-def diagnose(trainer: Trainer, step: int, microbatches: list[Microbatch]) -> NonFinite:
-    """Run a step's microbatches of this rank again, say what is not finite first, and write it down.
+@dataclass(frozen=True)
+class Diagnosis:
+    """Looks into steps that are not finite, and writes what it finds to ``directory``, a file for each rank."""
 
-    No rank waits for another here. Gradients are dropped; weights, buffers and the model's mode stay as they are.
-    """
-    with leaving_no_trace(trainer):
-        for piece in pieces_of(trainer, step, microbatches):
-            inspection = _inspected(trainer, step, piece, piece.batch)
-            if inspection.finding is not None:
-                indices = _to_blame(trainer, step, piece, inspection)
-                return _recorded(trainer, step, (piece, inspection), indices)
-    return _recorded(trainer, step, None, [])
+    directory: Path
+    rank: int
+
+    def of(self, objective: Descent, state: State, data: StepData) -> NonFinite:
+        """Run a step's microbatches of this rank again, say what is not finite first, and write it down.
+
+        No rank waits for another here. Gradients are dropped; weights, buffers and the model's mode stay as they are.
+        """
+        model = state.model.module
+        plain = replace(objective.gradient, forward=replace(objective.gradient.forward, model=model))
+        with leaving_no_trace(model, state.loss.module), objective.alone():
+            for piece in plain.pieces(state.splits, data):
+                inspection = _inspected(plain, data.step, piece, piece.batch)
+                if inspection.finding is not None:
+                    indices = _to_blame(plain, data.step, piece, inspection)
+                    examples = [Example(index, plain.describe(index)) for index in indices]
+                    return self._recorded(data.step, (piece, inspection), examples)
+        return self._recorded(data.step, None, [])
+
+    def _recorded(self, step: int, found: tuple[Piece, Inspection] | None, examples: list[Example]) -> NonFinite:
+        """The diagnosis, written whole to the run's directory; a disk that can't be written doesn't hide it."""
+        path = record_path(self.directory, step, self.rank)
+        if found is None:
+            diagnosis = NonFinite(step, None, {}, None, None, [], path)
+        else:
+            piece, inspection = found
+            place = (piece.number, piece.piece)
+            diagnosis = NonFinite(step, inspection.finding, inspection.losses, *place, examples, path)
+        modules = [asdict(module) for module in found[1].statistics] if found else []
+        try:
+            path.parent.mkdir(exist_ok=True)
+            files.write_json(path, json_value({**diagnosis.as_json(), "modules": modules}))
+        except OSError as error:
+            log.warning("%s can't be written: %s", path, error.strerror or error)
+            return replace(diagnosis, record=None)
+        return diagnosis
 
 
 def record_path(directory: Path, step: int, rank: int) -> Path:
@@ -103,62 +131,46 @@ def record_path(directory: Path, step: int, rank: int) -> Path:
 
 
 @contextlib.contextmanager
-def leaving_no_trace(trainer: Trainer) -> Iterator[None]:
-    """While this holds, the plain model is called, not a compiled one; then buffers are put back, gradients dropped."""
-    buffers = [(buffer, buffer.clone()) for buffer in trainer.model.buffers()]
-    compiled, trainer.forward = trainer.forward, trainer.model
+def leaving_no_trace(*modules: nn.Module) -> Iterator[None]:
+    """While this holds, run modules forward and backward; then their buffers are put back and gradients dropped."""
+    buffers = [(buffer, buffer.clone()) for module in modules for buffer in module.buffers()]
     try:
         yield
     finally:
-        trainer.forward = compiled
-        clear_gradients(trainer)
+        for module in modules:
+            _drop_gradients(module)
         with torch.no_grad():
             for buffer, before in buffers:
                 buffer.copy_(before)
 
 
-def _inspected(trainer: Trainer, step: int, piece: Piece, batch: Batch) -> Inspection:
+def _drop_gradients(model: nn.Module) -> None:
+    for parameter in model.parameters():
+        parameter.grad = None
+
+
+def _inspected(plain: GradientPass, step: int, piece: Piece, batch: Batch) -> Inspection:
     """A forward and backward pass of some rows of a piece, with the piece's draws.
 
     Not scaled as fp16 gradients are: that they overflow is nothing that needs to be found.
     """
 
     def terms(rows: Batch) -> dict[str, Term]:
-        return terms_of(trainer, step, replace(piece, batch=rows))
+        return plain.forward.terms(step, replace(piece, batch=rows))
 
     def descend(terms: dict[str, Term]) -> None:
-        torch.autograd.backward(*Losses(trainer.loss_weights, piece.batch.totals()).add(terms))
+        torch.autograd.backward(*Losses(plain.weights, piece.batch.totals()).add(terms))
 
-    clear_gradients(trainer)
-    return first_non_finite(trainer.model, batch, terms, descend)
+    _drop_gradients(plain.forward.model)
+    return first_non_finite(plain.forward.model, batch, terms, descend)
 
 
-def _to_blame(trainer: Trainer, step: int, piece: Piece, inspection: Inspection) -> list[int]:
+def _to_blame(plain: GradientPass, step: int, piece: Piece, inspection: Inspection) -> list[int]:
     """The examples that are not finite by themselves; all of the piece where its rows can't be told apart."""
     assert inspection.finding is not None
     if inspection.finding.kind == "weight" or not inspection.splittable:
         return [index for row in piece.batch.indices for index in row]
-    return culprits(piece.batch, lambda rows: _inspected(trainer, step, piece, rows).finding is None)
-
-
-def _recorded(trainer: Trainer, step: int, found: tuple[Piece, Inspection] | None, indices: list[int]) -> NonFinite:
-    """The diagnosis, written whole to the run's directory; a disk that can't be written doesn't hide it."""
-    describe = trainer.reader.dataset.describe
-    examples = [Example(index, describe(index)) for index in indices]
-    path = record_path(trainer.directory, step, trainer.ranks.rank)
-    if found is None:
-        diagnosis = NonFinite(step, None, {}, None, None, [], path)
-    else:
-        piece, inspection = found
-        diagnosis = NonFinite(step, inspection.finding, inspection.losses, piece.number, piece.piece, examples, path)
-    modules = [asdict(module) for module in found[1].statistics] if found else []
-    try:
-        path.parent.mkdir(exist_ok=True)
-        files.write_json(path, json_value({**diagnosis.as_json(), "modules": modules}))
-    except OSError as error:
-        log.warning("%s can't be written: %s", path, error.strerror or error)
-        return replace(diagnosis, record=None)
-    return diagnosis
+    return culprits(piece.batch, lambda rows: _inspected(plain, step, piece, rows).finding is None)
 
 
 def _what(finding: Finding | None) -> str:

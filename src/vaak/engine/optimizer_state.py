@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,7 +16,27 @@ from vaak.core.errors import CheckpointError
 WITHOUT_STATE = "without_state"
 
 
-def optimizer_tensors(model: nn.Module, optimizers: Sequence[Optimizer]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+class Moments:
+    """The optimizers of a run, by objective, and what they remember of the parameters that ``names`` names."""
+
+    def __init__(self, names: Mapping[nn.Parameter, str], by_objective: Sequence[Sequence[Optimizer]]) -> None:
+        self._names = names
+        self.by_objective = [list(optimizers) for optimizers in by_objective]
+        self.optimizers = [optimizer for optimizers in self.by_objective for optimizer in optimizers]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors, live, and the values that are none, by name."""
+        tensors, values = optimizer_tensors(self._names, self.optimizers)
+        return {**tensors, **values}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Remember what ``state_dict`` gave. Raises CheckpointError where it is of another model or optimizer."""
+        load_optimizer_tensors(self._names, self.optimizers, state)
+
+
+def optimizer_tensors(
+    names: Mapping[nn.Parameter, str], optimizers: Sequence[Optimizer]
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """All that the optimizers remember: tensors, and JSON for the rest.
 
     Tensors are the live ones, called ``<optimizer>.<state>.<parameter>``, as in ``0.exp_avg.layers.0.weight``. JSON has
@@ -24,7 +44,7 @@ def optimizer_tensors(model: nn.Module, optimizers: Sequence[Optimizer]) -> tupl
     """
     tensors: dict[str, Tensor] = {}
     values: dict[str, Any] = {WITHOUT_STATE: []}
-    for number, optimizer, _, parameter, name in _owned(model, optimizers):
+    for number, optimizer, _, parameter, name in _owned(names, optimizers):
         state = optimizer.state.get(parameter)
         if not state:
             values[WITHOUT_STATE].append(f"{number}.{name}")
@@ -35,15 +55,15 @@ def optimizer_tensors(model: nn.Module, optimizers: Sequence[Optimizer]) -> tupl
 
 
 def load_optimizer_tensors(
-    model: nn.Module, optimizers: Sequence[Optimizer], tensors: dict[str, Tensor], values: dict[str, Any]
+    names: Mapping[nn.Parameter, str], optimizers: Sequence[Optimizer], state: Mapping[str, Any]
 ) -> None:
     """Make the optimizers remember, to the bit, what ``optimizer_tensors`` gave.
 
     Raises CheckpointError, before anything is changed, where a name is missing or foreign to these optimizers.
     """
-    content = {**tensors, **{name: value for name, value in values.items() if name != WITHOUT_STATE}}
-    stateless = set(values.get(WITHOUT_STATE, ()))
-    owned = list(_owned(model, optimizers))
+    content = {name: value for name, value in state.items() if name != WITHOUT_STATE}
+    stateless = set(state.get(WITHOUT_STATE, ()))
+    owned = list(_owned(names, optimizers))
     expected: dict[tuple[int, str], list[str]] = {}
     keys_by_kind: dict[tuple[int, int], list[str]] = {}
     for number, optimizer, group, parameter, name in owned:
@@ -58,19 +78,18 @@ def load_optimizer_tensors(
         keys = expected.get((number, name), [])
         optimizer.state.pop(parameter, None)
         if keys:
-            state = {key: _placed(content[f"{number}.{key}.{name}"], key, group, parameter) for key in keys}
-            optimizer.state[parameter] = state
+            own = {key: _placed(content[f"{number}.{key}.{name}"], key, group, parameter) for key in keys}
+            optimizer.state[parameter] = own
 
 
 def _owned(
-    model: nn.Module, optimizers: Sequence[Optimizer]
+    names: Mapping[nn.Parameter, str], optimizers: Sequence[Optimizer]
 ) -> Iterator[tuple[int, Optimizer, dict[str, Any], nn.Parameter, str]]:
     """Number of the optimizer, optimizer, group, parameter and its name, for every parameter of every optimizer."""
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
     for number, optimizer in enumerate(optimizers):
         for group in optimizer.param_groups:
             for parameter in group["params"]:
-                yield number, optimizer, group, parameter, names[id(parameter)]
+                yield number, optimizer, group, parameter, names[parameter]
 
 
 def _state_keys(optimizer: Optimizer, group: dict[str, Any], parameter: nn.Parameter) -> list[str]:

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.optim import SGD, Adafactor, Adam, AdamW, Optimizer
 
-from vaak.config.training import OptimizerConfig
+from vaak.config.optimization import OptimizerConfig
 from vaak.core.errors import UserError
 from vaak.engine.lion import Lion
 from vaak.engine.parameter_groups import (
@@ -26,28 +26,38 @@ from vaak.engine.parameter_groups import (
     parameter_groups,
     trained_parameters,
 )
+from vaak.engine.uncompiled import uncompiled
 
 
 def build_optimizers(model: nn.Module, config: OptimizerConfig) -> list[Optimizer]:
-    """The optimizers of a model's trained parameters: one, or for muon two.
+    """The optimizers of all of a model's trained parameters.
 
     Raises UserError where nothing can be trained, a group matches nothing, or fused kernels are wanted and don't exist.
     """
     parameters = trained_parameters(model)
+    if parameters:
+        check_groups(parameters, config)
+    return optimizers_of(parameters, config)
+
+
+def optimizers_of(parameters: list[NamedParameter], config: OptimizerConfig) -> list[Optimizer]:
+    """The optimizers of these parameters: one, or for muon two.
+
+    Raises UserError where there is no parameter, or fused kernels are wanted and don't exist.
+    """
     if not parameters:
         raise UserError("the model has no parameter that is trained: all are frozen")
-    check_groups(parameters, config)
     if config.type == "muon":
         return _muon_with_adamw(parameters, config)
     groups = parameter_groups(parameters, config, config.lr, count_layers(parameters))
     if config.type == "adafactor":
-        return [Adafactor(groups, lr=config.lr)]
+        return [uncompiled(Adafactor)(groups, lr=config.lr)]
     if config.type == "lion":
-        return [Lion(groups, lr=config.lr, betas=config.betas)]
+        return [uncompiled(Lion)(groups, lr=config.lr, betas=config.betas)]
     if config.type == "sgd":
         nesterov = config.nesterov and config.momentum > 0
         fused = _fused(SGD, parameters, config.fused)
-        sgd = SGD(groups, lr=config.lr, momentum=config.momentum, nesterov=nesterov, fused=fused)
+        sgd = uncompiled(SGD)(groups, lr=config.lr, momentum=config.momentum, nesterov=nesterov, fused=fused)
         if fused and config.momentum > 0:
             sgd.register_step_pre_hook(_begin_momentum)
         return [sgd]
@@ -72,7 +82,7 @@ def _muon_with_adamw(parameters: list[NamedParameter], config: OptimizerConfig) 
     optimizers: list[Optimizer] = []
     if matrices:
         groups = parameter_groups(matrices, config, config.lr, num_layers)
-        muon = torch.optim.Muon(
+        muon = uncompiled(torch.optim.Muon)(
             groups, lr=config.lr, momentum=config.momentum, nesterov=config.nesterov, adjust_lr_fn="original"
         )
         optimizers.append(muon)
@@ -98,7 +108,8 @@ def _begin_momentum(optimizer: Optimizer, *_: Any) -> None:
 def _adam(
     rule: Callable[..., Optimizer], groups: list[dict[str, Any]], config: OptimizerConfig, fused: bool
 ) -> Optimizer:
-    return rule(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=fused)
+    optimizer: Optimizer = uncompiled(rule)(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=fused)
+    return optimizer
 
 
 def _fused(rule: Callable[..., Optimizer], parameters: list[NamedParameter], wanted: bool | None) -> bool:
@@ -121,7 +132,7 @@ def _has_fused(rule: Callable[..., Optimizer], device: torch.device, dtype: torc
     number = torch.zeros(1, device=device, dtype=dtype, requires_grad=True)
     number.grad = torch.zeros_like(number)
     try:
-        rule([number], lr=0.1, fused=True).step()
+        uncompiled(rule)([number], lr=0.1, fused=True).step()
     except RuntimeError:
         return False
     return True

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import nn
 
-from vaak.config.training import OptimizerConfig, ParameterGroupConfig
+from vaak.config.optimization import OptimizerConfig, ParameterGroupConfig
 from vaak.core.errors import UserError
 
 

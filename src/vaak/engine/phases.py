@@ -30,7 +30,7 @@ class Event(Protocol):
 
 
 class Phases:
-    """Measures phases by name.
+    """Measures phases by name, between ``start`` and ``stop``; at other times measuring costs next to nothing.
 
     ``new_event`` makes the device's events; None times by the clock, where the device works in step with the program.
     """
@@ -45,10 +45,21 @@ class Phases:
         self.clock = clock
         self.new_event = new_event or event_kind(device)
         self.phases: dict[str, _TimedByClock | _TimedByEvents] = {}
+        self.running = False
         self.read_at = clock()
+
+    def start(self) -> None:
+        """Measure from now on."""
+        self.running, self.phases, self.read_at = True, {}, self.clock()
+
+    def stop(self) -> None:
+        """Measure no more."""
+        self.running = False
 
     def measure(self, name: str) -> contextlib.AbstractContextManager[Any]:
         """While this holds, time belongs to the phase ``name``. Phases follow one another, none lies in another."""
+        if not self.running:
+            return _NOT_MEASURED
         phase = self.phases.get(name)
         if phase is None:
             phase = _TimedByClock(self.clock) if self.new_event is None else _TimedByEvents(self.new_event)
@@ -64,6 +75,9 @@ class Phases:
         now = self.clock()
         elapsed, self.read_at = now - self.read_at, now
         return {**seconds, "gap": max(0.0, elapsed - sum(seconds.values()))}
+
+
+_NOT_MEASURED = contextlib.nullcontext()
 
 
 class _TimedByClock(contextlib.AbstractContextManager[None]):

@@ -56,13 +56,18 @@ class Pictures:
         """The pictures of a step that are there, by name."""
         return {path.parent.name: path.read_bytes() for path in self.folder.glob(f"*/step-{step:08d}.png")}
 
-    def cut(self, step: int) -> None:
-        """Delete the pictures of later steps, and what a killed process left half-written."""
+    def cut(self, step: int, aside: Path | None = None) -> None:
+        """Delete the pictures of later steps, or move them to the folder ``aside``; and what a killed process left."""
         for folder in self.folder.glob("*/"):
             remove_leftovers(folder)
             for later, path in _by_step(folder):
-                if later > step:
+                if later <= step:
+                    continue
+                if aside is None:
                     path.unlink()
+                else:
+                    (aside / folder.name).mkdir(parents=True, exist_ok=True)
+                    path.rename(aside / folder.name / path.name)
 
     def _write(self, step: int, name: str, content: bytes) -> None:
         folder = self.folder / name

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from vaak.config.training import SchedulerConfig
+from vaak.config.optimization import SchedulerConfig
 from vaak.core.errors import UserError
 
 
@@ -40,11 +40,13 @@ class Plateau:
         return {"best": self._best, "without_improvement": self._without_improvement, "factor": self.factor}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._best, self.factor = state["best"], state["factor"]
-        self._without_improvement = state["without_improvement"]
+        """Resume from ``state_dict``; of a run that had another schedule there is nothing to resume."""
+        if state:
+            self._best, self.factor = state["best"], state["factor"]
+            self._without_improvement = state["without_improvement"]
 
     def _improves(self, value: float) -> bool:
-        """Whether a value is better than the best; one that is no number never is."""
+        """Whether a value is better than the best; NaN never counts as an improvement."""
         if self._best is None:
             return value == value
         return value < self._best if self._config.mode == "min" else value > self._best

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 
@@ -11,8 +11,8 @@ class Position:
     """The place after ``step`` optimizer steps.
 
     ``place`` is the microbatch of ``epoch``'s plan at which the next step begins. ``totals`` counts units over the
-    whole run. ``duties_pending`` says that the run was stopped before the evaluation due at this step.
-    ``non_finite_steps`` were skipped because a number in them was not finite.
+    whole run. ``duties_pending`` says that what is due at this boundary (an evaluation, telling of the epoch's end) is
+    not done yet. ``non_finite_steps`` were skipped because a number in them was not finite.
     """
 
     step: int = 0
@@ -22,20 +22,22 @@ class Position:
     duties_pending: bool = False
     non_finite_steps: int = 0
 
-    def advance(self, microbatches: int, epoch_length: int, counts: dict[str, float]) -> bool:
-        """Move on by one step of so many microbatches; return whether it ended its epoch."""
+    def advance(self, microbatches: int, ends_epoch: bool, counts: dict[str, float]) -> None:
+        """Move on by one step of so many microbatches, over all ranks."""
         self.step += 1
         self.place += microbatches
+        self.duties_pending = True
         for unit, count in counts.items():
             self.totals[unit] = self.totals.get(unit, 0.0) + count
-        if self.place < epoch_length:
-            return False
-        self.epoch, self.place = self.epoch + 1, 0
-        return True
+        if ends_epoch:
+            self.epoch, self.place = self.epoch + 1, 0
 
     def state_dict(self) -> dict[str, Any]:
         return asdict(self)
 
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> Position:
-        return cls(**state)
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Stand where ``state_dict`` was taken; what an older state doesn't have is as at the start."""
+        start = Position()
+        for one in fields(self):
+            setattr(self, one.name, state.get(one.name, getattr(start, one.name)))
+        self.totals = dict(self.totals)

@@ -51,7 +51,8 @@ def _supported(name: str, device: torch.device) -> str:
 class LossScale:
     """The factor on an fp16 loss: halved when a gradient overflows, doubled after 2,000 steps without.
 
-    With ``fixed`` it stays. Without fp16 (``enabled`` False) it is 1 and costs nothing.
+    With ``fixed`` it stays, so an overflow there is a step that isn't finite like any other: the next one would
+    overflow as well. Without fp16 (``enabled`` False) it is 1 and costs nothing.
     """
 
     growth_interval = 2000
@@ -65,7 +66,7 @@ class LossScale:
     @property
     def may_overflow(self) -> bool:
         """Whether a smaller scale could make a gradient finite."""
-        return self.enabled and self.value > 1.0
+        return self.enabled and self.fixed is None and self.value > 1.0
 
     def unscale(self, gradients: list[torch.Tensor]) -> None:
         """Divide gradients by the scale, in place."""

@@ -5,19 +5,25 @@ Errors of shape and too little memory show in the first seconds, not when the la
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import logging
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 
+from vaak.config.training import TrainingConfig
 from vaak.core.errors import UserError
 from vaak.data.plan import BatchPlan
 from vaak.data.reader import Address
-from vaak.engine.gradient import accumulate_gradient, clear_gradients
+from vaak.engine.evaluation import Evaluator
 from vaak.engine.memory import free_memory, is_out_of_memory
+from vaak.engine.objective import Descent
+from vaak.engine.state import State
+from vaak.engine.step import Step
+from vaak.engine.training_data import StepData, TrainingData, count_units
 
-if TYPE_CHECKING:
-    from vaak.engine.trainer import Trainer
+log = logging.getLogger("vaak")
 
 
 def extremes(plan: BatchPlan, lengths: np.ndarray) -> tuple[int, int]:
@@ -26,63 +32,121 @@ def extremes(plan: BatchPlan, lengths: np.ndarray) -> tuple[int, int]:
     return int(np.argmin(cells)), int(np.argmax(cells))
 
 
-def rehearse(trainer: Trainer) -> None:
-    """Run both through the model, and make room for what the optimizer keeps.
+def rehearse(step: Step, state: State, data: TrainingData, last_epoch: int) -> None:
+    """Run both through the model, for each objective, and make room for what the optimizers keep.
 
     Raises what the first step would have raised. Weights, buffers and the state of optimizers stay as they are.
     """
-    epoch = trainer.position.epoch
-    if trainer.config.curriculum is not None:  # whose hard examples, which may be the long ones, come last
-        epoch = max(epoch, (trainer.total_steps - 1) // trainer.steps_per_epoch)
-    plan = trainer.planner.plan(epoch)
-    smallest, largest = extremes(plan, trainer.reader.dataset.lengths)
-    buffers = [(buffer, buffer.clone()) for buffer in trainer.model.buffers()]
-    trainer.model.train()
-    if trainer.freezing is not None:
-        trainer.freezing.apply(trainer.position.step + 1, trainer.position.epoch)
-    _run(trainer, plan, epoch, smallest)
-    allocate_optimizer_state(trainer)
-    clear_gradients(trainer)
-    if largest != smallest:
-        _run(trainer, plan, epoch, largest)
-        clear_gradients(trainer)
+    epoch = state.position.epoch
+    if data.config.curriculum is not None:  # whose hard examples, which may be the long ones, come last
+        epoch = max(epoch, last_epoch)
+    plan = data.planner.plan(epoch)
+    first, last = extremes(plan, data.dataset.lengths)
+    smallest = _microbatch(data, state, epoch, plan, first)
+    largest = smallest if last == first else _microbatch(data, state, epoch, plan, last)
+    model = state.model.module
+    buffers = [(buffer, buffer.clone()) for buffer in (*model.buffers(), *state.loss.module.buffers())]
+    model.train()
+    if step.freezing is not None:
+        step.freezing.apply(state.position.step + 1, state.position.epoch)
+    for number, objective in enumerate(step.objectives):
+        _run(objective, state, smallest)
+        for optimizer in state.optimizer.by_objective[number]:
+            allocate_optimizer_state(optimizer, objective.gradient.forward.precision.device)
+        _drop_gradients(objective.parameters)
+        if largest is not smallest:
+            _run(objective, state, largest)
+            _drop_gradients(objective.parameters)
     with torch.no_grad():
         for buffer, before in buffers:
             buffer.copy_(before)
 
 
-def _run(trainer: Trainer, plan: BatchPlan, epoch: int, position: int) -> None:
-    """One microbatch of a plan, forward and backward, as if it were the first of the next step."""
-    step = trainer.position.step + 1
-    address = Address(step, 0, epoch, plan.microbatch(position), plan.occurrence(position))
-    microbatch = trainer.reader[address]
-    counts = microbatch.batch.totals() if microbatch.batch else {}
-    accumulate_gradient(trainer, step, [microbatch], counts, rehearsing=True)
+def rehearse_evaluations(evaluator: Evaluator, state: State) -> None:
+    """Evaluate the longest batch of each split, and nothing of it is kept.
 
-
-def allocate_optimizer_state(trainer: Trainer) -> None:
-    """Have every optimizer that has no state yet make it, all zero, as its first step would begin with.
-
-    The first update is where memory is most likely to run out, and in its midst weights can't be put back.
-    Gradients of zero and a rate of zero leave the weights as they are.
+    Raises what the first evaluation would have raised. A metric that is waited for and isn't among its figures is said.
     """
-    for optimizer in trainer.optimizers:
-        if not optimizer.state:
-            for tried_before in (False, True):
-                shortage = _make_state(optimizer)
-                if shortage is None:
-                    break
-                optimizer.state.clear()
-                free_memory(trainer.ranks.device)
-                if tried_before:
-                    raise UserError(
-                        f"out of memory: the state of the optimizer {type(optimizer).__name__} does not fit beside the "
-                        f"model ({shortage}); take a smaller model, or training.optimizer.type adafactor or sgd"
-                    )
+    step, model, names = state.position.step + 1, state.model.module, []
+    for split in evaluator.task.evaluation_splits:
+        cut = partial(state.splits.cut_evaluation, step, split)
+        names.append(evaluator.rehearse(model, split, state.splits.evaluation_pieces(step, split), cut))
+    if names and all(names):
+        for key, metric in watched_metrics(evaluator.config).items():
+            _warn_of_unknown(key, metric, set().union(*names))
+
+
+def watched_metrics(config: TrainingConfig) -> dict[str, str]:
+    """The metrics that training waits for, by the options that name them."""
+    watched = {"training.checkpoint.metric": config.checkpoint.metric}
+    if config.scheduler.type == "plateau":
+        watched["training.scheduler.metric"] = config.scheduler.metric
+    if config.early_stopping is not None:
+        watched["training.early_stopping.metric"] = config.early_stopping.metric
+    return watched
+
+
+def _warn_of_unknown(key: str, metric: str, known: set[str]) -> None:
+    """Say that no figure has the name of a metric that is waited for.
+
+    No more than that: some figures come of certain examples only (translations, say), and one batch may have none. If
+    it is a mistake, the first evaluation ends the run, and nothing of it is lost.
+    """
+    if metric not in known and metric.partition("/")[0] not in {name.partition("/")[0] for name in known}:
+        log.warning(
+            "%s is %s, which a first batch of evaluation did not give (it gives %s): if no evaluation does, the run "
+            "ends at the first one",
+            key,
+            metric,
+            ", ".join(sorted(known)),
+        )
+
+
+def _microbatch(data: TrainingData, state: State, epoch: int, plan: BatchPlan, position: int) -> StepData:
+    """A microbatch of a plan as if it were all of the next step."""
+    address = Address(state.position.step + 1, 0, epoch, plan.microbatch(position), plan.occurrence(position))
+    fetched = [data.reader[address]]
+    return StepData(address.step, fetched, count_units(fetched), is_rehearsal=True)
+
+
+def _run(objective: Descent, state: State, data: StepData) -> None:
+    """Forward and backward; where memory runs out, later steps are cut as this one is."""
+    with objective.alone():
+        objective.gradient.accumulate(state.splits, data, lambda: _drop_gradients(objective.parameters))
+
+
+def _drop_gradients(parameters: Any) -> None:
+    for parameter in parameters:
+        parameter.grad = None
+
+
+def allocate_optimizer_state(optimizer: torch.optim.Optimizer, device: torch.device) -> None:
+    """Have an optimizer that has no state yet make it, all zero, as its first step would begin with.
+
+    The first update is where memory is most likely to run out, and in the middle of it weights can't be put back.
+    Gradients of zero and a rate of zero leave the weights as they are. Raises UserError where memory doesn't suffice.
+    """
+    if optimizer.state:
+        return
+    for tried_before in (False, True):
+        shortage = _make_state(optimizer)
+        if shortage is None:
+            return
+        # Tried again only here, outside of the except block, which keeps what the failed update had allocated.
+        optimizer.state.clear()
+        free_memory(device)
+        if tried_before:
+            raise UserError(
+                f"out of memory: the state of the optimizer {type(optimizer).__name__} does not fit next to the model "
+                f"({shortage}); use a smaller model, or training.optimizer.type adafactor or sgd"
+            )
 
 
 def _make_state(optimizer: torch.optim.Optimizer) -> str | None:
-    """Make the state; return why there was no memory for it, if there wasn't."""
+    """Make the state; return why there was no memory for it, if there wasn't.
+
+    It is a return value, not an exception: an exception's traceback would keep alive what is to be freed.
+    """
     before = [dict(group) for group in optimizer.param_groups]
     gradients = [parameter.grad for group in before for parameter in group["params"] if parameter.grad is not None]
     for gradient in gradients:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from vaak.config.training import SchedulerConfig
+from vaak.config.optimization import SchedulerConfig
 from vaak.core.errors import UserError
 
 Schedule = Callable[[int], float]
@@ -90,7 +90,7 @@ def _part(step: int, start: float, end: float) -> float:
 
 
 def _power(part: float, power: float, floor: float) -> float:
-    return floor + (1 - floor) * (1 - part) ** power
+    return floor + (1 - floor) * float((1 - part) ** power)
 
 
 def _cosine(part: float, floor: float) -> float:

@@ -1,97 +1,165 @@
-"""The whole state of a run: what is saved, and where it goes when it is put back."""
+"""What a run remembers from one step to the next: exactly what a checkpoint holds.
+
+    state[n + 1] = step(state[n], n)
+
+``State`` is the one list of it. Whatever a field holds says by ``state_dict`` what is saved of it and takes that back
+by ``load_state_dict``, so a new field is saved, restored and held to the round trip of the contract tests.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import copy
-import os
-import platform
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-import numpy as np
-import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
-import vaak
+from vaak.core.callback import Callback
 from vaak.core.errors import CheckpointError
+from vaak.engine.best import Best
 from vaak.engine.checkpoint import Snapshot, copy_to_cpu, load_weights, model_tensors
-from vaak.engine.optimizer_state import load_optimizer_tensors, optimizer_tensors
+from vaak.engine.ema import WeightAverage
+from vaak.engine.optimizer_state import Moments
+from vaak.engine.plateau import Plateau
 from vaak.engine.position import Position
-
-if TYPE_CHECKING:
-    from vaak.engine.trainer import Trainer
-
-
-def take_snapshot(trainer: Trainer) -> Snapshot:
-    """The whole state at this boundary, copied."""
-    moments, values = optimizer_tensors(trainer.model, trainer.optimizers)
-    state = {
-        "position": trainer.position.state_dict(),
-        "loss_scale": trainer.loss_scale.state_dict(),
-        "plateau": trainer.plateau.state_dict() if trainer.plateau else None,
-        "best": trainer.best.state_dict(),
-        "metrics": trainer.metrics,
-        "optimizer": values,
-        "splits": trainer.splits.state_dict(),
-        "callbacks": [[type(callback).__name__, callback.state_dict()] for callback in trainer.callbacks],
-        "data": trainer.data_fingerprint,
-        "conditions": conditions(trainer),
-        "metrics_bytes": size_of(trainer.directory / "metrics.jsonl"),
-    }
-    return Snapshot(
-        step=trainer.position.step,
-        model=copy_to_cpu(model_tensors(trainer.model)),
-        optimizer=copy_to_cpu(moments),
-        state=copy.deepcopy(state),
-        average=copy_to_cpu(trainer.average.tensors()) if trainer.average else {},
-    )
+from vaak.engine.precision import LossScale
+from vaak.engine.splits import Splits
 
 
-def restore(trainer: Trainer, snapshot: Snapshot, source: Path) -> None:
-    """Put a trainer where a snapshot was taken. Raises CheckpointError where it is of another model or other data."""
-    state = snapshot.state
-    if state["data"] != trainer.data_fingerprint:
-        raise CheckpointError(
-            f"{source} was made with other data or other batching than this run's, so its place in them means nothing: "
-            f"put them back, or start a new run with training.checkpoint.init_from={source}"
-        )
-    load_weights(trainer.model, snapshot.model, source)
-    load_optimizer_tensors(trainer.model, trainer.optimizers, snapshot.optimizer, state["optimizer"])
-    if trainer.average is not None:
-        trainer.average.load(snapshot.average)
-    trainer.position = Position.from_state(state["position"])
-    trainer.loss_scale.load_state_dict(state["loss_scale"])
-    trainer.best.load_state_dict(state["best"])
-    trainer.splits.load_state_dict(state.get("splits", []))
-    trainer.metrics = state["metrics"]
-    if trainer.plateau and state["plateau"]:
-        trainer.plateau.load_state_dict(state["plateau"])
-    remembered = list(state["callbacks"])
-    for callback in trainer.callbacks:
-        name = type(callback).__name__
-        entry = next((entry for entry in remembered if entry[0] == name), None)
-        if entry is not None:
-            remembered.remove(entry)
-            callback.load_state_dict(entry[1])
+class Part(Protocol):
+    """A part of the state. What it gives is JSON, or a dictionary that has live tensors too."""
+
+    def state_dict(self) -> Any: ...
+
+    def load_state_dict(self, state: Any) -> None: ...
 
 
-def conditions(trainer: Trainer) -> dict[str, Any]:
-    """What bits depend on besides the state."""
-    device = trainer.ranks.device
-    return {
-        "vaak": vaak.__version__,
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "device": torch.cuda.get_device_name(device)
-        if device.type == "cuda"
-        else f"{device.type} {platform.machine()}",
-        "threads": torch.get_num_threads(),
-        "world_size": trainer.ranks.world_size,
-        "compile": trainer.config.performance.compile,
-        "precision": trainer.precision.name,
-        "deterministic": torch.are_deterministic_algorithms_enabled(),
-    }
+class Weights:
+    """The parameters and buffers of a module, by name."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return model_tensors(self.module)
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        load_weights(self.module, dict(state), "the checkpoint")
 
 
-def size_of(path: Path) -> int:
-    """The size of a file in bytes; 0 where there is none."""
-    return os.stat(path).st_size if path.exists() else 0
+class LastEvaluation:
+    """The figures of the last evaluation, and whether it was a scheduled one."""
+
+    def __init__(self) -> None:
+        self.metrics: dict[str, float] = {}
+        self.scheduled = False
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"figures": self.metrics, "scheduled": self.scheduled}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what ``state_dict`` gave; earlier versions wrote the figures alone."""
+        self.metrics = dict(state.get("figures", {}) if "scheduled" in state else state)
+        self.scheduled = bool(state.get("scheduled", False))
+
+
+class Memories:
+    """What callbacks remember, each under the name of its class; several of a class in their order."""
+
+    def __init__(self, callbacks: Sequence[Callback]) -> None:
+        self.callbacks = list(callbacks)
+
+    def state_dict(self) -> list[list[Any]]:
+        return [[type(callback).__name__, callback.state_dict()] for callback in self.callbacks]
+
+    def load_state_dict(self, state: Sequence[Sequence[Any]]) -> None:
+        """Give each callback its own; one that was not there before begins as new."""
+        left = list(state)
+        for callback in self.callbacks:
+            entry = next((entry for entry in left if entry[0] == type(callback).__name__), None)
+            if entry is not None:
+                left.remove(entry)
+                callback.load_state_dict(entry[1])
+
+
+@dataclass
+class State:
+    """Everything that a run remembers. ``loss`` has the weights of loss functions, which most do without.
+
+    ``is_whole`` is False while weights are being updated: no snapshot is taken then.
+    """
+
+    model: Weights
+    loss: Weights
+    optimizer: Moments
+    average: WeightAverage | None
+    loss_scale: LossScale
+    position: Position
+    best: Best
+    plateau: Plateau | None
+    metrics: LastEvaluation
+    splits: Splits
+    callbacks: Memories
+    is_whole: bool = field(default=True, init=False)
+
+    @property
+    def optimizers(self) -> list[Optimizer]:
+        """Every optimizer, objective by objective."""
+        return self.optimizer.optimizers
+
+    @property
+    def rate_factor(self) -> float:
+        """What the plateau schedule, the one with a memory, makes of the learning rate."""
+        return self.plateau.factor if self.plateau else 1.0
+
+    @contextlib.contextmanager
+    def changing(self) -> Iterator[None]:
+        """Weights are being updated: where this is left by an exception, the state is no longer one of a step."""
+        self.is_whole = False
+        yield
+        self.is_whole = True
+
+    def parts(self) -> dict[str, Part]:
+        """The parts that this run has, by name."""
+        named = {one.name: getattr(self, one.name) for one in fields(self) if one.init}
+        return {name: part for name, part in named.items() if part is not None}
+
+    def values(self) -> dict[str, Any]:
+        """A copy of everything that isn't a tensor, by part, as JSON."""
+        found = {name: _split(part.state_dict()) for name, part in self.parts().items()}
+        return {name: copy.deepcopy(values) for name, (tensors, values) in found.items() if values or not tensors}
+
+    def snapshot(self) -> Snapshot:
+        """A copy of the whole state, on the CPU, which training can't change any more."""
+        assert self.is_whole, "the state is in the middle of an update"
+        tensors = {name: _split(part.state_dict())[0] for name, part in self.parts().items()}
+        copies = {name: copy_to_cpu(own) for name, own in tensors.items() if own}
+        return Snapshot(step=self.position.step, state=self.values(), **{"model": {}, **copies})
+
+    def restore(self, snapshot: Snapshot, source: Path) -> None:
+        """Make this the state that the snapshot was taken of, to the bit.
+
+        Raises CheckpointError, naming ``source``, where a part is of another model or optimizer. What a snapshot of an
+        older version doesn't have stays as it is at the start.
+        """
+        for name, part in self.parts().items():
+            tensors, values = getattr(snapshot, name, None), snapshot.state.get(name)
+            if tensors is None and values is None:
+                continue
+            try:
+                part.load_state_dict(values if tensors is None else {**tensors, **(values or {})})
+            except CheckpointError as error:
+                raise CheckpointError(f"{source}: {error}") from error
+        self.is_whole = True
+
+
+def _split(state: Any) -> tuple[dict[str, Tensor], Any]:
+    """The tensors of what a part gives, and the rest of it."""
+    if not isinstance(state, dict):
+        return {}, state
+    tensors = {name: value for name, value in state.items() if isinstance(value, Tensor)}
+    return tensors, {name: value for name, value in state.items() if name not in tensors}

@@ -1,112 +1,210 @@
-"""One optimizer step, as a function of the state and the step number.
+"""One optimizer step, as a function of the state and the data of the step.
 
     counts   = sum of each unit's count over every microbatch of the step, on every rank
-    loss     = sum over microbatches of  sum over terms of  weight x total / counts[unit]
-    gradient = d loss / d weights, added over ranks once, after every backward
-    weights  = what the optimizer makes of it, unless a number in it isn't finite
+    for each objective (one, for most tasks):
+        loss     = sum over microbatches of  sum over terms of  weight x total / counts[unit]
+        gradient = d loss / d weights, added over ranks once, after every backward
+        weights  = what the optimizer makes of it, unless a number in it isn't finite
 
-Counting before computing makes one batch of 32, 4 of 8, and 2 ranks with 16 the same arithmetic.
+Counting before computing makes one batch of 32, 4 of 8, and 2 ranks with 16 the same arithmetic. A step is all or
+nothing: with several objectives, those before one that can't be followed are taken back.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
+from torch.optim import Optimizer
 
+from vaak.config.optimization import GradientClippingConfig
 from vaak.core.errors import NonFiniteError, UserError
 from vaak.core.keys import draw_key
 from vaak.core.report import StepReport
-from vaak.data.reader import Microbatch
-from vaak.engine.gradient import Losses, accumulate_gradient, clear_gradients
+from vaak.engine.buckets import OwnGradients
+from vaak.engine.clock import Clock
+from vaak.engine.freezing import Freezing
+from vaak.engine.gradient import Losses
 from vaak.engine.memory import is_out_of_memory
-from vaak.engine.non_finite import diagnose
+from vaak.engine.non_finite import Diagnosis, NonFinite
+from vaak.engine.objective import Descent, Undo
 from vaak.engine.optimizers import set_learning_rates
+from vaak.engine.phases import Phases
 from vaak.engine.precision import LossScale
-
-if TYPE_CHECKING:
-    from vaak.engine.trainer import Trainer
+from vaak.engine.ranks import Ranks
+from vaak.engine.schedules import Schedule
+from vaak.engine.state import State
+from vaak.engine.training_data import StepData
 
 log = logging.getLogger("vaak")
 
 
-def take_step(trainer: Trainer, microbatches: list[Microbatch]) -> StepReport:
-    """Run the optimizer step that follows ``trainer.position`` on this rank's share of its microbatches."""
-    step, epoch = trainer.position.step + 1, trainer.position.epoch
-    if trainer.freezing is not None:
-        trainer.freezing.apply(step, epoch)
-    counts = trainer.ranks.sum(count_units(microbatches))
-    if not trainer.model.training:  # walking the modules in every step would take a tenth of a small one
-        trainer.model.train()
-    losses = accumulate_gradient(trainer, step, microbatches, counts)
-    with trainer.phase("optimizer"):
-        gradients = reduce_gradients(trainer, losses)
-        trainer.loss_scale.unscale(gradients)
-        norm, means, scale = total_norm(gradients), losses.means(), trainer.loss_scale.value
-        skipped = why_to_skip(trainer.loss_scale, means, norm)
-        if skipped is None:
-            update_weights(trainer, step, gradients, norm)
-        clear_gradients(trainer)
-        trainer.loss_scale.update(skipped)
-    if skipped == "non_finite":
-        answer_non_finite(trainer, step, microbatches)
-    ends_epoch = trainer.position.advance(trainer.step_size(), trainer.planner.num_microbatches, counts)
-    return StepReport(
-        step=step,
-        epoch=epoch,
-        losses=means,
-        units=losses.units,
-        counts=counts,
-        learning_rate=trainer.optimizers[0].param_groups[0]["lr"],
-        gradient_norm=norm,
-        loss_scale=scale if trainer.loss_scale.enabled else None,
-        skipped=skipped,
-        seconds=trainer.clock.lap(),
-        ends_epoch=ends_epoch,
-    )
+@dataclass(frozen=True)
+class Descended:
+    """What became of an objective in a step: its losses, its gradient's norm, and why it was not followed, if so."""
+
+    losses: Losses
+    means: dict[str, torch.Tensor]
+    norm: torch.Tensor
+    skipped: str | None
 
 
-def count_units(microbatches: list[Microbatch]) -> dict[str, float]:
-    """Each unit's count over microbatches."""
-    counts: dict[str, float] = {}
-    for microbatch in microbatches:
-        for unit, count in (microbatch.batch.totals() if microbatch.batch else {}).items():
-            counts[unit] = counts.get(unit, 0.0) + count
-    return counts
+@dataclass(frozen=True)
+class Step:
+    """What stays fixed while a run trains; calling it takes a step, which changes the state and nothing else.
 
-
-def reduce_gradients(trainer: Trainer, losses: Losses) -> list[torch.Tensor]:
-    """The gradients of the step, added over ranks; the terms' sums are added along.
-
-    A parameter that no rank's microbatches reach has none, as in a single process: its optimizer leaves it alone.
+    For another schedule, another precision or other objectives, make another Step with ``dataclasses.replace``.
+    ``max_skipped`` steps that are not finite are skipped before one ends the run. ``gradients`` are those of each
+    objective's parameters, added over ranks.
     """
-    parameters = trainer.trained_parameters
-    reached = [number for number, parameter in enumerate(parameters) if parameter.grad is not None]
-    if trainer.ranks.world_size > 1:
-        parts = trainer.ranks.gather([losses.units, reached])
-        losses.units = {name: unit for units, _ in parts for name, unit in units.items()}
-        reached = sorted({number for _, numbers in parts for number in numbers})
-        for number in reached:
-            if parameters[number].grad is None:  # this rank adds nothing, but takes part
-                parameters[number].grad = torch.zeros_like(parameters[number])
-    gradients = [gradient for number in reached if (gradient := parameters[number].grad) is not None]
-    if trainer.ranks.world_size > 1 and losses.units:
-        missing = torch.zeros((), device=trainer.ranks.device)
-        sums = torch.stack([losses.sums.get(name, missing) for name in losses.units])
-        kind = gradients[0].dtype if gradients else torch.float32
-        sums = sums.to(torch.promote_types(kind, torch.float32))  # the same on every rank
-        trainer.ranks.sum_tensors([*gradients, sums])
-        losses.sums = dict(zip(losses.units, sums.unbind(), strict=True))
-    return gradients
+
+    objectives: tuple[Descent, ...]
+    gradients: tuple[OwnGradients, ...]
+    schedule: Schedule
+    clipping: GradientClippingConfig
+    freezing: Freezing | None
+    redraw_interval: int | None
+    max_skipped: int
+    seed: int
+    ranks: Ranks
+    diagnosis: Diagnosis
+    phases: Phases
+    clock: Clock
+
+    def __call__(self, state: State, data: StepData) -> StepReport:
+        """Take the step that follows ``state.position``.
+
+        Raises NonFiniteError, on every rank, where too many steps weren't finite, and UserError where memory does not
+        suffice; the state is then as it was before the step.
+        """
+        assert data.step == state.position.step + 1, f"data of step {data.step} after step {state.position.step}"
+        self._set_mode(state, data.step)
+        descended, found = self._all_or_nothing(state, data)
+        skipped, epoch = descended[-1].skipped, state.position.epoch
+        scale = state.loss_scale.value if state.loss_scale.enabled else None
+        if found is not None:
+            self._count_as_skipped(state, found)
+        if skipped is None:
+            self._follow_weights(state, data.step)
+        state.loss_scale.update(skipped)
+        state.position.advance(data.size, data.ends_epoch, data.counts)
+        losses = [one.losses for one in descended]
+        return StepReport(
+            step=data.step,
+            epoch=epoch,
+            losses={name: mean for one in descended for name, mean in one.means.items()},
+            units={name: unit for own in losses for name, unit in own.units.items()},
+            counts=data.counts,
+            learning_rate=state.optimizers[0].param_groups[0]["lr"],
+            gradient_norm=_norm_of_all([one.norm for one in descended]),
+            gradient_norms=self._norms(descended),
+            loss_scale=scale,
+            skipped=skipped,
+            seconds=self.clock.lap(),
+            ends_epoch=data.ends_epoch,
+            splittable=all(own.unsplittable is None for own in losses),
+        )
+
+    def _all_or_nothing(self, state: State, data: StepData) -> tuple[list[Descended], NonFinite | None]:
+        """Descend on each objective, or on none; where numbers are not finite, return what was found about that."""
+        descended: list[Descended] = []
+        found, undo = None, Undo()
+        try:
+            for number, objective in enumerate(self.objectives):
+                descended.append(self._descend(number, state, data, undo))
+                if descended[-1].skipped == "non_finite":  # looked into while the weights are those it happened with
+                    found = self.diagnosis.of(objective, state, data)
+                if descended[-1].skipped:
+                    undo.take_back()
+                    break
+        except Exception:
+            undo.take_back()
+            raise
+        return descended, found
+
+    def _norms(self, descended: list[Descended]) -> dict[str, torch.Tensor]:
+        if len(self.objectives) == 1:
+            return {}
+        return {objective.name: one.norm for objective, one in zip(self.objectives, descended, strict=False)}
+
+    def _set_mode(self, state: State, step: int) -> None:
+        """What is frozen, and the rates, are functions of the step, also where it is skipped later."""
+        if self.freezing is not None:
+            self.freezing.apply(step, state.position.epoch)
+        model = state.model.module
+        if not model.training:  # walking the modules in every step would take a tenth of a small one
+            model.train()
+        set_learning_rates(state.optimizers, self.schedule(step) * state.rate_factor)
+
+    def _descend(self, number: int, state: State, data: StepData, undo: Undo) -> Descended:
+        """Compute the gradient of an objective over all ranks and update its weights with it, if it is finite."""
+        objective, gradients = self.objectives[number], self.gradients[number]
+        losses = self._gradient(number, state, data)
+        with self.phases.measure("optimizer"):
+            losses.sums, losses.units = gradients.reduce(losses.sums, losses.units)
+            tensors = gradients.gradients
+            state.loss_scale.unscale(tensors)
+            norm = total_norm(tensors)
+            means = losses.means()
+            skipped = why_to_skip(state.loss_scale, means, norm)
+            if skipped is None:
+                optimizers = state.optimizer.by_objective[number]
+                if objective is not self.objectives[-1]:
+                    undo.keep(optimizers)
+                clip_gradients(tensors, norm, self.clipping)
+                update_weights(state, optimizers, data.step)
+            gradients.clear()
+        return Descended(losses, means, norm, skipped)
+
+    def _gradient(self, number: int, state: State, data: StepData) -> Losses:
+        """Leave this rank's part of an objective's gradient in its parameters; nothing of it, where this raises."""
+        objective, gradients = self.objectives[number], self.gradients[number]
+        gradients.begin()
+        try:
+            with objective.alone():
+                return objective.gradient.accumulate(state.splits, data, gradients.begin, state.loss_scale.value)
+        except BaseException:
+            gradients.clear()
+            raise
+
+    def _follow_weights(self, state: State, step: int) -> None:
+        """What follows the weights at the step's boundary, as a function of the step: random features, the average."""
+        if self.redraw_interval is not None and step % self.redraw_interval == 0:
+            for number, module in enumerate(state.model.module.modules()):
+                redraw = getattr(module, "redraw_features", None)
+                if redraw is not None:
+                    redraw(draw_key("features", self.seed, step, number))
+        if state.average is not None:
+            state.average.update(step)
+
+    def _count_as_skipped(self, state: State, found: NonFinite) -> None:
+        """Count a step that is not finite as skipped. Raises NonFiniteError, on every rank, where none more may be."""
+        every = self.ranks.gather((found.finding is None, found.sentence(self.diagnosis.directory)))
+        said = min(every, key=lambda entry: entry[0])[1]  # of the first rank that found anything
+        if state.loss_scale.enabled and state.loss_scale.fixed is not None:
+            said += "; if it is an overflow of fp16, lower training.amp_loss_scale or leave it out"
+        if state.position.non_finite_steps >= self.max_skipped:
+            raise NonFiniteError(said)
+        state.position.non_finite_steps += 1
+        log.warning("%s; the step is skipped (%d of %d)", said, state.position.non_finite_steps, self.max_skipped)
 
 
 def total_norm(gradients: list[torch.Tensor]) -> torch.Tensor:
     """The 2-norm of all gradients together."""
     if len({gradient.dtype for gradient in gradients}) != 1:
         return torch.nn.utils.get_total_norm(gradients) if gradients else torch.zeros(())
-    return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+    norm: torch.Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+    return norm
+
+
+def _norm_of_all(norms: list[torch.Tensor]) -> torch.Tensor:
+    """The norm of the gradients of all objectives together."""
+    if len(norms) == 1:
+        return norms[0]
+    return torch.stack([norm.float() for norm in norms]).square().sum().sqrt()
 
 
 def why_to_skip(loss_scale: LossScale, losses: dict[str, torch.Tensor], norm: torch.Tensor) -> str | None:
@@ -114,7 +212,7 @@ def why_to_skip(loss_scale: LossScale, losses: dict[str, torch.Tensor], norm: to
 
     Gradients alone overflow where fp16's loss scale is too high, which the scale learns from. A loss that isn't finite,
     or a gradient that isn't at the lowest scale, comes of something else. Every rank decides alike: norm and losses
-    are those of all. On a GPU this waits for the gradients: the weights are not to be had back.
+    are those of all. On a GPU this waits for the gradients: an update can't be taken back.
     """
     if norm.device.type == "cpu":
         numbers = [float(norm), *(float(loss) for loss in losses.values())]
@@ -126,59 +224,28 @@ def why_to_skip(loss_scale: LossScale, losses: dict[str, torch.Tensor], norm: to
     return "overflow" if all(finite[1:]) and loss_scale.may_overflow else "non_finite"
 
 
-def update_weights(trainer: Trainer, step: int, gradients: list[torch.Tensor], norm: torch.Tensor) -> None:
-    """Clip, set the rates of this step, update; then what follows the weights: features, their average."""
-    clip_gradients(gradients, norm, trainer.clip_norm, trainer.clip_value)
-    set_learning_rates(trainer.optimizers, trainer.learning_rate_factor(step))
+def update_weights(state: State, optimizers: Sequence[Optimizer], step: int) -> None:
+    """Let optimizers update the weights. Where this raises, the state is not whole: no checkpoint is made of it."""
     try:
-        for optimizer in trainer.optimizers:
-            optimizer.step()
+        with state.changing():
+            for optimizer in optimizers:
+                optimizer.step()
     except Exception as error:
         if not is_out_of_memory(error):
             raise
         raise UserError(
-            f"out of memory in the midst of the update of step {step}, whose weights may be half-changed and are not "
-            "saved: go on with --resume auto, with a smaller model or training.optimizer.type adafactor or sgd"
+            f"out of memory in the middle of the update of step {step}, so its weights may be half-changed and are not "
+            "saved: resume with --resume auto, with a smaller model or training.optimizer.type adafactor or sgd"
         ) from error
-    redraw_features(trainer, step)
-    if trainer.average is not None:
-        trainer.average.update(step)
 
 
-def answer_non_finite(trainer: Trainer, step: int, microbatches: list[Microbatch]) -> None:
-    """Find where the step went wrong and write it down; then skip it, as often as the configuration allows.
-
-    Raises NonFiniteError, on every rank, where that is often enough.
-    """
-    found = diagnose(trainer, step, microbatches)
-    every = trainer.ranks.gather((found.finding is None, found.sentence(trainer.directory)))
-    said = min(every, key=lambda entry: entry[0])[1]  # of the first rank that found anything
-    allowed = trainer.config.non_finite.max_skipped
-    if trainer.position.non_finite_steps >= allowed:
-        raise NonFiniteError(said)
-    trainer.position.non_finite_steps += 1
-    log.warning("%s; the step is skipped (%d of %d)", said, trainer.position.non_finite_steps, allowed)
-
-
-def clip_gradients(
-    gradients: list[torch.Tensor], norm: torch.Tensor, max_norm: float | None, max_value: float | None
-) -> None:
+def clip_gradients(gradients: list[torch.Tensor], norm: torch.Tensor, clipping: GradientClippingConfig) -> None:
     """Bound gradients in place: first their norm together, then each value."""
     if not gradients:
         return
-    if max_norm is not None:
-        factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
+    if clipping.norm is not None:
+        factor = (clipping.norm / (norm + 1e-6)).clamp(max=1.0)
         torch._foreach_mul_(gradients, factor)
-    if max_value is not None:
-        torch._foreach_clamp_min_(gradients, -max_value)
-        torch._foreach_clamp_max_(gradients, max_value)
-
-
-def redraw_features(trainer: Trainer, step: int) -> None:
-    """Let every module that has random features redraw them, as a function of the step, at the step's boundary."""
-    if trainer.redraw_interval is None or step % trainer.redraw_interval:
-        return
-    for number, module in enumerate(trainer.model.modules()):
-        redraw = getattr(module, "redraw_features", None)
-        if redraw is not None:
-            redraw(draw_key("features", trainer.config.random_seed, step, number))
+    if clipping.value is not None:
+        torch._foreach_clamp_min_(gradients, -clipping.value)
+        torch._foreach_clamp_max_(gradients, clipping.value)

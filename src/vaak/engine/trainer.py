@@ -1,63 +1,56 @@
-"""A run in memory: what is trained, where it stands, who watches. The loop is in loop.py, the step in step.py."""
+"""A run in memory: its state, the step that changes it, the data of the steps, and who watches.
+
+The loop is in loop.py, the step in step.py, what a step changes in state.py.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
+from torch import nn
 
 from vaak.config.training import TrainingConfig
 from vaak.core.callback import Callback
 from vaak.core.errors import UserError
-from vaak.core.keys import draw_key
+from vaak.core.report import StepReport
 from vaak.core.task import Task
-from vaak.data.loader import load, training_addresses
-from vaak.data.plan import LastPlan
-from vaak.data.plans import training_planner
-from vaak.data.reader import Microbatch, Reader
+from vaak.data.reader import Microbatch
 from vaak.engine import loop, resume
-from vaak.engine.allocator import keep_freed_memory
-from vaak.engine.best import Best
-from vaak.engine.cadence import due
+from vaak.engine.cadence import due, on_schedule
 from vaak.engine.checkpoint import Snapshot, step_folder
 from vaak.engine.clock import Clock
-from vaak.engine.ema import WeightAverage
 from vaak.engine.evaluation import Evaluator
-from vaak.engine.freezing import Freezing
-from vaak.engine.journal import SkippedExamples
+from vaak.engine.flops import Work, work_of
 from vaak.engine.losses import auxiliary_losses
-from vaak.engine.optimizers import build_optimizers
+from vaak.engine.messages import StepMessage
 from vaak.engine.phases import Phases
 from vaak.engine.pictures import Pictures
-from vaak.engine.plateau import Plateau
 from vaak.engine.position import Position
-from vaak.engine.precision import LossScale, Precision
-from vaak.engine.randomness import make_deterministic, seed_everything
+from vaak.engine.precision import Precision
 from vaak.engine.ranks import Ranks, start_ranks
 from vaak.engine.records import Records
-from vaak.engine.rehearsal import rehearse
-from vaak.engine.schedules import make_schedule
+from vaak.engine.rehearsal import rehearse, rehearse_evaluations
+from vaak.engine.saving import Saving
 from vaak.engine.splits import Cut, Splits
-from vaak.engine.state import take_snapshot
-from vaak.engine.wishes import Wishes
-from vaak.engine.writer import CheckpointWriter, Order
+from vaak.engine.state import State
+from vaak.engine.trained import Surroundings, make_state, make_step, make_trained
+from vaak.engine.training_data import StepData, TrainingData, count_units
 
 log = logging.getLogger("vaak")
 
 
 class Trainer:
-    """Trains a task into a run directory.
+    """Trains a task into a run directory: ``state`` changes by ``step``, and all else here serves the two.
 
-    What a callback may use: ``position``, ``metrics`` (the last evaluation's), ``config``, ``directory``, ``model``,
-    ``pictures``, ``ranks``, ``total_steps``, ``clip_norm``, ``clip_value``, ``phases``, and the four requests.
-    Gradients are clipped, rates set and weights changed in step.py only.
+    What a callback may use of it is ``vaak.core.callback.Run``.
     """
 
     def __init__(
@@ -70,195 +63,241 @@ class Trainer:
         ranks: Ranks | None = None,
         skip_bad_examples: bool = False,
     ) -> None:
+        for callback in callbacks:
+            config = callback.configure(config)
         self.task, self.config, self.directory = task, config, directory
         self.ranks = ranks or start_ranks(config)
         self.callbacks = list(callbacks)
-        make_deterministic(config, self.ranks.device)
-        keep_freed_memory(self.ranks.device)
-        seed_everything(draw_key("initialise", config.random_seed), self.ranks.device)
-        self.model = task.model().to(self.ranks.device)
-        self.forward = _compiled(self.model, config)
-        self.freezing = Freezing(self.model, config.freeze) if config.freeze else None
-        self.trained_parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-        self._set_up_data(skip_bad_examples)
-        self.pictures = Pictures(directory / "pictures")
-        self.evaluator = Evaluator(task, config, self.ranks, skip_bad_examples, self._show)
-        self._set_up_optimization()
-        self.position, self.best, self.metrics = Position(), Best(config.checkpoint), dict[str, float]()
-        self.wishes = Wishes()
-        self.stop_reason: str | None = None
-        self.unsplittable: str | None = None  # a loss that was seen and is no sum over examples
-        self.splits = Splits(directory, self.ranks.rank)
-        self.phases: Phases | None = None
-        self.scheduled_evaluation = False
-        self.records = Records(directory / "metrics.jsonl" if self.ranks.is_main else None)
-        self.clock, self.last_save = Clock(), time.monotonic()
-        self.writer = CheckpointWriter(
-            directory / "checkpoints", directory / "metrics.jsonl", config.checkpoint.save_total_limit
-        )
-
-    def _set_up_data(self, skip_bad_examples: bool) -> None:
-        dataset, seed = self.task.dataset("train"), self.config.random_seed
-        self.planner = LastPlan(training_planner(self.config, dataset))
-        first_plan = self.planner.plan(0)
-        self.data_fingerprint = f"{dataset.fingerprint} {first_plan.fingerprint}"
-        self.padding_waste = first_plan.padding_waste(dataset.lengths)
-        self.skipped = SkippedExamples(self.directory, self.ranks.rank)
-        self.reader = Reader(dataset, ("data",), seed, skip_bad=skip_bad_examples, known_bad=self.skipped.known)
-        pinned = self.config.performance.pin_memory
-        self.pin_memory = self.ranks.device.type == "cuda" and pinned is not False
-        self.steps_per_epoch = -(-self.planner.num_microbatches // self.config.gradient_accumulation_steps)
-        self.total_steps = self.config.max_steps or self.config.epochs * self.steps_per_epoch
-
-    def _set_up_optimization(self) -> None:
-        config = self.config
-        self.optimizers = build_optimizers(self.model, config.optimizer)
-        self.average = WeightAverage(self.model, config.ema, self.trained_parameters) if config.ema else None
-        self.schedule = make_schedule(config.scheduler, self.total_steps, config.optimizer.lr)
-        self.plateau = Plateau(config.scheduler, config.optimizer.lr) if config.scheduler.type == "plateau" else None
+        trained = make_trained(task, config, self.ranks.device)
+        self.loss_weights = auxiliary_losses(config.loss, getattr(task, "auxiliary_losses", ()))
+        self.data = TrainingData(task.dataset("train"), config, self.ranks, directory, skip_bad=skip_bad_examples)
         self.precision = Precision(config.mixed_precision, self.ranks.device)
-        self.loss_scale = LossScale(self.precision.name == "fp16", config.amp_loss_scale)
-        self.loss_weights = auxiliary_losses(config.loss, getattr(self.task, "auxiliary_losses", ()))
-        self.clip_norm, self.clip_value = config.gradient_clipping.norm, config.gradient_clipping.value
-        self.redraw_interval = None if config.fixed_projection else config.feature_redraw_interval
+        splits = Splits(directory, self.ranks.rank, self.data.fingerprint)
+        self.state = make_state(trained, config, self.precision, splits, callbacks)
+        self.phases, self.clock = Phases(self.ranks.device), Clock()
+        self._trained = trained
+        self._around = Surroundings(self.ranks, self.precision, self.loss_weights, self.phases, self.clock, directory)
+        self._set_horizon()
+        self.pictures = Pictures(directory / "pictures")
+        show = partial(_show, self.pictures, self.state)  # of itself, a trainer would hold itself in memory
+        self.evaluator = Evaluator(task, config, self.ranks, skip_bad_examples, show)
+        self.requests, self.agreed = StepMessage(), StepMessage()
+        self.stop_reason: str | None = None
+        self.last: tuple[StepData, StepReport] | None = None
+        self.records = Records(directory / "metrics.jsonl" if self.ranks.is_main else None)
+        self.saving = Saving(directory, config, self.state, self.data, self.precision)
+
+    def _set_horizon(self) -> None:
+        """Say where the run ends, seen from its position, and make the step whose schedule ends there."""
+        self.total_steps = self.data.total_steps(self.position)
+        self.step = make_step(self._trained, self.config, self.data, self._around, self.total_steps)
+
+    # What stands in the state, by the names that those who watch use.
+
+    @property
+    def position(self) -> Position:
+        return self.state.position
+
+    @property
+    def model(self) -> nn.Module:
+        return self.state.model.module
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The figures of the last evaluation."""
+        return self.state.metrics.metrics
+
+    @property
+    def scheduled_evaluation(self) -> bool:
+        """Whether the last evaluation was a scheduled one."""
+        return self.state.metrics.scheduled
+
+    @property
+    def configuration(self) -> Mapping[str, Any]:
+        """All options of the run, resolved, as checkpoints keep them; none for a trainer made by hand."""
+        return self.saving.configuration
+
+    @configuration.setter
+    def configuration(self, values: Mapping[str, Any]) -> None:
+        self.saving.configuration = values
+
+    @property
+    def padding_waste(self) -> float:
+        return self.data.padding_waste
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of the run's checkpoints."""
+        return self.saving.writer.folder
+
+    def learning_rates(self) -> list[float]:
+        """The present rate of each group of parameters."""
+        return [group["lr"] for optimizer in self.state.optimizers for group in optimizer.param_groups]
+
+    def count_work(self, peak_tflops: float | None) -> Work | None:
+        """What the devices need for a unit of this run's data (see flops.py); None where that isn't known."""
+        return work_of(self.task, self.model, self.precision, self.data, self.position, peak_tflops)
+
+    # What the loop asks.
 
     def fit(self) -> str:
         """Train from where the run stands to its end; return why it ended: ``finished``, or who asked."""
         return loop.train(self)
 
-    # What the loop asks.
+    @property
+    def is_over(self) -> bool:
+        """Whether no step is to be taken any more."""
+        return self.stop_reason is not None or self.position.step >= self.total_steps
 
     @property
     def is_finished(self) -> bool:
         """Whether every step was taken, and what was due at the last one done."""
         return self.position.step >= self.total_steps and not self.position.duties_pending
 
-    def microbatches(self) -> Iterator[Microbatch]:
-        """This rank's microbatches from the run's position on."""
-        addresses = training_addresses(
-            self.planner,
-            self.config.gradient_accumulation_steps,
-            step=self.position.step,
-            epoch=self.position.epoch,
-            place=self.position.place,
-            rank=self.ranks.rank,
-            world_size=self.ranks.world_size,
-        )
-        return load(self.reader, addresses, self.config.performance, self.pin_memory)
-
-    def step_size(self) -> int:
-        """Microbatches of the next step, over all ranks; the last one of an epoch may have fewer."""
-        left = self.planner.num_microbatches - self.position.place
-        return min(self.config.gradient_accumulation_steps, left)
-
-    def share_of_step(self) -> int:
-        """Microbatches of the next step that are this rank's."""
-        return len(range(self.ranks.rank, self.step_size(), self.ranks.world_size))
-
     def rehearse(self) -> None:
-        """Try the smallest and the largest microbatch, where a first step is still to come."""
+        """Try the smallest and the largest microbatch and a batch of each evaluation, if a step is still to come."""
         if self.config.memory.rehearsal and self.position.step < self.total_steps:
-            rehearse(self)
+            rehearse(self.step, self.state, self.data, (self.total_steps - 1) // self.data.steps_per_epoch)
+            rehearse_evaluations(self.evaluator, self.state)
             self.clock.lap()
 
-    def phase(self, name: str) -> contextlib.AbstractContextManager[Any]:
-        """While this holds, time belongs to a phase of the step, if anyone measures."""
-        return self.phases.measure(name) if self.phases else _NOT_MEASURED
+    def upcoming(self) -> Iterator[StepData]:
+        """At each boundary, the data of the step that begins there, which all ranks know; none after the last step."""
+        position = self.position
+        with closing(self.data.microbatches(position)) as microbatches:  # type: ignore[type-var]
+            while True:
+                self.saving.writer.raise_failure()
+                with self.phases.measure("loading"):
+                    left = position.step < self.total_steps
+                    fetched = self.data.fetch(microbatches, position) if left else []
+                counts = self.meet(fetched, self.saving.newly_written())
+                self._tell_saved()
+                yield self.data.step_data(position, fetched, counts)
 
-    def learning_rate_factor(self, step: int) -> float:
-        """The factor on every group's rate at a step."""
-        return self.schedule(step) * (self.plateau.factor if self.plateau else 1.0)
+    def take_step(self, data: StepData) -> StepReport:
+        """Take a step, and remember what it was for those who watch."""
+        report = self.step(self.state, data)
+        self.last = data, report
+        return report
 
     def evaluation_due(self) -> bool:
         options = self.config.validation
         return due(self.position, self.total_steps, options.interval, options.interval_epochs)
 
     def save_due(self) -> bool:
-        """Whether a checkpoint is scheduled here, asked for, or the best so far."""
-        options = self.config.checkpoint
-        scheduled = due(self.position, self.total_steps, options.interval, options.interval_epochs)
-        return scheduled or self.wishes.save or self.best.step == self.position.step
+        """Whether a checkpoint is scheduled here, or asked for; not again at the place where the last one was made."""
+        return self.agreed.save or self.saving.due(self.total_steps)
 
-    def evaluate(self, scheduled: bool) -> None:
-        """Evaluate every split the task has. Only a scheduled evaluation changes state."""
+    def evaluate(self, due: bool) -> None:
+        """Evaluate every split the task has. One that isn't due only logs.
 
-        def interrupted() -> bool:
-            return self.ranks.world_size == 1 and self.wishes.stop is not None
-
-        step, metrics = self.position.step, dict[str, float]()
+        The last step's counts for the best checkpoint; but where it is on no schedule, a longer run wouldn't have it,
+        and so nothing that training depends on (rates, patience) learns of it.
+        """
+        step, options = self.position.step, self.config.validation
+        metrics: dict[str, float] = {}
         with self.evaluated_weights():
             for split in self.task.evaluation_splits:
-                pieces, cut = (
-                    self.splits.evaluation_pieces(step, split),
-                    partial(self.splits.cut_evaluation, step, split),
-                )
-                metrics |= self.evaluator.evaluate(self.model, split, interrupted, pieces, cut)
-        self.metrics, self.scheduled_evaluation = metrics, scheduled
-        self.wishes.evaluate = False
-        if scheduled:
-            self.best.observe(metrics, self.position.step)
-            if self.plateau:
-                self.plateau.observe(metrics)
+                pieces = self.state.splits.evaluation_pieces(step, split)
+                cut = partial(self.state.splits.cut_evaluation, step, split)
+                metrics |= self.evaluator.evaluate(self.model, split, self._wants_to_leave, pieces, cut)
+        scheduled = due and on_schedule(self.position, options.interval, options.interval_epochs)
+        self.state.metrics.metrics, self.state.metrics.scheduled = metrics, scheduled
+        if due:
+            self.state.best.observe(metrics, step)
+        if scheduled and self.state.plateau:
+            self.state.plateau.observe(metrics)
         self.tell("on_evaluate_end", metrics)
 
-    def _show(self, draw: Callable[[], dict[str, bytes]]) -> None:
-        self.pictures.show(self.position.step, draw)
+    def _wants_to_leave(self) -> bool:
+        return self.requests.stop is not None
 
     def evaluated_weights(self) -> contextlib.AbstractContextManager[None]:
         """While this holds, the model has the weights that are evaluated: their averages where training.ema says so."""
-        averaged = self.average is not None and self.average.config.evaluate
-        return self.average.applied() if self.average and averaged else contextlib.nullcontext()
-
-    def save(self) -> None:
-        """Copy the state and write it behind training."""
-        self.wishes.save, self.last_save = False, time.monotonic()
-        if self.ranks.is_main:
-            self.writer.write(Order(self.snapshot(), is_best=self.best.step == self.position.step))
-        self.tell("on_checkpoint", self.writer.folder / step_folder(self.position.step))
-
-    # State.
-
-    def snapshot(self) -> Snapshot:
-        """The whole state at this boundary, copied."""
-        return take_snapshot(self)
+        average = self.state.average
+        return average.applied() if average and average.config.evaluate else contextlib.nullcontext()
 
     def resume(self, source: str) -> bool:
-        """Go on from ``auto`` (the run's newest checkpoint) or from a checkpoint; return whether there was one."""
+        """Resume from ``auto`` (the run's newest checkpoint) or from a checkpoint; return whether there was one."""
         return resume.resume(self, source)
+
+    def restore(self, snapshot: Snapshot, source: Path) -> None:
+        """Stand where a snapshot was taken. Raises CheckpointError where it is of another model or other data."""
+        self.saving.restore(snapshot, source)
+        self._set_horizon()
+
+    def conditions(self) -> dict[str, Any]:
+        """What the bits of this run depend on besides its state."""
+        return self.saving.conditions()
+
+    def _tell_saved(self) -> None:
+        """Tell of the checkpoint that all ranks know now to be written."""
+        if self.agreed.saved:
+            path = self.checkpoints / step_folder(self.agreed.saved)
+            if self.ranks.is_main:
+                log.info("checkpoint written: %s", path)
+            self.tell("on_checkpoint", path)
+
+    def finish_saving(self) -> None:
+        """Wait for the checkpoint in flight, and tell of all that were not told of yet."""
+        self.saving.writer.finish()
+        self.meet([], self.saving.newly_written())
+        while self.agreed.saved:
+            self._tell_saved()
+            self.meet([], self.saving.newly_written())
 
     # Requests and events.
 
     def request_stop(self, reason: str) -> None:
         """Ask that the run saves and ends after this step."""
-        self.wishes.stop = self.wishes.stop or reason
+        self.requests.stop = self.requests.stop or reason
 
     def request_evaluate(self) -> None:
         """Ask for an evaluation after this step; it is logged and changes nothing."""
-        self.wishes.evaluate = True
+        self.requests.evaluate = True
 
     def request_save(self) -> None:
         """Ask for a checkpoint after this step."""
-        self.wishes.save = True
+        self.requests.save = True
 
     def cut_finer(self, reason: str) -> None:
-        """Ask that microbatches are computed in pieces half as large from the next step on, where they can be."""
-        pieces = 2 * self.splits.pieces(self.position.step + 1)
-        most_rows = int(np.diff(self.planner.plan(self.position.epoch).microbatch_starts).max())
-        if self.unsplittable is None and pieces < 2 * most_rows:
-            self.wishes.add(Wishes(pieces=pieces, shortage=reason))
+        """Ask that microbatches as large as this step's are computed in pieces half as large, where they can be."""
+        largest = self._largest_microbatch()
+        if largest is None or largest.batch is None or self.last is None or not self.last[1].splittable:
+            return
+        pieces = 2 * self.pieces()
+        if pieces < 2 * largest.batch.num_rows:
+            cut = Cut(self.position.step + 1, pieces, cells=self.data.cells(largest))
+            self.requests.cuts.append([asdict(cut), reason])
 
-    def agree(self) -> None:
-        """Make the wishes of any rank the wishes of all."""
+    def pieces(self) -> int:
+        """In how many pieces a microbatch as large as this step's will be computed."""
+        largest = self._largest_microbatch()
+        return self.state.splits.pieces(self.position.step + 1, -1, self.data.cells(largest)) if largest else 1
+
+    def _largest_microbatch(self) -> Microbatch | None:
+        """This rank's largest of the step that was just taken."""
+        microbatches = self.last[0].microbatches if self.last else []
+        return max(microbatches, key=self.data.cells, default=None)
+
+    def meet(self, fetched: list[Microbatch], saved: int = 0) -> dict[str, float]:
+        """Meet the other ranks: tell what this one asks for and has read; return the counts of the next step.
+
+        ``agreed`` then has what any rank asks for, and ``saved`` of the main process.
+        """
         minutes = self.config.checkpoint.interval_minutes
-        if minutes is not None and time.monotonic() - self.last_save > 60 * minutes:
+        if minutes is not None and time.monotonic() - self.saving.last_save > 60 * minutes:
             self.request_save()
-        for wishes in (Wishes(**one) for one in self.ranks.gather(vars(self.wishes))):
-            self.wishes.add(wishes)
-            # As it was gathered: a signal that came in since is known to this rank alone, and waits for the next time.
-            self.stop_reason = self.stop_reason or wishes.stop
-        next_step = self.position.step + 1
-        if self.wishes.pieces > 1 and self.wishes.pieces > self.splits.pieces(next_step):
-            self.splits.add(Cut(next_step, self.wishes.pieces), self.wishes.shortage)
+        # A signal may come in at any time: from here on it belongs to the next message.
+        mine, self.requests = self.requests, StepMessage()
+        mine.counts, mine.saved = count_units(fetched), saved
+        mine.cuts += [[asdict(cut), reason] for cut, reason in self.state.splits.take_fresh()]
+        self.agreed = self.ranks.exchange(mine)
+        self.stop_reason = self.stop_reason or self.agreed.stop
+        for cut, reason in self.agreed.cuts:
+            later = Cut(self.position.step + 1, cut["pieces"], cells=cut["cells"])
+            self.state.splits.adopt(later, reason)
+        return self.agreed.counts
 
     def record(self, kind: str, values: dict[str, Any]) -> None:
         """Write figures down under the present step: to ``metrics.jsonl`` and to every tracker."""
@@ -280,12 +319,14 @@ class Trainer:
             raise failures[0]
 
     @contextlib.contextmanager
-    def telling_of_errors(self) -> Iterator[None]:
-        """Tell the callbacks of an exception, then that the run has ended, and let it go on."""
+    def ending_well(self) -> Iterator[None]:
+        """Where an exception ends the run: save what was reached, tell the callbacks, and let it go on."""
         try:
             yield
         except BaseException as error:
-            self.writer.wait()
+            if isinstance(error, Exception):
+                self.saving.save_after(error)
+            self.saving.writer.wait()
             for event, argument in (("on_exception", error), ("on_fit_end", type(error).__name__)):
                 try:
                     self.tell(event, argument)
@@ -294,13 +335,6 @@ class Trainer:
             raise
 
 
-_NOT_MEASURED = contextlib.nullcontext()
-
-
-def _compiled(model: torch.nn.Module, config: TrainingConfig) -> torch.nn.Module:
-    """The model as it is called in training: compiled where the config asks for it."""
-    mode = config.performance.compile
-    if mode is False:
-        return model
-    compiled: Any = torch.compile(model, mode=None if mode is True else mode)
-    return compiled
+def _show(pictures: Pictures, state: State, draw: Callable[[], dict[str, bytes]]) -> None:
+    """Draw the pictures of an evaluation at the step where the state stands."""
+    pictures.show(state.position.step, draw)

@@ -100,7 +100,9 @@ class Attention(nn.Module):
             cache.tensors.update(keys=key, values=value)
         elif cache is not None:
             key, value = cache.append(key, value)
-        is_causal = sight.causal and sight.pairs is None and query.shape[2] > 1
+        is_causal = sight.causal and sight.pairs is None
+        if cache is not None and query.shape[2] == 1:  # a token that follows those of a cache sees them all
+            is_causal = False
         return attend(query, key, value, mask=sight.pairs, is_causal=is_causal, dropout=dropout)
 
     def _heads(self, projection: nn.Module, x: Tensor) -> Tensor:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import model_validator
 
-from vaak.config.section import Section, option
+from vaak.config.section import ResumeClass, Section, option
 
 FACTORS_END = 32
 """A ``d_ff`` below this is no width but a multiple of ``d_model``."""
@@ -35,6 +35,8 @@ class StackConfig(Section):
     Raises ValueError where sizes don't divide, and where parts are asked for that exclude each other.
     """
 
+    resume_class: ClassVar[ResumeClass | None] = "refused"
+
     d_model: int = option("Width of the residual stream.", 512, gt=0)
     num_layers: int = option("Number of blocks.", 6, gt=0)
     num_heads: int = option("Query heads of attention.", 8, gt=0)
@@ -45,12 +47,21 @@ class StackConfig(Section):
         None,
         gt=0,
     )
-    dropout: float = option("Dropout of embeddings and of what each layer adds.", 0.1, ge=0, lt=1)
-    attention_dropout: float | None = option("Dropout of attention weights; null is dropout.", None, ge=0, lt=1)
+    dropout: float = option(
+        "Dropout of embeddings and of what each layer adds.", 0.1, ge=0, lt=1, resume="other numbers"
+    )
+    attention_dropout: float | None = option(
+        "Dropout of attention weights; null is dropout.", None, ge=0, lt=1, resume="other numbers"
+    )
     attention_type: Literal["softmax", "linear", "causal_linear", "local"] = option(
         "softmax; linear and causal_linear: Performer's FAVOR+; local: softmax over a window.", "softmax"
     )
-    window: int = option("local: how far a token sees to each side, in tokens; a decoder to the left only.", 128, gt=0)
+    window: int = option(
+        "local: how far a token sees to each side, in tokens; a decoder to the left only.",
+        128,
+        gt=0,
+        resume="other numbers",
+    )
     kernel_type: Literal["softmax", "relu"] = option(
         "Linear attention: the kernel that its features stand for.", "softmax"
     )
@@ -64,15 +75,17 @@ class StackConfig(Section):
     norm_placement: Literal["pre", "post", "sandwich"] = option(
         "Where it stands: before each layer, after the sum, or before and after the layer.", "pre"
     )
-    norm_eps: float = option("Added under the root of the norms.", 1e-5, gt=0)
+    norm_eps: float = option("Added under the root of the norms.", 1e-5, gt=0, resume="other numbers")
     position_type: Literal["rotary", "sinusoidal", "learned", "alibi", "t5", "convolutional", "none"] = option(
         "How a stack knows the order of its tokens.", "rotary"
     )
-    rope_theta: float = option("Base of the rotary positions' wavelengths.", 10000.0, gt=0)
+    rope_theta: float = option("Base of the rotary positions' wavelengths.", 10000.0, gt=0, resume="other numbers")
     rope_scaling_type: Literal["linear", "ntk"] = option(
-        "How rotary positions reach lengths beyond training's: all slowed down, or the long wavelengths more.", "linear"
+        "How rotary positions reach lengths beyond training's: all slowed down, or the long wavelengths more.",
+        "linear",
+        resume="other numbers",
     )
-    rope_scaling_factor: float = option("How many times longer; 1 changes nothing.", 1.0, ge=1)
+    rope_scaling_factor: float = option("How many times longer; 1 changes nothing.", 1.0, ge=1, resume="other numbers")
     bias: bool = option("Biases in the linear layers.", False)
 
     @property
@@ -135,7 +148,7 @@ class SingleStackConfig(StackConfig):
     model_type: Literal["decoder", "encoder"] = option(
         "decoder: sees no later token; encoder: sees both sides.", "decoder"
     )
-    name: str | None = option("A name for people; nothing depends on it.", None)
+    name: str | None = option("A name for people; nothing depends on it.", None, resume="free")
     tie_embeddings: bool = option("Input and output embeddings are one matrix.", True)
 
     @model_validator(mode="after")
@@ -148,8 +161,10 @@ class SingleStackConfig(StackConfig):
 class EncoderDecoderConfig(Section):
     """A stack that reads the source, and one that writes the target and looks at the first."""
 
+    resume_class: ClassVar[ResumeClass | None] = "refused"
+
     model_type: Literal["encoder_decoder"] = option("The only one with a source and a target.", "encoder_decoder")
-    name: str | None = option("A name for people; nothing depends on it.", None)
+    name: str | None = option("A name for people; nothing depends on it.", None, resume="free")
     encoder: StackConfig = option("The stack that reads the source.", StackConfig())
     decoder: DecoderConfig = option("The stack that writes the target.", DecoderConfig())
     tie_embeddings: bool = option("Input and output embeddings of the target are one matrix.", True)

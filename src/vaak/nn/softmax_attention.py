@@ -21,8 +21,9 @@ def attend(
     """``softmax(query · keyᵀ / sqrt(head_width)) · value``, ``(batch, heads, query, head_width)``.
 
     ``mask`` ``(batch or 1, heads or 1, query, key)`` is True where a query may see a key, or what is added to its
-    score; ``is_causal`` in its place lets it see itself and what is before. ``key`` and ``value`` may have fewer heads,
-    each serving consecutive query heads.
+    score; ``is_causal`` in its place lets it see itself and what is before. It must not be computed from a length:
+    under ``torch.compile`` that is no bool, and every length is compiled again. ``key`` and ``value`` may have fewer
+    heads, each serving consecutive query heads.
     """
     low_precision_cpu = query.device.type == "cpu" and query.dtype is torch.bfloat16
     explicitly = low_precision_cpu and query.shape[2] > 1 and key.shape[2] <= LONGEST_EXPLICIT

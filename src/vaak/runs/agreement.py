@@ -12,7 +12,6 @@ from vaak.core.errors import CheckpointError
 from vaak.core.report import StepReport
 from vaak.engine.checkpoint import load_checkpoint, model_tensors, step_folder
 from vaak.engine.records import read_records
-from vaak.engine.state import conditions
 from vaak.engine.trainer import Trainer
 
 NEVER = 1 << 62
@@ -29,13 +28,13 @@ class Agreement:
         self.directory, self.trainer = directory, trainer
         self.begun_at = trainer.position.step
         self.logged = {_key(record): record for record in self.records(directory)}
-        now = conditions(trainer)
+        now = trainer.conditions()
         self.conditions = [
             f"{name}: {(before or now).get(name)} then, {value} now"
             for name, value in now.items()
             if (before or now).get(name) != value
         ]
-        self.known_cuts = len(trainer.splits.cuts)
+        self.known_cuts = len(trainer.state.splits.cuts)
 
     @staticmethod
     def records(directory: Path) -> list[dict[str, Any]]:
@@ -62,7 +61,7 @@ class Agreement:
                 if then != now:
                     differences.append({"step": record["step"], "name": name, "then": then, "now": now})
         changed = list(self.conditions)
-        if len(self.trainer.splits.cuts) > self.known_cuts:
+        if len(self.trainer.state.splits.cuts) > self.known_cuts:
             changed.append("memory ran out here, so batches were computed in smaller pieces")
         return {
             "begun_at": self.begun_at,

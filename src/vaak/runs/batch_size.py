@@ -10,7 +10,7 @@ from typing import Any
 from vaak.config.load import Loaded
 from vaak.config.training import TrainingConfig
 from vaak.core.errors import UserError
-from vaak.runs.batch_trials import Trial, Trials
+from vaak.runs.batch_trials import OUT_OF_MEMORY, Trial, Trials
 from vaak.runs.scratch import scratch_trainer
 
 PRECISION = 16  # the largest is found to one part in so many
@@ -54,7 +54,7 @@ def find_batch_size(
     option = budget_option(training)
     with scratch_trainer(loaded) as trainer:
         trials = Trials(trainer, option, limit)
-        smallest = 1 if option == "batch_size" else math.ceil(float(trainer.reader.dataset.lengths.max()))
+        smallest = 1 if option == "batch_size" else math.ceil(float(trainer.data.reader.dataset.lengths.max()))
         tried = search(trials, smallest, max(up_to or 2**62, smallest), tell)
         fitting = [trial for trial in tried if trial.fits]
         if not fitting:
@@ -76,11 +76,16 @@ def find_batch_size(
 
 
 def _nothing_fits(trials: Trials, trial: Trial) -> str:
+    what_helps = (
+        "shorten the example or leave it out, take a smaller model, or set training.performance.gradient_checkpointing "
+        "or training.mixed_precision: bf16"
+    )
+    if trial.problem == OUT_OF_MEMORY:
+        return f"out of memory: example {trials.names(trial.size)} does not fit even alone; {what_helps}"
     needed, at_rest, room = (size / 2**30 for size in (trial.memory_bytes, trials.at_rest(), trials.room()))
     return (
         f"not even one row fits in memory: example {trials.names(trial.size)} needs {needed:.2f} GiB, of which "
-        f"{at_rest:.2f} without any data, and there are {room:.2f}; shorten the example or leave it out, take a "
-        "smaller model, or set training.performance.gradient_checkpointing or training.mixed_precision: bf16"
+        f"{at_rest:.2f} without any data, and there are {room:.2f}; {what_helps}"
     )
 
 

@@ -8,7 +8,7 @@ equal cells, from what the model takes alone.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,14 +17,13 @@ import torch
 from vaak.data.plan import LastPlan
 from vaak.data.plans import make_planner
 from vaak.data.reader import Address, Microbatch
-from vaak.engine.gradient import clear_gradients
+from vaak.engine.gradient import DoesNotFitError
 from vaak.engine.memory import free_memory, is_out_of_memory, read_memory, reset_peak
-from vaak.engine.position import Position
 from vaak.engine.pressure import thresholds_of
-from vaak.engine.splits import Cut, Splits
-from vaak.engine.step import take_step
 from vaak.engine.trainer import Trainer
+from vaak.engine.training_data import StepData, count_units
 
+OUT_OF_MEMORY = "out of memory"
 STEPS, MOST_SECONDS = 5, 2.0  # timed for each size: so many steps, but none is begun after so long
 
 
@@ -53,17 +52,6 @@ class Trial:
         return next(iter(self.per_second.values()), 0.0)
 
 
-class _TooLargeError(Exception):
-    """A size is out of memory."""
-
-
-class _NoSplits(Splits):
-    """What doesn't fit is not to be cut in pieces, but known."""
-
-    def add(self, cut: Cut, reason: str) -> None:
-        raise _TooLargeError(reason)
-
-
 class Trials:
     """Tries sizes of ``option`` (``batch_size``, ``max_tokens`` or ``max_duration``) on a trainer's model.
 
@@ -73,12 +61,13 @@ class Trials:
 
     def __init__(self, trainer: Trainer, option: str, limit: int | None) -> None:
         self.trainer, self.option, self.limit = trainer, option, limit
-        self.device, self.dataset = trainer.ranks.device, trainer.reader.dataset
+        self.device, self.dataset = trainer.ranks.device, trainer.data.dataset
         self.threshold = thresholds_of(self.device, trainer.config.memory.thresholds)[2]
         self.measured: list[tuple[float, int]] = []  # cells and bytes
-        trainer.schedule = lambda step: 0.0  # nothing is learned from being tried
-        trainer.loss_scale.value = 1.0  # nor may fp16 overflow, and so leave the update out
-        trainer.splits = _NoSplits(trainer.directory, trainer.ranks.rank)
+        # Nothing is learned from being tried, and what doesn't fit is not to be computed in pieces, but known.
+        whole = [replace(one, gradient=replace(one.gradient, recovery=False)) for one in trainer.step.objectives]
+        self.step = replace(trainer.step, objectives=tuple(whole), schedule=lambda step: 0.0)
+        trainer.state.loss_scale.value = 1.0  # nor may fp16 overflow, and so leave the update out
 
     def room(self) -> int:
         """The bytes that this process may use: what other processes hold is theirs."""
@@ -99,13 +88,13 @@ class Trials:
         expected = self._forecast(cells)
         if self.device.type == "cpu" and expected > self.room():
             return Trial(size, len(rows), expected, {}, "by forecast, too large", holds_all)
-        microbatch = self.trainer.reader[Address(1, 0, 0, rows)]
-        self.trainer.planner = planner
+        microbatch = self.trainer.data.reader[Address(1, 0, 0, rows)]
         free_memory(self.device)
         reset_peak(self.device)
         seconds, problem = self._attempt(microbatch)
         used = read_memory(self.device).own
-        clear_gradients(self.trainer)
+        for gradients in self.step.gradients:
+            gradients.clear()
         if problem is None:
             problem = "too large" if used > self.room() else None
             self._remember(cells, used)
@@ -153,15 +142,16 @@ class Trials:
                 if now - begun > MOST_SECONDS:
                     break
         except Exception as error:
-            if not isinstance(error, _TooLargeError) and not is_out_of_memory(error):
+            if not isinstance(error, DoesNotFitError) and not is_out_of_memory(error):
                 raise
-            return quickest, "out of memory"
+            return quickest, OUT_OF_MEMORY
         return quickest, None
 
     def _step(self, microbatches: list[Microbatch]) -> float:
         """Take the run's first step; return the time at which the device was done with it."""
-        self.trainer.position = Position()
-        take_step(self.trainer, microbatches)
+        state = self.trainer.state
+        state.position.load_state_dict({})
+        self.step(state, StepData(1, microbatches, count_units(microbatches)))
         synchronize: Any = getattr(torch, self.device.type).synchronize
         synchronize()
         return time.perf_counter()

@@ -1,7 +1,9 @@
 """The run directory: where a run keeps everything, and its one writer.
 
 RUN/config.yml  environment.json  train.log  metrics.jsonl  status.json  checkpoints/  tensorboard/  prepared/
+    run.json  which run this is        sessions.jsonl  sessions/  each start of it, with its configuration
     pictures/  what evaluations have to show, if they have anything        tuned.yml  left by vaak tune
+    code/  users' own classes        set-aside/  what a resume took out of the way
 """
 
 from __future__ import annotations
@@ -9,15 +11,17 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from vaak.config.of_run import run_of_configuration
 from vaak.core import files
 from vaak.core.errors import UserError
-from vaak.core.lock import is_locked, locked
+from vaak.core.lock import holder_of, is_locked, locked
+from vaak.engine.checkpoint_names import list_checkpoints
+from vaak.runs.owner import demand_free, owner_of
 
 LOCK = ".lock"
 CODE = "code"
@@ -39,6 +43,8 @@ def make_directory(path: Path, checkpoints: Path | None) -> None:
             checkpoints.mkdir(parents=True, exist_ok=True)
             if link.is_dir() and not link.is_symlink() and not any(link.iterdir()):
                 link.rmdir()
+            if link.is_symlink() and not link.exists():  # the folder it points to was moved
+                link.unlink()
             if not link.exists():
                 link.symlink_to(checkpoints.resolve(), target_is_directory=True)
         if link.resolve() != (checkpoints or link).resolve():
@@ -66,20 +72,46 @@ def _demand_writable(folder: Path) -> None:
 
 def holds_a_run(path: Path) -> bool:
     """Whether training has begun here; a directory left by a run that failed before its first step doesn't count."""
-    checkpoints = path / "checkpoints"
-    has_checkpoint = checkpoints.is_dir() and any(entry.name.startswith("step-") for entry in checkpoints.iterdir())
-    return has_checkpoint or (path / "metrics.jsonl").exists()
+    return bool(list_checkpoints(path / "checkpoints")) or (path / "metrics.jsonl").exists()
+
+
+def checkpoints_elsewhere(save_dir: str | None, name: str) -> Path | None:
+    """Where training.checkpoint.save_dir has the checkpoints of a run; None where they lie in its directory."""
+    return Path(save_dir) / name if save_dir else None
+
+
+def demand_room(path: Path, checkpoints: Path | None, resumes: bool) -> None:
+    """Raises UserError where a run can't be there: one is there already, or its files would replace a user's."""
+    if checkpoints is not None:
+        demand_free(path, checkpoints)
+    if not resumes and (holds_a_run(path) or (checkpoints is not None and list_checkpoints(checkpoints))):
+        where = path if holds_a_run(path) else checkpoints
+        raise UserError(
+            f"{where} holds a run already: add training.checkpoint.resume=auto to resume it, "
+            "or give another name= or run_dir="
+        )
+    config = path / "config.yml"
+    if config.exists() and run_of_configuration(config) is None and not holds_a_run(path):
+        raise UserError(
+            f"{config} is not a run's configuration, and training in {path} would replace it: give another run_dir="
+        )
 
 
 @contextlib.contextmanager
 def the_only_writer(path: Path) -> Iterator[None]:
-    """Hold the run directory's lock. Raises UserError where another process has it."""
+    """Hold the locks of the run directory and of its checkpoints. Raises UserError where another process has one."""
     with contextlib.ExitStack() as stack:
+        checkpoints = (path / "checkpoints").resolve()
+        held, asked_for = path, "run_dir="
         try:
             stack.enter_context(locked(path / LOCK, patience=ASKING_SECONDS))
+            if checkpoints.is_dir():
+                held, asked_for = checkpoints, "name= or training.checkpoint.save_dir"
+                stack.enter_context(locked(checkpoints / LOCK, patience=ASKING_SECONDS))
         except BlockingIOError as error:
+            by = "" if held == path else f" ({owner_of(checkpoints)})"
             raise UserError(
-                f"{path} is being written by another process; wait for it, or give another run_dir="
+                f"{held} is being written by {holder_of(held / LOCK)}{by}; wait for it, or give another {asked_for}"
             ) from error
         yield
 
@@ -90,19 +122,9 @@ def is_being_written(path: Path) -> bool:
 
 
 def command_to_go_on(path: Path) -> str:
-    """The command with which a run goes on from its newest checkpoint, be it moved since it was begun."""
-    moved = "" if _said_to_be_at(path) == path.resolve() else f" {shlex.quote(f'run_dir={path}')}"
+    """The command with which a run goes on from its newest checkpoint."""
     trust = " --trust-code" if (path / CODE).is_dir() else ""
-    return f"vaak train {shlex.quote(str(path))}/config.yml{moved} --resume auto{trust}"
-
-
-def _said_to_be_at(path: Path) -> Path | None:
-    """The run directory that the run's configuration names, seen from here."""
-    try:
-        named = re.search(r"^run_dir: (.+)$", (path / "config.yml").read_text(encoding="utf-8"), re.MULTILINE)
-    except (OSError, ValueError):
-        return None
-    return Path(named[1].strip("\"'")).resolve() if named else None
+    return f"vaak train {shlex.quote(str(path))}/config.yml --resume auto{trust}"
 
 
 def write_status(path: Path, status: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from vaak.core import files
+from vaak.engine.checkpoint_names import step_of
 from vaak.engine.records import read_records
 from vaak.runs.directory import command_to_go_on, holds_a_run, is_being_written, read_status
 
@@ -102,11 +103,11 @@ def _checkpoints(run: Path) -> tuple[dict[int, Path], list[str]]:
     whole: dict[int, Path] = {}
     damaged = []
     for path in sorted((run / "checkpoints").glob("step-*")):
-        problem = next(_damage(path), None)
-        if problem is not None:
+        step, problem = step_of(path), next(_damage(path), None)
+        if step is not None and problem is not None:
             damaged.append(f"{path.name} is damaged: {problem}")
-        elif path.name[len("step-") :].isdecimal():
-            whole[int(path.name[len("step-") :])] = path
+        elif step is not None:
+            whole[step] = path
     return whole, damaged
 
 
@@ -132,12 +133,13 @@ def _manifest(path: Path) -> Any:
 
 
 def _best(whole: dict[int, Path]) -> str:
-    """The best metric that the newest whole checkpoint knows."""
-    try:
-        best = files.read_json(whole[max(whole)] / "state.json")["best"]
-        return "-" if best["value"] is None else f"{best['metric']} {best['value']:.4f}"
-    except (OSError, ValueError, KeyError, TypeError):
-        return "-"
+    """The best metric that the newest whole checkpoint knows, after the evaluation at its step where there was one."""
+    for name in ("completed.json", "state.json"):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+            content = files.read_json(whole[max(whole)] / name)
+            best = content.get("state", content)["best"]
+            return "-" if best["value"] is None else f"{best['metric']} {best['value']:.4f}"
+    return "-"
 
 
 def _last_change(run: Path) -> float:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from vaak.callbacks.console import log as console_log
 from vaak.callbacks.json_lines import print_line
-from vaak.callbacks.terminal import console
+from vaak.callbacks.terminal import console, is_terminal
 
 log = logging.getLogger("vaak")
 
@@ -21,7 +21,7 @@ class ConsoleHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             prefix = "warning: " if record.levelno == logging.WARNING else ""
-            if console().is_terminal:
+            if is_terminal():
                 console().print(prefix + record.getMessage(), markup=False, highlight=False)
             else:
                 print(prefix + record.getMessage(), file=sys.stderr, flush=True)

@@ -2,7 +2,8 @@
 
 FOLDER (RUN/prepared, or CACHE_DIR/FINGERPRINT, to which RUN/prepared then points)
   …                            whatever the task makes
-  prepared.json                the fingerprint, the options, what there is to say; written last: it means "complete"
+  prepared.json                the fingerprint, the options, the size of every file, what there is to say; written last:
+                               it means "complete"
 """
 
 from __future__ import annotations
@@ -18,12 +19,17 @@ import vaak
 from vaak.core.errors import DataError, UserError
 from vaak.core.files import fingerprint_of, read_json, write_json
 from vaak.core.lock import locked
+from vaak.core.sizes import damage_in, sizes_of
 from vaak.runs.directory import holds_a_run
 
 log = logging.getLogger("vaak")
 
 DONE = "prepared.json"
 LOCK = ".lock"
+SIZES = "sizes"
+"""The key of the files' sizes in it."""
+NOT_TRAINED_WITH = "test"
+"""The split that training doesn't read."""
 
 
 @dataclass(frozen=True)
@@ -40,15 +46,50 @@ class PreparedFolder:
         return cls(folder)
 
     def split_folder(self, split: str) -> Path:
-        """Where a split lies. Raises UserError where the corpus has no such split."""
-        there = self.about["statistics"]
+        """Where a split lies. Raises UserError where the corpus has no such split, DataError where it is damaged."""
+        about = self.about
+        there = about["statistics"]
         if split not in there:
             raise UserError(f"there is no split {split}; there are {', '.join(sorted(there))}")
+        self._check({name: size for name, size in _sizes(about).items() if _split_of(name) == split})
         return self.folder / split
 
     @property
     def about(self) -> dict[str, Any]:
-        return read_json(self.folder / DONE)
+        """What ``prepared.json`` says. Raises DataError where it is damaged."""
+        path = self.folder / DONE
+        try:
+            found = read_json(path)
+        except ValueError as error:
+            raise DataError(f"{path}: this is damaged ({error}); {_how_to_repair(self.folder)}") from error
+        if not isinstance(found, dict):
+            raise DataError(f"{path}: this is damaged; {_how_to_repair(self.folder)}")
+        return found
+
+    def check_what_training_reads(self) -> None:
+        """Raises DataError naming the first file of it that isn't as it was made, in the splits to come too."""
+        sizes = _sizes(self.about)
+        self._check({name: size for name, size in sizes.items() if _split_of(name) != NOT_TRAINED_WITH})
+
+    def _check(self, sizes: dict[str, int]) -> None:
+        damage = damage_in(self.folder, sizes)
+        if damage is not None:
+            raise DataError(f"{damage}; {_how_to_repair(self.folder)}")
+
+
+def _sizes(about: dict[str, Any]) -> dict[str, int]:
+    """The sizes that were recorded: none, in folders made before they were."""
+    recorded = about.get(SIZES)
+    return recorded if isinstance(recorded, dict) else {}
+
+
+def _split_of(name: str) -> str:
+    return name.partition("/")[0]
+
+
+def _how_to_repair(folder: Path) -> str:
+    """What a user does about damaged data."""
+    return f"delete {folder.resolve()}, and training makes the data again from their sources"
 
 
 @dataclass(frozen=True)
@@ -76,7 +117,7 @@ def prepare_for_run(recipe: Recipe, directory: Path, cache: str | None) -> None:
 
     So a run finds what it was trained with even when its corpus has changed or gone; and one that has begun keeps it.
 
-    Raises UserError where a run that has begun is to go on with other options.
+    Raises UserError where a run that has begun is to go on with other options, or its data are damaged.
     """
     folder = prepared_folder(directory)
     if holds_a_run(directory) and (folder / DONE).exists():
@@ -98,13 +139,14 @@ def prepare_for_run(recipe: Recipe, directory: Path, cache: str | None) -> None:
 
 def _keep(recipe: Recipe, prepared: PreparedFolder) -> None:
     """Go on with the data that a run was begun with; say so where their sources are no longer what they were."""
-    if prepared.about["options"] != recipe.options:
+    prepared.check_what_training_reads()
+    if prepared.about.get("options", recipe.options) != recipe.options:
         raise UserError(
             f"{recipe.sections} has other options than this run was begun with: put them back, or give "
             "another name= to begin a new run"
         )
     try:
-        unchanged = prepared.about["fingerprint"] == recipe.fingerprint()
+        unchanged = prepared.about.get("fingerprint") == recipe.fingerprint()
     except UserError:  # a source has gone
         unchanged = False
     if not unchanged:
@@ -137,16 +179,30 @@ def prepare_folder(recipe: Recipe, folder: Path) -> None:
             else:
                 _remove_leftovers(folder)
                 about = recipe.make(folder)
-                write_json(folder / DONE, {"fingerprint": mark, "options": recipe.options, **about})
+                sizes = sizes_of(folder, leave_out={DONE})
+                write_json(folder / DONE, {"fingerprint": mark, "options": recipe.options, **about, SIZES: sizes})
     except OSError as error:
         raise UserError(f"prepared data can't be written to {folder}: {error.strerror or error}") from error
 
 
 def _is_done(folder: Path, mark: str) -> bool:
+    """Whether a folder holds, whole, what is to be made; where files are damaged, they are removed.
+
+    They are never written over: another run may have them mapped, and keeps what it has mapped.
+    """
     try:
-        return bool(read_json(folder / DONE)["fingerprint"] == mark)
+        about = read_json(folder / DONE)
+        if about["fingerprint"] != mark:
+            return False
     except (OSError, ValueError, KeyError, TypeError):
         return False
+    damage = damage_in(folder, _sizes(about))
+    if damage is not None:
+        log.warning("%s; the prepared data in %s are made again", damage, folder)
+        (folder / DONE).unlink()
+        for name in sizes_of(folder):
+            (folder / name).unlink()
+    return damage is None
 
 
 def _remove_leftovers(folder: Path) -> None:

@@ -11,19 +11,20 @@ import logging
 import shutil
 import sys
 import tempfile
-from collections.abc import Generator, Iterator
-from itertools import islice
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from vaak.callbacks.step_log import StepLogCallback
 from vaak.config.catalog import task_class
 from vaak.config.load import Loaded, load
+from vaak.config.resume_table import changes_between
 from vaak.config.training import NonFiniteConfig
+from vaak.config.tree import to_plain
+from vaak.config.yaml_reader import read_yaml
 from vaak.core import files
 from vaak.core.errors import CheckpointError, UserError
 from vaak.data.loader import naming_lost_workers
-from vaak.data.reader import Microbatch
 from vaak.engine.checkpoint import (
     Snapshot,
     list_checkpoints,
@@ -35,12 +36,12 @@ from vaak.engine.initial_weights import initialise
 from vaak.engine.launcher import pick_device
 from vaak.engine.non_finite import json_value, record_path
 from vaak.engine.ranks import Ranks
-from vaak.engine.state import restore
-from vaak.engine.step import take_step
 from vaak.engine.trainer import Trainer
+from vaak.engine.training_data import StepData
 from vaak.runs.agreement import Agreement
 from vaak.runs.directory import holds_a_run, read_status
 from vaak.runs.opened import run_of
+from vaak.runs.sessions import configuration_of_step
 from vaak.runs.step_view import batches_of, figures_of, pieces_of_step, updates_of_step
 from vaak.runs.user_code import demand_trust
 from vaak.runs.watchers import built
@@ -59,26 +60,39 @@ def replay_step(
     replayed in one, which draws the same. Raises UserError for everything that a user can mend.
     """
     directory = run_of(path)
-    loaded = load([directory / "config.yml"])
+    configuration = configuration_of_step(directory, step)
+    loaded = load([configuration])
     _check_taken(directory, step, loaded)
     if not trust_code:
-        demand_trust(loaded.experiment, [directory / "config.yml"])
+        demand_trust(loaded.experiment, [configuration])
     start = _nearest(directory, loaded, step)
+    _demand_one_way(directory, start[1].step + 1 if start else 1, step)
     with tempfile.TemporaryDirectory(prefix="vaak-replay-") as scratch, _quietly():
         trainer = _trainer(loaded, directory, Path(scratch), device)
         if start is not None:
-            restore(trainer, start[1], start[0])
+            trainer.restore(start[1], start[0])
         else:
             initialise(trainer.model, trainer.config.checkpoint)
         agreement = Agreement(directory, trainer, start[1].state["conditions"] if start else None)
         found: dict[str, Any] = {"run": str(directory), "step": step, "from": str(start[0]) if start else None}
         trainer.tell("on_fit_start")
-        with contextlib.closing(_before(trainer, step, agreement)) as steps:
-            microbatches = next(steps)
-            found |= _taken(trainer, step, microbatches, agreement, debug)
+        with contextlib.closing(trainer.data.steps(trainer.position)) as steps:  # type: ignore[type-var]
+            found |= _taken(trainer, _before(trainer, steps, step, agreement), agreement, debug)
         trainer.tell("on_fit_end", "replayed")
         found["agreement"] = agreement.as_json()
     return json_value(found)
+
+
+def _demand_one_way(directory: Path, first: int, step: int) -> None:
+    """Raise UserError where the steps from ``first`` to ``step`` were not all taken with the same options."""
+    sessions = [configuration_of_step(directory, one) for one in (first, step)]
+    before, after = (to_plain(read_yaml(path)) for path in sessions)
+    changes = [change for change in changes_between(before, after) if change.resume_class != "free"]
+    if sessions[0] != sessions[1] and changes:
+        raise UserError(
+            f"step {step} of {directory} can't be replayed: the nearest checkpoint is that of step {first - 1}, and "
+            f"the run was resumed after it with other options ({'; '.join(map(str, changes))})"
+        )
 
 
 def _check_taken(directory: Path, step: int, loaded: Loaded) -> None:
@@ -139,43 +153,39 @@ def _trainer(loaded: Loaded, directory: Path, scratch: Path, device: str | None)
     )
 
 
-def _before(trainer: Trainer, step: int, agreement: Agreement) -> Generator[list[Microbatch]]:
-    """Take every step before ``step`` and do what is due after it; then yield the microbatches of ``step``."""
-    if trainer.position.duties_pending:
-        _do_what_is_due(trainer)
-    microbatches: Any = trainer.microbatches()
-    with naming_lost_workers(), contextlib.closing(microbatches):
-        while True:
-            fetched = list(islice(microbatches, trainer.share_of_step()))
-            if trainer.position.step + 1 == step:
-                yield fetched
-                return
-            agreement.tell(take_step(trainer, fetched))
-            _do_what_is_due(trainer)
+def _before(trainer: Trainer, steps: Iterator[StepData], step: int, agreement: Agreement) -> StepData:
+    """Take every step before ``step`` and do what is due after it; return the data of ``step``."""
+    with naming_lost_workers():
+        for data in steps:
+            if trainer.position.duties_pending:
+                _do_what_is_due(trainer)
+            if data.step == step:
+                return data
+            agreement.tell(trainer.take_step(data))
+    raise AssertionError("steps have no end")
 
 
 def _do_what_is_due(trainer: Trainer) -> None:
     """Evaluate where that changes what comes, and tell of an epoch's end."""
-    changes_something = trainer.plateau is not None or len(trainer.callbacks) > 1
+    changes_something = trainer.state.plateau is not None or len(trainer.callbacks) > 1
     if trainer.evaluation_due() and changes_something:
-        trainer.evaluate(scheduled=True)
+        trainer.evaluate(due=True)
     if trainer.position.place == 0:
         trainer.tell("on_epoch_end", trainer.position.epoch - 1, trainer.metrics)
+    trainer.position.duties_pending = False
 
 
-def _taken(
-    trainer: Trainer, step: int, microbatches: list[Microbatch], agreement: Agreement, debug: bool
-) -> dict[str, Any]:
+def _taken(trainer: Trainer, data: StepData, agreement: Agreement, debug: bool) -> dict[str, Any]:
     """Take the step, and say all about it."""
-    found: dict[str, Any] = {"microbatches": batches_of(trainer, step, microbatches)}
+    found: dict[str, Any] = {"microbatches": batches_of(trainer, data)}
     with contextlib.ExitStack() as stack:
         if debug:
-            found["pieces"] = pieces_of_step(trainer, step, microbatches)
+            found["pieces"] = pieces_of_step(trainer, data)
             found["parameters"] = stack.enter_context(updates_of_step(trainer))
-        report = take_step(trainer, microbatches)
+        report = trainer.take_step(data)
     agreement.tell(report)
     found |= figures_of(trainer, report)
-    record = record_path(trainer.directory, step, rank=0)
+    record = record_path(trainer.directory, data.step, rank=0)
     found["non_finite"] = files.read_json(record) if report.skipped == "non_finite" else None
     return found
 

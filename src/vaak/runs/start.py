@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import platform
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+
+import vaak
 from vaak.config.catalog import task_class
 from vaak.config.load import Loaded
-from vaak.core import files
+from vaak.config.show import resolved_values
 from vaak.core.callback import Callback
 from vaak.core.errors import UserError
 from vaak.core.task import Task
@@ -20,13 +25,24 @@ from vaak.engine.launcher import precision_from_launcher, warn_of_what_a_device_
 from vaak.engine.memory import read_memory
 from vaak.engine.ranks import Ranks, start_ranks
 from vaak.engine.records import read_records
+from vaak.engine.resume import begin_anew
+from vaak.engine.shared_folder import demand_shared
 from vaak.engine.trainer import Trainer
 from vaak.engine.writer import remove_leftovers
-from vaak.runs.directory import holds_a_run, make_directory, the_only_writer, write_status
+from vaak.runs.directory import (
+    checkpoints_elsewhere,
+    demand_room,
+    holds_a_run,
+    make_directory,
+    the_only_writer,
+    write_status,
+)
 from vaak.runs.doctor.finding import size
 from vaak.runs.environment import environment
 from vaak.runs.logs import logging_to
 from vaak.runs.memory_forecast import at_rest
+from vaak.runs.owner import claim
+from vaak.runs.sessions import begin_session, write_current
 from vaak.runs.user_code import config_of_run
 from vaak.runs.watchers import callbacks_of
 
@@ -55,10 +71,19 @@ def train(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Task | Non
         reason = _fit(trainer)
         shown = trainer.ranks.is_main and reason == "finished"
         with trainer.evaluated_weights():
-            showcase = trainer.task.showcase(trainer.model.eval()) if shown else []
+            showcase = _showcase(trainer) if shown else []
         position, metrics = trainer.position, trainer.metrics or _last_evaluation(trainer.directory)
         is_main = trainer.ranks.is_main
         return Outcome(reason, trainer.directory, position.step, trainer.total_steps, metrics, showcase, is_main)
+
+
+def _showcase(trainer: Trainer) -> list[str]:
+    """A few lines to look at. The run is finished: what can't be shown is no error of it."""
+    try:
+        return trainer.task.showcase(trainer.model.eval())
+    except (UserError, OSError) as error:
+        log.warning("the run is finished, but its samples can't be shown: %s", error)
+        return []
 
 
 @contextlib.contextmanager
@@ -67,52 +92,75 @@ def begun(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Task | Non
     loaded = _with_launchers_precision(loaded)
     training, directory = loaded.experiment.training, loaded.experiment.run_dir
     ranks = start_ranks(training)
+    _compare(loaded, ranks)
     logs = logging_to(directory, ranks.rank, training.logging.json_lines)
-    with contextlib.closing(ranks), _opened(loaded, ranks), logs:
+    with contextlib.closing(ranks), _opened(loaded, ranks) as remarks, logs:
         if ranks.is_main:
-            for warning in loaded.warnings:
+            for warning in (*loaded.warnings, *remarks):
                 log.warning(warning)
             warn_of_what_a_device_lacks(training, ranks.device)
         chosen: Task = task or task_class(loaded.experiment.task)(loaded.experiment, directory, loaded.folder)
-        ranks.main_first(lambda: chosen.prepare() if ranks.is_main else None)
+        ranks.decide_on_main(chosen.prepare)
         watchers = [*callbacks_of(loaded.experiment, loaded.folder), *callbacks]
         trainer = Trainer(
             chosen, training, directory, watchers, ranks=ranks, skip_bad_examples=loaded.experiment.skips_bad_examples
         )
+        trainer.configuration = resolved_values(loaded.experiment)
         _begin(trainer)
+        ranks.decide_on_main(lambda: _begin_session(trainer, loaded))
         yield trainer
 
 
+def _compare(loaded: Loaded, ranks: Ranks) -> None:
+    """Raise UserError on every rank where one of them runs another configuration or other versions."""
+    versions = {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__}
+    values = {**loaded.experiment.model_dump(mode="json"), "versions": {"vaak": vaak.__version__, **versions}}
+    try:
+        ranks.compare("the processes don't run the same", values)
+    except UserError:
+        ranks.close()
+        raise
+
+
 @contextlib.contextmanager
-def _opened(loaded: Loaded, ranks: Ranks) -> Iterator[None]:
-    """Make the run directory, hold it, and write down what the run is; the main process for all."""
+def _opened(loaded: Loaded, ranks: Ranks) -> Iterator[list[str]]:
+    """Make the run directory and hold it; the main process for all. What is there of a run stays as it is.
+
+    Yields what there is to say of it.
+    """
     experiment, checkpointing = loaded.experiment, loaded.experiment.training.checkpoint
     directory = experiment.run_dir
     with contextlib.ExitStack() as stack:
+        remarks: list[str] = []
 
         def open_directory() -> None:
-            if checkpointing.resume is None and holds_a_run(directory):
-                raise UserError(
-                    f"{directory} holds a run already: add training.checkpoint.resume=auto to go on with it, "
-                    "or give another name= or run_dir="
-                )
-            save_dir = checkpointing.save_dir
-            make_directory(directory, Path(save_dir) / experiment.name if save_dir else None)
+            checkpoints = checkpoints_elsewhere(checkpointing.save_dir, experiment.name)
+            demand_room(directory, checkpoints, resumes=checkpointing.resume is not None)
+            make_directory(directory, checkpoints)
             stack.enter_context(the_only_writer(directory))
+            remarks.extend(filter(None, [claim(directory)]))
             remove_leftovers(directory)
-            files.write_text(directory / "config.yml", config_of_run(experiment, loaded.folder, directory))
-            files.write_json(directory / "environment.json", environment(ranks.device, ranks.world_size))
+            if not holds_a_run(directory):  # so that a start that fails is seen, too
+                configuration = config_of_run(experiment, loaded.folder, directory)
+                write_current(directory, configuration, environment(ranks.device, ranks.world_size))
 
-        ranks.main_first(lambda: open_directory() if ranks.is_main else None)
-        yield
+        ranks.decide_on_main(open_directory)
+        demand_shared(ranks, directory)
+        yield remarks
+
+
+def _begin_session(trainer: Trainer, loaded: Loaded) -> None:
+    begin_session(trainer, config_of_run(loaded.experiment, loaded.folder, trainer.directory))
 
 
 def _begin(trainer: Trainer) -> None:
     """Put the trainer where the configuration says that the run begins."""
     options = trainer.config.checkpoint
-    resumed = options.resume is not None and trainer.resume(options.resume)
-    if not resumed:
+    if options.resume is None:
+        begin_anew(trainer)
+    if options.resume is None or not trainer.resume(options.resume):
         initialise(trainer.model, options)
+    trainer.saving.compare("the processes don't begin at the same place")
     if trainer.ranks.is_main:
         parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
         where = f"{trainer.ranks.device}, {trainer.ranks.world_size} process(es), precision {trainer.precision.name}"
@@ -126,7 +174,7 @@ def _begin(trainer: Trainer) -> None:
             "steps %d to %d, %d an epoch; padding is %.1f %% of a batch",
             trainer.position.step,
             trainer.total_steps,
-            trainer.steps_per_epoch,
+            trainer.data.steps_per_epoch,
             100 * trainer.padding_waste,
         )
 

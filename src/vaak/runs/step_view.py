@@ -4,36 +4,36 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
 
 from vaak.core.report import StepReport
 from vaak.data.reader import Microbatch
-from vaak.engine.gradient import pieces_of, terms_of
 from vaak.engine.inspection import watching
 from vaak.engine.non_finite import leaving_no_trace
 from vaak.engine.trainer import Trainer
+from vaak.engine.training_data import StepData
 
 
-def batches_of(trainer: Trainer, step: int, microbatches: list[Microbatch]) -> list[dict[str, Any]]:
+def batches_of(trainer: Trainer, data: StepData) -> list[dict[str, Any]]:
     """Each microbatch with its rows: which examples, how long, what is in them; and which were left out."""
     return [
         {
             "number": microbatch.address.number,
-            "pieces": trainer.splits.pieces(step, microbatch.address.number),
+            "pieces": trainer.state.splits.pieces(data.step, microbatch.address.number, trainer.data.cells(microbatch)),
             "rows": _rows(trainer, microbatch),
             "skipped": [asdict(skip) for skip in microbatch.skipped],
         }
-        for microbatch in microbatches
+        for microbatch in data.microbatches
     ]
 
 
 def _rows(trainer: Trainer, microbatch: Microbatch) -> list[dict[str, Any]]:
     if microbatch.batch is None:
         return []
-    dataset, batch = trainer.reader.dataset, microbatch.batch
+    dataset, batch = trainer.data.dataset, microbatch.batch
     return [
         {
             "examples": [{"index": index, "description": dataset.describe(index)} for index in row],
@@ -48,7 +48,7 @@ def figures_of(trainer: Trainer, report: StepReport) -> dict[str, Any]:
     """The numbers of a step: ``loss`` is what is descended on; each of ``losses`` is over the count of its unit."""
     losses = {name: float(total) for name, total in report.losses.items()}
     norm = float(report.gradient_norm)
-    limit = trainer.clip_norm
+    limit = trainer.step.clipping.norm
     return {
         "epoch": report.epoch,
         "loss": sum(trainer.loss_weights.get(name, 1.0) * loss for name, loss in losses.items()),
@@ -64,18 +64,21 @@ def figures_of(trainer: Trainer, report: StepReport) -> dict[str, Any]:
     }
 
 
-def pieces_of_step(trainer: Trainer, step: int, microbatches: list[Microbatch]) -> list[dict[str, Any]]:
+def pieces_of_step(trainer: Trainer, data: StepData) -> list[dict[str, Any]]:
     """Before the step: each piece's losses over its own counts, and what every module gives, in the order they end."""
     found = []
     trainer.model.train()
-    with leaving_no_trace(trainer), torch.no_grad():
-        for piece in pieces_of(trainer, step, microbatches):
-            with watching(trainer.model) as watch:
-                terms = terms_of(trainer, step, piece)
-            counts = piece.batch.totals()
-            losses = {name: float(term.total) / (counts.get(term.per) or 1.0) for name, term in terms.items()}
-            modules = [asdict(module) for module in watch.statistics]
-            found.append({"microbatch": piece.number, "piece": piece.piece, "losses": losses, "modules": modules})
+    with leaving_no_trace(trainer.model, trainer.state.loss.module), torch.no_grad():
+        for objective in trainer.step.objectives:
+            plain = replace(objective.gradient.forward, model=trainer.model)
+            for piece in objective.gradient.pieces(trainer.state.splits, data):
+                with watching(trainer.model) as watch:
+                    terms = plain.terms(data.step, piece)
+                counts = piece.batch.totals()
+                losses = {name: float(term.total) / (counts.get(term.per) or 1.0) for name, term in terms.items()}
+                modules = [asdict(module) for module in watch.statistics]
+                seen = {"microbatch": piece.number, "piece": piece.piece, "losses": losses, "modules": modules}
+                found.append(({"objective": objective.name} if objective.name else {}) | seen)
     return found
 
 
@@ -86,17 +89,20 @@ def updates_of_step(trainer: Trainer) -> Iterator[list[dict[str, Any]]]:
     before = {name: parameter.detach().to("cpu", copy=True) for name, parameter in named.items()}
     gradients: dict[str, float] = {}
 
-    def note(*_: Any) -> None:
-        for name, parameter in named.items():
-            if parameter.grad is not None:
-                gradients[name] = float(parameter.grad.norm())
+    names = {parameter: name for name, parameter in named.items()}
 
-    handle = trainer.optimizers[0].register_step_pre_hook(note)
+    def note(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
+            if parameter.grad is not None and parameter in names:
+                gradients[names[parameter]] = float(parameter.grad.norm())
+
+    handles = [optimizer.register_step_pre_hook(note) for optimizer in trainer.state.optimizers]
     updates: list[dict[str, Any]] = []
     try:
         yield updates
     finally:
-        handle.remove()
+        for handle in handles:
+            handle.remove()
     for name, parameter in named.items():
         update = parameter.detach().cpu() - before[name]
         norms = {"gradient_norm": gradients.get(name), "weight_norm": float(before[name].norm())}

@@ -13,6 +13,7 @@ from typing import Any
 
 from vaak.config.components import source_file
 from vaak.config.experiment import Experiment
+from vaak.config.of_run import run_of_configuration
 from vaak.config.show import resolved_values
 from vaak.config.yaml_writer import yaml_text
 from vaak.core import files
@@ -29,7 +30,7 @@ def demand_trust(experiment: Experiment[Any, Any], configurations: Iterable[Path
 
     Raises UserError where one of the ``configurations`` lies in a run directory and there is such a class.
     """
-    runs = [file for file in configurations if holds_a_run(file.parent)]
+    runs = [file for file in configurations if holds_a_run(run_of_configuration(file) or file.parent)]
     outside = [component["type"] for component in _components(resolved_values(experiment)) if ":" in component["type"]]
     if runs and outside:
         raise UserError(
@@ -48,42 +49,45 @@ def demand_trust_to_use(experiment: Experiment[Any, Any], directory: Path) -> No
 
 
 def config_of_run(experiment: Experiment[Any, Any], folder: Path, directory: Path) -> str:
-    """The YAML that repeats the run from its directory, with users' files copied to RUN/code and named there."""
+    """The YAML that repeats the run from its directory, with users' files copied to RUN/code and named there.
+
+    What was copied for an earlier session of the run stays; a file that has changed since gets another name.
+    """
     values = resolved_values(experiment)
     copies: dict[Path, str] = {}
+    noted = _noted(directory / CODE) if holds_a_run(directory) else {}
+    hashes = {name: files.sha256_of(directory / CODE / name) for name in noted if (directory / CODE / name).is_file()}
     for component in _components(values):
         file = source_file(component["type"], folder)
         if file is None:
             continue
         if file not in copies:
-            copies[file] = _free_name(file, set(copies.values()))
+            copies[file] = _copy(file, directory / CODE, hashes)
+            if noted and noted.get(copies[file]) != hashes[copies[file]]:
+                log.warning("%s is not the code that this run began with", file)
         component["type"] = f"./{CODE}/{copies[file]}:{component['type'].rpartition(':')[2]}"
     if copies:
-        _copy(copies, directory / CODE)
+        files.write_json(directory / CODE / HASHES, hashes)
     return yaml_text(values)
 
 
-def _free_name(file: Path, taken: set[str]) -> str:
-    """The file's name, numbered where a file of another folder has it."""
+def _noted(folder: Path) -> dict[str, str]:
+    """The hashes of the copies as they were made, by their names."""
+    return files.read_json(folder / HASHES) if (folder / HASHES).exists() else {}
+
+
+def _copy(file: Path, folder: Path, hashes: dict[str, str]) -> str:
+    """The name of a file's copy, made unless there is one with this content; ``hashes`` are those of all copies."""
+    folder.mkdir(exist_ok=True)
+    wanted = files.sha256_of(file)
     name, number = file.name, 1
-    while name in taken:
+    while hashes.get(name, wanted) != wanted:
         number += 1
         name = f"{file.stem}_{number}{file.suffix}"
+    if name not in hashes:
+        files.write_bytes(folder / name, file.read_bytes())
+        hashes[name] = wanted
     return name
-
-
-def _copy(copies: dict[Path, str], folder: Path) -> None:
-    """Copy files under these names, write down their hashes, and say which are not as they were."""
-    folder.mkdir(exist_ok=True)
-    before = files.read_json(folder / HASHES) if (folder / HASHES).exists() else {}
-    contents = {name: file.read_bytes() for file, name in copies.items()}
-    for name, content in contents.items():
-        files.write_bytes(folder / name, content)
-    hashes = {name: files.sha256_of(folder / name) for name in contents}
-    for name in hashes:
-        if before.get(name, hashes[name]) != hashes[name]:
-            log.warning("%s is not the code that this run began with", folder / name)
-    files.write_json(folder / HASHES, hashes)
 
 
 def _components(values: Any) -> Iterator[dict[str, Any]]:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import csv
 import importlib.util
 import io
-import itertools
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 from vaak.config.load import Loaded
 from vaak.core import files
 from vaak.core.errors import NonFiniteError, UserError
 from vaak.core.report import StepReport
-from vaak.engine.step import take_step
 from vaak.engine.trainer import Trainer
 from vaak.runs.scratch import scratch_trainer
 from vaak.study.drawing import draw_curve
@@ -32,11 +31,11 @@ def find_lr(loaded: Loaded, rates: RateRange) -> Curve:
 
 def _tested(trainer: Trainer, rates: RateRange) -> Curve:
     curve, peak = Curve(), trainer.config.optimizer.lr
-    trainer.schedule = lambda step: rates.rate(step - 1) / peak
-    with closing(trainer.microbatches()) as microbatches:  # type: ignore[type-var]
-        for number in range(rates.num_iter):
+    step = replace(trainer.step, schedule=lambda step: rates.rate(step - 1) / peak)
+    with closing(trainer.data.steps(trainer.position)) as steps:  # type: ignore[type-var]
+        for number, data in zip(range(rates.num_iter), steps, strict=False):
             try:
-                report = take_step(trainer, list(itertools.islice(microbatches, trainer.share_of_step())))
+                report = step(trainer.state, data)
             except NonFiniteError:
                 curve.diverged = True
                 break

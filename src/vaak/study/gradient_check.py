@@ -97,7 +97,7 @@ def check_gradients(
 def check_first_batch(loaded: Loaded, rows: int, tolerance: float) -> list[GradientCheck]:
     """Check the gradients of a run that is about to begin, on the first rows of its first microbatch."""
     with scratch_trainer(loaded) as trainer:
-        batch = next(trainer.microbatches()).batch
+        batch = next(trainer.data.microbatches(trainer.position)).batch
         if batch is None:
             raise UserError("the first microbatch has no example that can be read; mend the data first")
         return check_gradients(

@@ -9,6 +9,7 @@ from vaak.testing.contract import CHECKS, check_task
 from vaak.testing.draws import check_examples, check_seeds
 from vaak.testing.evaluation import check_evaluation, check_failing_batch, check_figures
 from vaak.testing.learning import check_learning, check_replay, check_resume, check_saved
+from vaak.testing.state import check_state, check_step
 from vaak.testing.sums import (
     check_accumulation,
     check_counts,
@@ -36,5 +37,7 @@ __all__ = [
     "check_saved",
     "check_seeds",
     "check_split",
+    "check_state",
+    "check_step",
     "check_task",
 ]

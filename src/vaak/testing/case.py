@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,9 +14,11 @@ from torch import nn
 from vaak.config.training import TrainingConfig
 from vaak.core.batch import Batch, Term
 from vaak.core.callback import Callback
-from vaak.core.task import Task
+from vaak.core.task import HasLossModules, SeveralObjectives, Task
 from vaak.data.reader import Microbatch
 from vaak.engine.trainer import Trainer
+
+Losses = Callable[[nn.Module, Batch], dict[str, Term]]
 
 SMALL: dict[str, Any] = {
     "device": "cpu",
@@ -41,7 +42,8 @@ class Case:
     ``counted`` counts a batch's units in another way than the task does; ``row_length`` gives the length of a batch's
     longest row in the unit of the dataset's ``lengths``, where that isn't the second dimension of its first tensor;
     ``inputs`` are for ``predict``, none where the task predicts nothing. In ``learning_steps`` steps at
-    ``learning_rate``, one batch is to be learned by heart: its loss falls to the part ``learned`` of the first one.
+    ``learning_rate``, one batch is to be learned by heart: its loss ``learned_loss``, the first one where that is None,
+    falls to the part ``learned`` of what it was.
     """
 
     make_task: Callable[[], Task]
@@ -52,6 +54,7 @@ class Case:
     learning_rate: float = 0.01
     learning_steps: int = 80
     learned: float = 0.35
+    learned_loss: str | None = None
 
     def config(self, **options: Any) -> TrainingConfig:
         """The training section, with ``options`` over the case's own."""
@@ -79,13 +82,21 @@ def folder() -> Iterator[Path]:
 
 def microbatches(trainer: Trainer) -> list[Microbatch]:
     """The microbatches of the next step that have anything in them."""
-    step = itertools.islice(trainer.microbatches(), trainer.step_size())
-    return [microbatch for microbatch in step if microbatch.batch is not None]
+    with contextlib.closing(trainer.data.steps(trainer.position)) as steps:  # type: ignore[type-var]
+        return [microbatch for microbatch in next(steps).microbatches if microbatch.batch is not None]
 
 
 def batches(trainer: Trainer) -> list[Batch]:
     """The batches of the next step."""
     return [microbatch.batch for microbatch in microbatches(trainer) if microbatch.batch is not None]
+
+
+def terms_of(trainer: Trainer, batch: Batch) -> dict[str, Term]:
+    """The terms of a batch, of every objective of the task."""
+    terms: dict[str, Term] = {}
+    for objective in trainer.step.objectives:
+        terms |= objective.gradient.forward.losses(trainer.model, batch)
+    return terms
 
 
 def in_float64(batch: Batch) -> Batch:
@@ -96,21 +107,44 @@ def in_float64(batch: Batch) -> Batch:
     return Batch(tensors, batch.counts, batch.indices, batch.extra)
 
 
-class Exact:
-    """A task in float64 and, unless ``dropout``, in evaluation mode, where sums in any order are equal to 1e-9."""
+class Changed:
+    """A task that is another one except for what a subclass says."""
 
-    def __init__(self, task: Task, dropout: bool = False) -> None:
-        self.task, self.dropout = task, dropout
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        # What a task may leave out, it has only where the other has it.
+        if isinstance(task, SeveralObjectives):
+            self.objectives = task.objectives
+        if isinstance(task, HasLossModules):
+            self.loss_modules = task.loss_modules
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.task, name)
+
+
+class Exact(Changed):
+    """A task in float64 and, unless ``dropout``, in evaluation mode, where sums in any order are equal to 1e-9."""
+
+    def __init__(self, task: Task, dropout: bool = False) -> None:
+        super().__init__(task)
+        self.dropout = dropout
+        if isinstance(task, SeveralObjectives):
+            self.objectives = tuple(replace(one, losses=self._exactly(one.losses)) for one in task.objectives)
+        if isinstance(task, HasLossModules):
+            self.loss_modules = lambda: {name: module.double() for name, module in task.loss_modules().items()}
 
     def model(self) -> nn.Module:
         return self.task.model().double()
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
-        model.train(self.dropout)
-        return self.task.losses(model, in_float64(batch))
+        return self._exactly(self.task.losses)(model, batch)
+
+    def _exactly(self, losses: Losses) -> Losses:
+        def exact_losses(model: nn.Module, batch: Batch) -> dict[str, Term]:
+            model.train(self.dropout)
+            return losses(model, in_float64(batch))
+
+        return exact_losses
 
 
 def exact(task: Task, dropout: bool = False) -> Task:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from vaak.core.errors import UserError
 from vaak.testing.case import Case
 from vaak.testing.draws import check_examples, check_seeds
 from vaak.testing.evaluation import check_evaluation, check_failing_batch, check_figures
 from vaak.testing.learning import check_learning, check_replay, check_resume, check_saved
+from vaak.testing.state import check_state, check_step
 from vaak.testing.sums import (
     check_accumulation,
     check_counts,
@@ -28,6 +30,8 @@ CHECKS: tuple[Check, ...] = (
     check_accumulation,
     check_ranks,
     check_seeds,
+    check_step,
+    check_state,
     check_learning,
     check_saved,
     check_resume,
@@ -41,13 +45,14 @@ CHECKS: tuple[Check, ...] = (
 def check_task(case: Case, checks: Sequence[Check] = CHECKS) -> None:
     """Hold a task to its contract. Raises AssertionError with a line for each check that it doesn't pass.
 
-    Any other exception is the task's own, and says in a note during which check it came.
+    What the engine refuses by a UserError is such a line, too. Any other exception is the task's own, and says in a
+    note during which check it came.
     """
     broken = []
     for check in checks:
         try:
             check(case)
-        except AssertionError as error:
+        except (AssertionError, UserError) as error:
             broken.append(f"{check.__name__}: {error}")
         except Exception as error:
             error.add_note(f"in {check.__name__} of vaak.testing")

@@ -18,7 +18,7 @@ NUM_EXAMPLES = 32
 def check_examples(case: Case) -> None:
     """``example(index, rng)`` depends on the index and on ``rng`` alone; nor does collating draw or change anything."""
     with opened(case) as trainer:
-        dataset = trainer.reader.dataset
+        dataset = trainer.data.reader.dataset
         for index in range(min(NUM_EXAMPLES, len(dataset.lengths))):
             first = _read(dataset, index, key=index, elsewhere=1)
             _read(dataset, index, key=index + NUM_EXAMPLES, elsewhere=2)

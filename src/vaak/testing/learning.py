@@ -13,11 +13,10 @@ import torch
 from vaak.callbacks.step_log import StepLogCallback
 from vaak.core.task import Dataset, Task
 from vaak.engine.checkpoint import load_checkpoint, load_weights, step_folder
-from vaak.engine.optimizer_state import optimizer_tensors
 from vaak.engine.randomness import seed_everything
 from vaak.engine.records import read_records
 from vaak.engine.trainer import Trainer
-from vaak.testing.case import Case, batches, exact, folder
+from vaak.testing.case import Case, Changed, batches, exact, folder, terms_of
 from vaak.testing.equality import demand, demand_same
 from vaak.testing.witness import KilledError, Witness
 
@@ -34,10 +33,11 @@ def check_learning(case: Case) -> None:
         evaluated = {"validation": {"interval": None, "interval_epochs": None}, "checkpoint": {"interval_epochs": None}}
         trainer = case.trainer(directory, witness, task=_few_examples(task, size), **options, **evaluated)
         trainer.fit()
-    first, last = (next(iter(witness.losses[step].items())) for step in (1, case.learning_steps))
+    name = case.learned_loss or next(iter(witness.losses[1]))
+    first, last = (witness.losses[step][name] for step in (1, case.learning_steps))
     demand(
-        last[1] < case.learned * first[1],
-        f"one batch shown {case.learning_steps} times: the loss {first[0]} went from {first[1]:.4g} to {last[1]:.4g}, "
+        last < case.learned * first,
+        f"one batch shown {case.learning_steps} times: the loss {name} went from {first:.4g} to {last:.4g}, "
         f"not below {case.learned:g} of it",
     )
 
@@ -60,14 +60,12 @@ class _FewExamples:
         return self.read[index]
 
 
-class _TaskOfFewExamples:
+class _TaskOfFewExamples(Changed):
     """A task with the first examples of its training data only."""
 
     def __init__(self, task: Task, number: int) -> None:
-        self.task, self.number = task, number
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.task, name)
+        super().__init__(task)
+        self.number = number
 
     def dataset(self, split: str) -> Any:
         dataset = self.task.dataset(split)
@@ -106,7 +104,7 @@ def _resumed(case: Case, directory: Path, witness: Witness) -> Trainer:
 def _demand_same_state(found: Trainer, expected: Trainer) -> None:
     weights = [dict(one.model.state_dict()) for one in (found, expected)]
     demand_same(weights[0], weights[1], "weights of a resumed run against an uninterrupted one's")
-    moments = [optimizer_tensors(one.model, one.optimizers)[0] for one in (found, expected)]
+    moments = [one.state.optimizer.state_dict() for one in (found, expected)]
     demand_same(moments[0], moments[1], "optimizer state of a resumed run against an uninterrupted one's")
 
 
@@ -149,11 +147,12 @@ def check_saved(case: Case) -> None:
 
 
 def _losses(trainer: Trainer, seen: list[Any]) -> dict[str, Any]:
+    trainer.model.eval()
     with torch.no_grad():
         return {
             f"{name} of batch {number}": term.total
             for number, batch in enumerate(seen)
-            for name, term in trainer.task.losses(trainer.model.eval(), batch).items()
+            for name, term in terms_of(trainer, batch).items()
         }
 
 

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from vaak.core.batch import Batch, Term
-from vaak.core.keys import draw_key
 from vaak.data.loader import training_addresses
 from vaak.data.reader import Microbatch
-from vaak.engine.randomness import seed_everything
+from vaak.engine.gradient import Piece
 from vaak.engine.trainer import Trainer
-from vaak.testing.case import Case, batches, exact, folder, microbatches, opened
+from vaak.testing.case import Case, batches, exact, folder, microbatches, opened, terms_of
 from vaak.testing.equality import demand, demand_close
 from vaak.testing.witness import Witness
 
-CPU = torch.device("cpu")
 TOLERANCE = 1e-9
 PIECES = (2, 3, 4)
 RANKS = (2, 3)
@@ -32,7 +29,7 @@ def check_padding(case: Case) -> None:
             alone = [
                 read.batch
                 for row in microbatch.address.rows
-                if (read := trainer.reader[replace(microbatch.address, rows=[row])]).batch is not None
+                if (read := trainer.data.reader[replace(microbatch.address, rows=[row])]).batch is not None
             ]
             _demand_equal_sums(trainer, _batch(microbatch), alone, "rows alone against rows padded together")
 
@@ -41,8 +38,7 @@ def check_split(case: Case) -> None:
     """A batch cut in pieces has the losses, the counts and the gradients of the whole."""
     with opened(case, exact(case.make_task())) as trainer:
         for whole in batches(trainer):
-            terms, _ = _terms_and_gradients(trainer, [whole])
-            if not all(term.splittable for term in terms.values()):
+            if not all(term.splittable for term in terms_of(trainer, whole).values()):
                 continue
             for pieces in PIECES:
                 _demand_equal_sums(trainer, whole, whole.split(pieces), f"{pieces} pieces against the whole batch")
@@ -70,26 +66,34 @@ def check_counts(case: Case) -> None:
     with opened(case) as trainer:
         for batch in batches(trainer):
             for unit, counts in batch.counts.items():
-                demand(
-                    len(counts) == batch.num_rows,
-                    f"counts of {unit}: there are {len(counts)} for a batch of {batch.num_rows} rows",
-                )
                 demand(bool((counts >= 0).all()), f"counts of {unit}: {counts.tolist()} has one below zero")
-            for name, term in trainer.task.losses(trainer.model, batch).items():
-                demand(
-                    term.per in batch.counts,
-                    f"the loss {name} is per {term.per}, but the batch counts {', '.join(batch.counts) or 'nothing'}",
-                )
+            for name, term in terms_of(trainer, batch).items():
+                _demand_counted(name, term, batch)
             if case.counted is not None:
                 counted = dict(case.counted(batch))
                 totals = {unit: batch.totals().get(unit, 0.0) for unit in counted}
                 demand_close(totals, counted, "the batch's counts against case.counted", 0.0)
 
 
+def _demand_counted(name: str, term: Term, batch: Batch) -> None:
+    """Demand that what a term is divided by is counted: otherwise it would not be normalised."""
+    demand(
+        term.per in batch.counts,
+        f"the loss {name} is a sum per {term.per}, but the batch counts {', '.join(batch.counts) or 'nothing'}: give "
+        f"its Term a unit that collate counts, or add {term.per!r} to the batch's counts",
+    )
+    total = float(term.total.detach())
+    demand(
+        batch.totals()[term.per] > 0 or total == 0,
+        f"the loss {name} is {total:.4g} on a batch that has no {term.per}: it is summed over something that isn't "
+        "counted",
+    )
+
+
 def check_lengths(case: Case) -> None:
     """No row is longer than the lengths of its examples together: by these upper bounds batches are planned."""
     with opened(case) as trainer:
-        lengths = trainer.reader.dataset.lengths
+        lengths = trainer.data.reader.dataset.lengths
         for microbatch in microbatches(trainer):
             planned = max(sum(float(lengths[index]) for index in row) for row in microbatch.address.rows)
             found = (case.row_length or _second_dimension)(_batch(microbatch))
@@ -127,24 +131,32 @@ def _step_of_rank(case: Case, rank: int, world_size: int) -> tuple[list[int], di
     """The numbers of one rank's microbatches of the first step, of 4, and the gradients of their losses' sum."""
     with opened(case, exact(case.make_task(), dropout=True), gradient_accumulation_steps=4) as trainer:
         place = {"step": 0, "epoch": 0, "place": 0, "rank": rank, "world_size": world_size}
-        addresses = training_addresses(trainer.planner, 4, **place)
-        share = [next(addresses) for _ in range(rank, trainer.step_size(), world_size)]
+        addresses = training_addresses(trainer.data.planner, 4, **place)
+        share = [next(addresses) for _ in range(rank, trainer.data.step_size(trainer.position), world_size)]
         for address in share:
-            batch = trainer.reader[address].batch
-            seed_everything(draw_key("model", trainer.config.random_seed, 1, address.number, 0), CPU)
-            if batch is not None:
-                _total(trainer.task.losses(trainer.model, batch).values()).backward()
+            batch = trainer.data.reader[address].batch
+            if batch is None:
+                continue
+            for objective in trainer.step.objectives:
+                with objective.alone():
+                    _total(objective.gradient.forward.terms(1, Piece(batch, address.number, 0, 1)).values()).backward()
         return [address.number for address in share], _gradients(trainer)
 
 
 def _demand_equal_sums(trainer: Trainer, whole: Batch, pieces: Sequence[Batch], what: str) -> None:
-    expected, expected_gradients = _terms_and_gradients(trainer, [whole])
-    terms, gradients = _terms_and_gradients(trainer, pieces)
+    parts, expected_gradients = _terms_and_gradients(trainer, [whole])
+    expected = parts[0]
+    parts, gradients = _terms_and_gradients(trainer, pieces)
+    terms = _added_up(parts)
     units = {name: (term.per, term.splittable) for name, term in terms.items()}
     demand(
         units == {name: (term.per, term.splittable) for name, term in expected.items()},
         f"{what}: the losses and their units are {units}",
     )
+    for name, term in expected.items():
+        _demand_sum(
+            name, term, [(part[name], piece) for part, piece in zip(parts, pieces, strict=True) if name in part]
+        )
     totals = {f"loss {name}": term.total for name, term in terms.items()}
     demand_close(totals, {f"loss {name}": term.total for name, term in expected.items()}, what, TOLERANCE)
     counts: dict[str, float] = {}
@@ -160,17 +172,48 @@ def _demand_equal_sums(trainer: Trainer, whole: Batch, pieces: Sequence[Batch], 
     )
 
 
-def _terms_and_gradients(trainer: Trainer, pieces: Iterable[Batch]) -> tuple[dict[str, Term], dict[str, Tensor]]:
-    """The terms of the pieces added up, and the gradients of their sum."""
+def _demand_sum(name: str, whole: Term, parts: Sequence[tuple[Term, Batch]]) -> None:
+    """Demand that a term isn't the mean over its batch, which the engine would divide by its count once more."""
+    total, totals = float(whole.total), [float(term.total) for term, _ in parts]
+
+    def off(found: float) -> bool:
+        return not abs(found - total) <= TOLERANCE * max(1.0, abs(total))
+
+    if not off(sum(totals)):
+        return
+    sizes = [{**piece.totals(), "row": float(piece.num_rows)} for _, piece in parts]
+    for unit in sizes[0]:
+        counts = [size[unit] for size in sizes]
+        weighed = sum(count * part for count, part in zip(counts, totals, strict=True))
+        demand(
+            not sum(counts) or off(weighed / sum(counts)),
+            f"the loss {name} is the mean over each {unit} of its batch; a Term's total is a sum, not a mean: the "
+            f"engine divides it by the count of {whole.per} in the whole step",
+        )
+
+
+def _terms_and_gradients(trainer: Trainer, pieces: Iterable[Batch]) -> tuple[list[dict[str, Term]], dict[str, Tensor]]:
+    """The terms of each piece, and the gradients of the sum of all."""
     trainer.model.zero_grad()
-    sums: dict[str, Term] = {}
+    parts = []
     for piece in pieces:
-        terms = trainer.task.losses(trainer.model, piece)
-        _total(terms.values()).backward()
-        for name, term in terms.items():
-            before: Any = sums[name].total if name in sums else 0.0
-            sums[name] = replace(term, total=before + term.total.detach())
-    return sums, _gradients(trainer)
+        part: dict[str, Term] = {}
+        for objective in trainer.step.objectives:
+            with objective.alone():
+                terms = objective.gradient.forward.losses(trainer.model, piece)
+                _total(terms.values()).backward()
+            part |= {name: replace(term, total=term.total.detach()) for name, term in terms.items()}
+        parts.append(part)
+    return parts, _gradients(trainer)
+
+
+def _added_up(parts: Iterable[dict[str, Term]]) -> dict[str, Term]:
+    """The terms of all pieces, added up by name."""
+    sums: dict[str, Term] = {}
+    for part in parts:
+        for name, term in part.items():
+            sums[name] = replace(term, total=sums[name].total + term.total) if name in sums else term
+    return sums
 
 
 def _total(terms: Iterable[Term]) -> Tensor:

@@ -6,9 +6,10 @@ from typing import Any
 
 from torch import Tensor
 
-from vaak.core.callback import Callback
+from vaak.core.callback import Callback, Run
 from vaak.core.report import StepReport
 from vaak.engine.checkpoint import model_tensors
+from vaak.engine.trainer import Trainer
 
 
 class KilledError(BaseException):
@@ -28,7 +29,7 @@ class Witness(Callback):
         self.weights: dict[int, dict[str, Tensor]] = {}
         self.gradients: dict[int, dict[str, Tensor]] = {}
 
-    def watch_gradients(self, trainer: Any) -> None:
+    def watch_gradients(self, trainer: Trainer) -> None:
         """Remember what each step's optimizers are given, too."""
 
         def remember(*_: Any) -> None:
@@ -37,10 +38,10 @@ class Witness(Callback):
                 if parameter.grad is not None:
                     given[name] = parameter.grad.clone()
 
-        for optimizer in trainer.optimizers:
+        for optimizer in trainer.state.optimizers:
             optimizer.register_step_pre_hook(remember)
 
-    def on_step_end(self, trainer: Any, report: StepReport) -> None:
+    def on_step_end(self, trainer: Run, report: StepReport) -> None:
         self.losses[report.step] = {name: float(loss) for name, loss in report.losses.items()}
         self.counts[report.step] = dict(report.counts)
         self.weights[report.step] = {name: value.clone() for name, value in model_tensors(trainer.model).items()}

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from vaak.config.section import Section, option
+from vaak.config.section import ResumeClass, Section, option
 
 
 class TokenizerConfig(Section):
     """How text becomes tokens."""
 
     bare: ClassVar[str | None] = "type"
+    resume_class: ClassVar[ResumeClass | None] = "refused"
 
     type: Literal["bpe", "unigram", "wordpiece", "byte_level", "character"] = option(
         "The algorithm; byte_level is BPE over bytes, exact on any text.", "byte_level"
     )
     vocab_size: int = option("Number of tokens, special ones included.", 32000, gt=0)
     min_frequency: int = option("Least count of a merged pair or character.", 2, gt=0)
-    path: str | None = option("An existing tokenizer.json, or a folder with one, in place of training.", None)
+    path: str | None = option(
+        "An existing tokenizer.json, or a folder with one, in place of training.", None, resume="free"
+    )

@@ -269,6 +269,29 @@ def test_a_shard_that_is_not_whole_is_made_again(tmp_path: Path) -> None:
         (folder / "features.json").unlink()
 
 
+@pytest.mark.parametrize("sizes", ["recorded", "not recorded"])
+@pytest.mark.parametrize("name", ["shard-00001.bin", "lengths.bin", "features.json"])
+def test_damage_is_found_before_training_and_made_again(
+    name: str, sizes: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once a damaged shard was read by a worker first, hours later; or its recordings counted as bad examples."""
+    store = extract(ToyRecordings(LENGTHS), AudioConfig(), tmp_path)
+    reference, about = content(store), json.loads((store.folder / "features.json").read_text())
+    if sizes == "not recorded":
+        del about["sizes"]
+        (store.folder / "features.json").write_text(json.dumps(about))
+    for damage in (None, b"", b"x", reference[name][:-3]):
+        (store.folder / name).unlink()
+        if damage is not None:
+            (store.folder / name).write_bytes(damage)
+        source = ToyRecordings(LENGTHS)
+        with caplog.at_level("WARNING", "vaak"):
+            assert content(extract(source, AudioConfig(), tmp_path)) == reference
+        assert source.loaded == ([3, 4, 5] if name.startswith("shard") else [])
+        assert (name in caplog.text) == (name != "features.json" or damage is not None)
+        caplog.clear()
+
+
 @pytest.mark.parametrize("name", ["shard-00001.bin", "lengths.bin", "features.json"])
 def test_damage_is_named(kept: FeatureStore, tmp_path: Path, name: str) -> None:
     folder = tmp_path / "copy"

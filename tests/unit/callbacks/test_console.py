@@ -16,11 +16,15 @@ def test_every_record_is_a_line(tmp_path: Path, caplog: pytest.LogCaptureFixture
     with caplog.at_level(logging.INFO, "vaak"):
         trainer = toy_trainer(tmp_path, StepLogCallback(4), ConsoleCallback(), validation={"interval": 4})
         trainer.fit()
-    kinds = [message.split()[0] + " " + message.split()[1] for message in caplog.messages]
+    written = [message for message in caplog.messages if message.startswith("checkpoint written: ")]  # when it is
+    messages = [message for message in caplog.messages if message not in written]
+    kinds = [message.split()[0] + " " + message.split()[1] for message in messages]
     assert kinds == ["step 1/8", "step 4/8", "step 4", "epoch 1", "step 8/8", "step 8", "epoch 2"]
-    assert f"val_loss {trainer.metrics['val_loss']:.4f}" in caplog.messages[-2]
-    assert "tokens/s" in caplog.messages[0]
-    assert "lr 5.00e-03" in caplog.messages[0]
+    assert f"val_loss {trainer.metrics['val_loss']:.4f}" in messages[-2]
+    assert "tokens/s" in messages[0]
+    assert "lr 5.00e-03" in messages[0]
+    folders = [trainer.checkpoints / "step-00000004", trainer.checkpoints / "step-00000008"]
+    assert written == [f"checkpoint written: {folder}" for folder in folders]
 
 
 def test_parts_of_parts_stay_in_the_file(caplog: pytest.LogCaptureFixture):

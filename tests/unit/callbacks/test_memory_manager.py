@@ -23,16 +23,18 @@ from vaak.runs.watchers import callbacks_of
 class Trainer:
     """What a manager sees of one: steps, pieces, requests."""
 
-    def __init__(self, device="cuda", total_steps=1000):
+    def __init__(self, device="cpu", total_steps=1000):
         self.ranks = SimpleNamespace(device=torch.device(device))
-        self.splits = SimpleNamespace(pieces=lambda step: self.pieces)
-        self.total_steps, self.pieces, self.obeys = total_steps, 1, True
+        self.total_steps, self.in_pieces, self.obeys = total_steps, 1, True
         self.asked, self.records = [], []
+
+    def pieces(self):
+        return self.in_pieces
 
     def cut_finer(self, reason):
         self.asked.append(reason)
         if self.obeys:
-            self.pieces *= 2
+            self.in_pieces *= 2
 
     def record(self, kind, values):
         self.records.append((kind, values))
@@ -76,6 +78,9 @@ def world(monkeypatch):
     return World(monkeypatch)
 
 
+EDGES = (0.60, 0.75, 0.85)
+
+
 def begun(trainer, **options):
     manager = AdaptiveMemoryManager(**options)
     manager.on_fit_start(trainer)
@@ -84,7 +89,7 @@ def begun(trainer, **options):
 
 def test_each_band_has_its_action_on_entering_it(world, caplog):
     trainer = Trainer()
-    manager = begun(trainer)
+    manager = begun(trainer, thresholds=EDGES)
     with caplog.at_level(logging.WARNING, logger="vaak"):
         done = world.steps(manager, trainer, [0.3, 0.65, 0.7, 0.8, 0.78])
     assert done == [[], ["collect"], [], ["empty cache"], []]
@@ -95,7 +100,7 @@ def test_each_band_has_its_action_on_entering_it(world, caplog):
 
 def test_at_critical_it_warns_once_empties_the_cache_and_cuts_only_if_that_was_no_help(world, caplog):
     trainer = Trainer()
-    manager = begun(trainer)
+    manager = begun(trainer, thresholds=EDGES)
     with caplog.at_level(logging.WARNING, logger="vaak"):
         assert world.steps(manager, trainer, [0.9]) == [["empty cache"]]
         assert trainer.asked == []
@@ -109,13 +114,13 @@ def test_at_critical_it_warns_once_empties_the_cache_and_cuts_only_if_that_was_n
 
 def test_an_emptied_cache_that_helps_spares_the_cut(world):
     trainer = Trainer()
-    world.steps(begun(trainer), trainer, [0.9, 0.7, 0.8, 0.7])
+    world.steps(begun(trainer, thresholds=EDGES), trainer, [0.9, 0.7, 0.8, 0.7])
     assert trainer.asked == []
 
 
 def test_it_cuts_again_only_when_the_last_cut_has_lowered_the_pressure(world):
     trainer = Trainer()
-    manager = begun(trainer)
+    manager = begun(trainer, thresholds=EDGES)
     world.steps(manager, trainer, [0.99, 0.99])
     assert len(trainer.asked) == 1
     world.steps(manager, trainer, [0.95])
@@ -127,14 +132,14 @@ def test_it_cuts_again_only_when_the_last_cut_has_lowered_the_pressure(world):
 def test_a_cut_that_is_not_in_force_yet_is_not_asked_for_again(world):
     trainer = Trainer()
     trainer.obeys = False
-    manager = begun(trainer)
+    manager = begun(trainer, thresholds=EDGES)
     world.steps(manager, trainer, [0.99, 0.99, 0.95, 0.92, 0.90])
     assert len(trainer.asked) == 1
 
 
 def test_what_other_processes_hold_cuts_nothing(world, caplog):
     trainer = Trainer()
-    manager, world.own_share = begun(trainer), 0.4
+    manager, world.own_share = begun(trainer, thresholds=EDGES), 0.4
     with caplog.at_level(logging.WARNING, logger="vaak"):
         world.steps(manager, trainer, [0.95] * 20)
     assert trainer.asked == []
@@ -144,18 +149,33 @@ def test_what_other_processes_hold_cuts_nothing(world, caplog):
 
 def test_shrinking_can_be_left_out(world):
     trainer = Trainer()
-    world.steps(begun(trainer, shrink=False), trainer, [0.95] * 20)
+    world.steps(begun(trainer, thresholds=EDGES, shrink=False), trainer, [0.95] * 20)
     assert trainer.asked == []
 
 
 def test_trembling_around_critical_warns_once(world, caplog):
     trainer = Trainer()
-    manager = begun(trainer)
+    manager = begun(trainer, thresholds=EDGES)
     with caplog.at_level(logging.WARNING, logger="vaak"):
         done = world.steps(manager, trainer, [0.84, 0.86] * 20)
     assert len(caplog.messages) == 1
     assert sum(map(len, done)) == 2  # one for high, one for critical
     assert len(trainer.asked) == 1
+
+
+@pytest.mark.parametrize("device", ["cuda", "mps", "xpu"])
+def test_a_gpu_may_be_full(world, caplog, device):
+    """Its allocator says when memory has run out: nothing is cut before that, whatever the readings are."""
+    trainer = Trainer(device)
+    manager = begun(trainer)
+    with caplog.at_level(logging.WARNING, logger="vaak"):
+        done = world.steps(manager, trainer, [0.3, 0.87, *[0.87] * 20, 0.99, *[0.999] * 20])
+    assert trainer.asked == []
+    assert [what for what in done if what] == [["empty cache"]]
+    assert manager.band is Band.CRITICAL
+    assert len(caplog.messages) == 1
+    assert "87 % full" in caplog.messages[0]
+    assert "pieces" not in caplog.messages[0]
 
 
 @pytest.mark.parametrize(("device", "band"), [("cuda", Band.CRITICAL), ("mps", Band.CRITICAL), ("cpu", Band.HIGH)])
@@ -185,7 +205,7 @@ def test_its_own_time_stays_under_one_per_cent_by_design(monkeypatch, cost, seco
 def test_after_an_expensive_clean_up_it_waits(monkeypatch):
     world = World(monkeypatch, cost=1e-4)
     trainer = Trainer()
-    manager = begun(trainer)
+    manager = begun(trainer, thresholds=EDGES)
     world.steps(manager, trainer, [0.8], seconds=1.0)
     readings = world.readings
     world.steps(manager, trainer, [0.8] * 150, first=2, seconds=0.1)
@@ -249,8 +269,9 @@ def test_a_real_run_under_pressure_is_cut_finer(tmp_path):
     manager = AdaptiveMemoryManager(thresholds=[1e-6, 2e-6, 3e-6], own_share=0.0, overhead=1.0)
     trainer = toy_trainer(tmp_path, manager)
     trainer.fit()
-    assert trainer.splits.pieces(trainer.total_steps) == 2
-    assert trainer.splits.pieces(1) == 1
+    largest = trainer.data.planner.plan(0).cells(trainer.data.dataset.lengths).max()
+    assert trainer.state.splits.pieces(trainer.total_steps, 0, largest) == 2
+    assert trainer.state.splits.pieces(1, 0, largest) == 1
 
 
 def test_a_yaml_turns_it_off_sets_its_thresholds_or_gives_it_options(tiny_corpus, tmp_path):

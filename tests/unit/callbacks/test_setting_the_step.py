@@ -56,10 +56,10 @@ def test_every_groups_rate_is_recorded(tmp_path: Path):
     trainer.fit()
     records = read_records(tmp_path / "metrics.jsonl")
     assert [record["step"] for record in records] == [3, 6]
-    scales = [group["base_lr"] for group in trainer.optimizers[0].param_groups]
+    scales = [group["base_lr"] for group in trainer.state.optimizers[0].param_groups]
     assert sorted(set(scales)) == [0.005, 0.01]
     for record in records:
-        factor = trainer.learning_rate_factor(record["step"])
+        factor = trainer.step.schedule(record["step"])
         assert [record[f"learning_rate/{number}"] for number in range(len(scales))] == [
             scale * factor for scale in scales
         ]

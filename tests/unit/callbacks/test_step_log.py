@@ -108,11 +108,19 @@ def test_reports_are_read_where_something_is_logged(tmp_path: Path):
 
 
 def test_evaluations_say_whether_they_were_scheduled(tmp_path: Path):
-    trainer = toy_trainer(tmp_path, StepLogCallback(5), task=ToyTask(scripted=iter([2.0, 1.0])))
-    trainer.evaluate(scheduled=True)
-    trainer.evaluate(scheduled=False)
-    records = read_records(tmp_path / "metrics.jsonl")
-    assert [(record["scheduled"], record["val_loss"]) for record in records] == [(True, 2.0), (False, 1.0)]
+    """One that was asked for is not, nor is the last step's, which is on no schedule."""
+
+    class AsksAt6(Callback):
+        def on_step_end(self, trainer: Any, report: StepReport) -> None:
+            if report.step == 6:
+                trainer.request_evaluate()
+
+    task = ToyTask(scripted=iter([2.0, 1.0, 3.0]))
+    options: dict[str, Any] = {"validation": {"interval": 5}, "memory": {"rehearsal": False}}
+    toy_trainer(tmp_path, StepLogCallback(5), AsksAt6(), task=task, **options).fit()
+    records = records_of(tmp_path, "evaluation")
+    said = [(step, record["scheduled"], record["val_loss"]) for step, record in records.items()]
+    assert said == [(5, True, 2.0), (6, False, 1.0), (8, False, 3.0)]
 
 
 def test_few_reports_are_kept_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

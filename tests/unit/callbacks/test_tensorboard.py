@@ -88,7 +88,7 @@ class LeaveAt(TensorBoardCallback):
 
     def on_step_end(self, trainer: Any, report: StepReport) -> None:
         if report.step == self.step:
-            trainer.writer.wait()
+            trainer.saving.writer.wait()
             shutil.copytree(trainer.directory, self.target)
 
 

@@ -89,3 +89,9 @@ def test_a_file_with_an_equals_sign_is_a_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "lr=3.yml").write_text("task: lm\n")
     assert files_and_overrides(["lr=3.yml", "a=b"]) == (["lr=3.yml"], ["a=b"])
+
+
+def test_show_what_a_resume_may_change(vaak_config):
+    code, out, _ = vaak_config("show", "--on-resume")
+    assert code == 0
+    assert "| `training.batching` | converts | `type`, `max_tokens`, `max_duration`, `num_buckets` |" in out

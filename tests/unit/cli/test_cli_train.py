@@ -34,7 +34,7 @@ def test_json_resume_and_a_run_that_is_finished(vaak, tiny_text: Path, tmp_path:
     code, out, err = vaak(*asked)
     assert (code, out) == (2, "")
     assert err == (
-        f"{run} holds a run already: add training.checkpoint.resume=auto to go on with it, "
+        f"{run} holds a run already: add training.checkpoint.resume=auto to resume it, "
         "or give another name= or run_dir=\n"
     )
     again = result_in(vaak(*asked, "--resume", "auto")[1])

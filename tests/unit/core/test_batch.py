@@ -1,11 +1,14 @@
 """A batch's pieces add up to it, whatever the number of pieces."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from vaak.core.batch import Batch
+from vaak.core.errors import UserError
 
 
 def batch_of(num_rows: int) -> Batch:
@@ -30,6 +33,53 @@ def test_pieces_have_all_rows_in_order_and_all_counts(num_rows: int, pieces: int
     assert [row for part in parts for row in part.indices] == whole.indices
     assert [name for part in parts for name in part.extra["names"]] == whole.extra["names"]
     assert all(part.extra["k"] == 1 for part in parts)
+
+
+EXTRAS = st.dictionaries(
+    st.sampled_from("abc"),
+    st.one_of(
+        st.lists(st.integers(), max_size=8),
+        st.lists(st.integers(), max_size=8).map(tuple),
+        st.text(max_size=8),
+        st.dictionaries(st.integers(), st.integers(), max_size=3),
+    ),
+)
+
+
+@given(num_rows=st.integers(1, 6), pieces=st.integers(2, 8), extra=EXTRAS)
+def test_a_list_has_an_entry_for_each_row_and_all_else_is_of_the_whole_batch(num_rows: int, pieces: int, extra: dict):
+    batch = Batch({"x": torch.arange(num_rows)}, {"token": torch.ones(num_rows)}, extra=extra)
+    if any(isinstance(value, list) and len(value) != num_rows for value in extra.values()):
+        with pytest.raises(UserError, match=rf"a batch of {num_rows} rows has extra\['[abc]'\] with \d entries"):
+            batch.split(pieces)
+        return
+    parts = batch.split(pieces)
+    for name, value in extra.items():
+        if isinstance(value, list):
+            assert [entry for part in parts for entry in part.extra[name]] == value
+        else:
+            assert all(part.extra[name] is value for part in parts)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"tensors": {"x": torch.ones(3, 2), "y": torch.ones(2)}}, r"3 rows has tensors\['y'\] of shape \(2,\)"),
+        ({"tensors": {"x": torch.ones(3), "scale": torch.tensor(2.0)}}, r"tensors\['scale'\] of shape \(\)"),
+        ({"counts": {"token": torch.ones(1)}}, r"3 rows has counts\['token'\] of shape \(1,\)"),
+        ({"indices": [[1], [2]]}, "2 rows of examples was collated to tensors of 3 rows"),
+    ],
+)
+def test_what_is_not_there_for_each_row_is_named(change: dict, message: str):
+    batch = replace(Batch({"x": torch.ones(3)}, {"token": torch.ones(3)}, [[1], [2], [3]]), **change)
+    with pytest.raises(UserError, match=message):
+        batch.split(2)
+    assert batch.split(1) == [batch]
+
+
+def test_a_batch_without_rows_is_one_piece():
+    for empty in (Batch({}, {}), Batch({"x": torch.ones(0, 2)}, {"token": torch.ones(0)})):
+        assert empty.split(4) == [empty]
 
 
 def test_totals_are_sums_over_rows():

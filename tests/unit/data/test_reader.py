@@ -130,3 +130,12 @@ def test_a_known_bad_example_is_not_tried_again():
     assert dataset.reads == [4]
     assert not reader[address(5, epoch=1)].skipped  # another epoch draws otherwise, and may read it
     assert not reader[replace(address(5), occurrence=1)].skipped  # so does a repeat in the same epoch
+
+
+def test_a_batch_that_could_not_be_split_is_an_error_when_it_is_read():
+    class Careless(ToyDataset):
+        def collate(self, rows: list[list[np.ndarray]]) -> Batch:
+            return replace(super().collate(rows), extra={"names": ["of the first row"]})
+
+    with pytest.raises(UserError, match=r"a batch of 2 rows has extra\['names'\] with 1 entries"):
+        Reader(Careless(8), ("data",), 0)[address(1, 2)]

@@ -5,17 +5,21 @@ Two real processes are in tests/process/test_accumulation_ranks.py.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from toy import ToyTask, next_microbatches, one_step, toy_trainer
+from toy import ToyTask, next_data, next_microbatches, one_step, toy_trainer
+from vaak.engine.buckets import OwnGradients
+from vaak.engine.messages import StepMessage
 from vaak.engine.ranks import Ranks
-from vaak.engine.step import count_units, take_step
 from vaak.engine.trainer import Trainer
+from vaak.engine.training_data import count_units
 
 LOSSES: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -26,21 +30,27 @@ LOSSES: dict[str, dict[str, Any]] = {
 
 
 class OneRankOfMany(Ranks):
-    """A rank whose others' sums are given: what they would have sent is added in place of a collective."""
+    """A rank that meets nobody: it keeps what it would have sent, its gradients and then its terms' sums."""
 
-    def __init__(self, rank: int, world_size: int, counts: dict[str, float]) -> None:
+    def __init__(self, rank: int, world_size: int) -> None:
         super().__init__(torch.device("cpu"), rank, world_size)
-        self.counts = counts
         self.sent: list[Tensor] = []
 
-    def gather(self, value: Any) -> list[Any]:
-        return [value]
+    def exchange(self, message: StepMessage) -> StepMessage:
+        return message
 
-    def sum(self, values: dict[str, float]) -> dict[str, float]:
-        return self.counts
+    def gradients(self, parameters: Iterable[nn.Parameter]) -> OwnGradients:
+        return SentGradients(parameters, self)
 
-    def sum_tensors(self, tensors: list[Tensor]) -> None:
-        self.sent = [tensor.clone() for tensor in tensors]
+
+class SentGradients(OwnGradients):
+    def __init__(self, parameters: Iterable[nn.Parameter], ranks: OneRankOfMany) -> None:
+        super().__init__(parameters)
+        self.ranks = ranks
+
+    def reduce(self, sums: dict[str, Tensor], units: dict[str, str]) -> tuple[dict[str, Tensor], dict[str, str]]:
+        self.ranks.sent = [tensor.clone() for tensor in (*self.gradients, torch.stack(list(sums.values())))]
+        return sums, units
 
 
 def trainer_in_float64(
@@ -85,9 +95,9 @@ def test_ranks_gradients_add_up_to_that_of_one_process(world_size: int, tmp_path
     report, expected = one_step(alone)
     sent = []
     for rank in range(world_size):
-        ranks = OneRankOfMany(rank, world_size, counts)
+        ranks = OneRankOfMany(rank, world_size)
         trainer = trainer_in_float64(tmp_path, loss, 8, 4, ranks)
-        take_step(trainer, next_microbatches(trainer))
+        trainer.take_step(replace(next_data(trainer), counts=counts))
         sent.append(ranks.sent)
     sums = [torch.stack(parts).sum(0) for parts in zip(*sent, strict=True)]
     trained = [name for name, _ in alone.model.named_parameters()]

@@ -59,9 +59,9 @@ def test_the_average_is_that_of_the_recursion_in_float64(decay, warmup, start_st
             kept = min(decay, (1 + averaged_before) / (10 + averaged_before)) if warmup else decay
             expected = kept * expected + (1 - kept) * model.weight.detach()
     if expected is None:
-        assert average.tensors() == {}
+        assert average.state_dict() == {}
     else:
-        torch.testing.assert_close(average.tensors()["weight"], expected, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(average.state_dict()["weight"], expected, rtol=1e-12, atol=1e-12)
 
 
 @given(st.sampled_from([torch.float64, torch.float32, torch.bfloat16, torch.float16]), st.integers(1, 5))
@@ -74,7 +74,7 @@ def test_the_exchange_is_undone_to_the_bit(dtype, steps):
     for step in range(1, steps + 1):
         average.update(step)
         move(model, step)
-    own, kept = content(model), {name: tensor.clone() for name, tensor in average.tensors().items()}
+    own, kept = content(model), {name: tensor.clone() for name, tensor in average.state_dict().items()}
     places = [parameter.data_ptr() for parameter in model.parameters()]
     with average.applied():
         used = content(model)
@@ -83,7 +83,7 @@ def test_the_exchange_is_undone_to_the_bit(dtype, steps):
         assert used["head.weight"].equal(used["embedding.weight"])
         assert not same_bits(used, own)
     assert same_bits(content(model), own)
-    assert same_bits(average.tensors(), kept)
+    assert same_bits(average.state_dict(), kept)
     assert places == [parameter.data_ptr() for parameter in model.parameters()]
 
 
@@ -106,14 +106,14 @@ def test_before_the_start_the_weights_are_the_average():
     own = content(model)
     with average.applied():
         assert same_bits(content(model), own)
-    assert average.tensors() == {}
+    assert average.state_dict() == {}
 
 
 def test_tied_weights_are_averaged_once_and_buffers_are_the_models_own():
     model = Tied()
     average = WeightAverage(model, EmaConfig())
     average.update(1)
-    assert sorted(average.tensors()) == ["embedding.weight", "norm.bias", "norm.weight"]
+    assert sorted(average.state_dict()) == ["embedding.weight", "norm.bias", "norm.weight"]
     model.seen.fill_(7.0)
     with average.applied():
         assert model.seen == 7.0
@@ -132,14 +132,14 @@ def test_low_precision_is_averaged_in_fp32(dtype, kept):
     model = nn.Linear(2, 2, dtype=dtype)
     average = WeightAverage(model, EmaConfig(decay=0.999, warmup=False))
     average.update(1)
-    assert average.tensors()["weight"].dtype == kept
+    assert average.state_dict()["weight"].dtype == kept
     if kept == torch.float32 and dtype != kept:  # so small a change is lost in the weights' own numbers
-        before = average.tensors()["weight"].clone()
+        before = average.state_dict()["weight"].clone()
         with torch.no_grad():
             model.weight.mul_(1 + 2**-6)
         average.update(2)
-        assert not average.tensors()["weight"].equal(before)
-        assert average.tensors()["weight"].to(dtype).equal(before.to(dtype))
+        assert not average.state_dict()["weight"].equal(before)
+        assert average.state_dict()["weight"].to(dtype).equal(before.to(dtype))
 
 
 def test_it_goes_on_to_the_bit_from_what_a_checkpoint_kept():
@@ -151,34 +151,34 @@ def test_it_goes_on_to_the_bit_from_what_a_checkpoint_kept():
         whole.update(step)
         if step <= 3:
             first.update(step)
-            kept = {name: tensor.clone() for name, tensor in first.tensors().items()}
+            kept = {name: tensor.clone() for name, tensor in first.state_dict().items()}
     torch.manual_seed(0)
     other = Tied()
     resumed = WeightAverage(other, EmaConfig(decay=0.9))
     for step in range(1, 8):
         move(other, step)
         if step == 3:
-            resumed.load(kept)
+            resumed.load_state_dict(kept)
         elif step > 3:
             resumed.update(step)
-    assert same_bits(resumed.tensors(), whole.tensors())
+    assert same_bits(resumed.state_dict(), whole.state_dict())
 
 
 def test_loading_nothing_begins_anew_and_a_foreign_average_is_refused():
     model = Tied()
     average = WeightAverage(model, EmaConfig())
     average.update(1)
-    kept = {name: tensor.clone() for name, tensor in average.tensors().items()}
+    kept = {name: tensor.clone() for name, tensor in average.state_dict().items()}
     with pytest.raises(CheckpointError, match=r"another model.*1 of them differ, such as norm\.bias"):
-        average.load({name: tensor for name, tensor in kept.items() if name != "norm.bias"})
+        average.load_state_dict({name: tensor for name, tensor in kept.items() if name != "norm.bias"})
     with pytest.raises(CheckpointError, match=r"such as norm\.bias"):
-        average.load({**kept, "norm.bias": torch.zeros(4)})
-    assert same_bits(average.tensors(), kept)
-    average.load({})
-    assert average.tensors() == {}
+        average.load_state_dict({**kept, "norm.bias": torch.zeros(4)})
+    assert same_bits(average.state_dict(), kept)
+    average.load_state_dict({})
+    assert average.state_dict() == {}
     move(model, 1)
     average.update(500)
-    assert average.tensors()["embedding.weight"].equal(model.embedding.weight)
+    assert average.state_dict()["embedding.weight"].equal(model.embedding.weight)
 
 
 def test_a_frozen_parameter_is_its_average_and_one_never_trained_takes_no_memory():
@@ -191,14 +191,14 @@ def test_a_frozen_parameter_is_its_average_and_one_never_trained_takes_no_memory
             model.embedding.weight.add_(0.1)
         every.update(step)
         trained.update(step)
-    assert every.tensors()["norm.weight"].equal(model.norm.weight)
-    assert list(trained.tensors()) == ["embedding.weight"]
+    assert every.state_dict()["norm.weight"].equal(model.norm.weight)
+    assert list(trained.state_dict()) == ["embedding.weight"]
     with trained.applied():
-        assert model.norm.weight.equal(every.tensors()["norm.weight"])
+        assert model.norm.weight.equal(every.state_dict()["norm.weight"])
     model.norm.requires_grad_(True)
     move(model, 1)
     every.update(5)
-    assert not every.tensors()["norm.weight"].equal(model.norm.weight)
+    assert not every.state_dict()["norm.weight"].equal(model.norm.weight)
 
 
 def test_a_model_without_parameters_has_no_average():
@@ -207,8 +207,8 @@ def test_a_model_without_parameters_has_no_average():
     average.update(2)
     with average.applied():
         pass
-    average.load(average.tensors())
-    assert average.tensors() == {}
+    average.load_state_dict(average.state_dict())
+    assert average.state_dict() == {}
 
 
 def test_a_run_evaluates_its_average_and_resumes_to_the_bit(tmp_path):
@@ -219,18 +219,18 @@ def test_a_run_evaluates_its_average_and_resumes_to_the_bit(tmp_path):
     }
     whole = toy_trainer(tmp_path / "whole", task=ToyTask(), **options)
     whole.fit()
-    assert whole.average is not None
+    assert whole.state.average is not None
     averaged, own = whole.metrics["val_loss"], weights(whole)
     assert whole.evaluator.evaluate(whole.model, "valid")["val_loss"] != averaged
-    with whole.average.applied():
+    with whole.state.average.applied():
         assert whole.evaluator.evaluate(whole.model, "valid")["val_loss"] == averaged
     assert same_bits(weights(whole), own)
 
     resumed = toy_trainer(tmp_path / "resumed", task=ToyTask(), **options)
     assert resumed.resume(str(tmp_path / "whole" / "checkpoints" / "step-00000004"))
     resumed.fit()
-    assert resumed.average is not None
-    assert same_bits(resumed.average.tensors(), whole.average.tensors())
+    assert resumed.state.average is not None
+    assert same_bits(resumed.state.average.state_dict(), whole.state.average.state_dict())
     assert same_bits(weights(resumed), own)
     assert resumed.metrics["val_loss"] == averaged
 

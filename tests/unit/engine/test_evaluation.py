@@ -85,10 +85,10 @@ def remembered(folder: Path, *callbacks: Callback, scripted: bool = True) -> tup
 
 def test_scheduled_evaluations_are_remembered(tmp_path: Path):
     trainer, stopping = remembered(tmp_path)
-    assert (trainer.best.value, trainer.best.step) == (1.0, 2)
+    assert (trainer.state.best.value, trainer.state.best.step) == (1.0, 2)
     assert stopping.state_dict() == {"best": 1.0, "evaluations_without": 3}
-    assert trainer.plateau is not None
-    assert trainer.plateau.factor == 0.5
+    assert trainer.state.plateau is not None
+    assert trainer.state.plateau.factor == 0.5
 
 
 def test_evaluations_asked_for_are_not(tmp_path: Path):
@@ -96,10 +96,10 @@ def test_evaluations_asked_for_are_not(tmp_path: Path):
     asking = Asking(evaluate_at=(1, 3, 5))
     trainer, stopping = remembered(tmp_path, asking)
     assert asking.scheduled == {1: False, 2: True, 3: False, 4: True, 5: False, 6: True, 8: True}
-    assert (trainer.best.value, trainer.best.step) == (2.0, 2)
+    assert (trainer.state.best.value, trainer.state.best.step) == (2.0, 2)
     assert stopping.state_dict() == {"best": 2.0, "evaluations_without": 3}
-    assert trainer.plateau is not None
-    assert trainer.plateau.factor == 0.5
+    assert trainer.state.plateau is not None
+    assert trainer.state.plateau.factor == 0.5
 
 
 def test_a_wish_at_a_scheduled_step_is_one_evaluation(tmp_path: Path):
@@ -114,7 +114,7 @@ def test_figures_are_sums_over_the_set_divided_once(tmp_path: Path):
     figures = {}
     for size in (1, 3, 10):
         trainer = toy_trainer(tmp_path, validation={"batch_size": size})
-        trainer.evaluate(scheduled=False)
+        trainer.evaluate(due=False)
         figures[size] = trainer.metrics
     assert figures[1]["val_loss"] == pytest.approx(figures[10]["val_loss"], rel=1e-6)
     assert figures[3]["val_loss"] == pytest.approx(figures[10]["val_loss"], rel=1e-6)
@@ -125,9 +125,9 @@ def test_dropout_is_off_and_the_mode_restored(tmp_path: Path):
     trainer = toy_trainer(tmp_path, task=ToyTask(dropout=0.9))
     for training in (True, False):
         trainer.model.train(training)
-        trainer.evaluate(scheduled=False)
+        trainer.evaluate(due=False)
         first = trainer.metrics
-        trainer.evaluate(scheduled=False)
+        trainer.evaluate(due=False)
         assert trainer.metrics == first
         assert trainer.model.training is training
 
@@ -144,7 +144,7 @@ def test_an_interrupted_evaluation_ends_at_once_and_restores_the_mode(tmp_path: 
 def test_the_next_batches_are_the_same_after_an_evaluation(tmp_path: Path):
     trainer = toy_trainer(tmp_path)
     before = next_microbatches(trainer)
-    trainer.evaluate(scheduled=True)
+    trainer.evaluate(due=True)
     torch.rand(3)
     for one, other in zip(before, next_microbatches(trainer), strict=True):
         assert one.batch is not None
@@ -159,9 +159,9 @@ class TornValidation(ToyTask):
 
 def test_a_bad_example_is_named_or_skipped_and_counted(tmp_path: Path):
     with pytest.raises(DataError, match=r"toy\.txt line 4"):
-        toy_trainer(tmp_path / "fail", task=TornValidation()).evaluate(scheduled=False)
+        toy_trainer(tmp_path / "fail", task=TornValidation()).evaluate(due=False)
     trainer = toy_trainer(tmp_path / "skip", task=TornValidation(), skip_bad=True)
-    trainer.evaluate(scheduled=False)
+    trainer.evaluate(due=False)
     lengths = ToyDataset(10).lengths
     assert trainer.metrics["val_skipped"] == 1
     assert trainer.metrics["val_tokens"] == lengths.sum() - lengths[3]

@@ -13,7 +13,7 @@ import torch
 import tiny_runs
 from toy import ToyTask, same_bits, toy_trainer, weights
 from vaak.core.batch import Batch
-from vaak.engine.flops import PEAKS, count_flops, peak_flops, work_of
+from vaak.engine.flops import PEAKS, count_flops, peak_flops
 from vaak.engine.precision import Precision
 from vaak.tasks.lm.model import LanguageModel
 from vaak.tasks.lm.task import LanguageModelTask
@@ -63,7 +63,7 @@ def test_counting_leaves_weights_gradients_mode_and_generators_as_they_were(tmp_
     random.seed(1), np.random.seed(1), torch.manual_seed(1)
     expected = draws()
     random.seed(1), np.random.seed(1), torch.manual_seed(1)
-    assert work_of(trainer, peak_tflops=1.0) is not None
+    assert trainer.count_work(peak_tflops=1.0) is not None
     assert draws() == expected
     assert same_bits(before, weights(trainer))
     assert all(parameter.grad is None for parameter in model.parameters())
@@ -81,13 +81,13 @@ def test_buffers_that_a_forward_pass_writes_are_put_back(tmp_path: Path):
     trainer = toy_trainer(tmp_path)
     trainer.model.dropout = Counting(8)
     before = weights(trainer)
-    work_of(trainer, peak_tflops=1.0)
+    trainer.count_work(peak_tflops=1.0)
     assert same_bits(before, weights(trainer))
 
 
 def test_work_is_in_seconds_of_all_devices_at_their_peak_for_a_token(tmp_path: Path):
     trainer = toy_trainer(tmp_path)
-    work, on_two = work_of(trainer, peak_tflops=1.0), work_of(trainer, peak_tflops=2.0)
+    work, on_two = trainer.count_work(peak_tflops=1.0), trainer.count_work(peak_tflops=2.0)
     assert work is not None
     assert on_two is not None
     assert work.unit == "token"
@@ -139,11 +139,11 @@ class NoMemory(ToyTask):
 
 def test_a_microbatch_that_does_not_fit_leaves_mfu_out_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     caplog.set_level("INFO", "vaak")
-    assert work_of(toy_trainer(tmp_path, task=NoMemory()), peak_tflops=1.0) is None
+    assert toy_trainer(tmp_path, task=NoMemory()).count_work(peak_tflops=1.0) is None
     assert "can't be run whole, so MFU is left out" in caplog.text
 
 
 def test_where_the_peak_is_not_known_it_is_said_and_nothing_is_run(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     caplog.set_level("INFO", "vaak")
-    assert work_of(toy_trainer(tmp_path, task=NoMemory()), peak_tflops=None) is None
+    assert toy_trainer(tmp_path, task=NoMemory()).count_work(peak_tflops=None) is None
     assert "the peak of this device (cpu) isn't known, so MFU is left out" in caplog.text

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from toy import ToyTask, same_bits, toy_trainer, weights
+from toy import ToyTask, names_of, same_bits, toy_trainer, weights
 from vaak.config.training import FreezeConfig, OptimizerConfig
 from vaak.core.errors import UserError
 from vaak.engine.freezing import Freezing, freeze_parameters, unfreeze_parameters
@@ -134,20 +134,21 @@ def test_optimizers_leave_the_frozen_alone_and_go_on_to_the_bit(kind):
     steps_of(whole, freezing, optimizers, range(1, 5))
     for name in ("layers.0.weight", "layers.0.bias", "layers.1.weight", "layers.1.bias"):
         assert whole.state_dict()[name].equal(start[name]), "neither gradient nor decay reaches it"
-    tensors, values = optimizer_tensors(whole, optimizers)
+    tensors, values = optimizer_tensors(names_of(whole), optimizers)
     assert not [name for name in tensors if "layers.0" in name or "layers.1" in name]
     assert not [name for name in values["without_state"] if "layers.0" in name], "in no optimizer"
     assert {name.split(".", 1)[1] for name in values["without_state"]} == {"layers.1.weight", "layers.1.bias"}
 
     resumed, later, others = set_up()
     resumed.load_state_dict({name: tensor.clone() for name, tensor in whole.state_dict().items()})
-    load_optimizer_tensors(resumed, others, {name: tensor.clone() for name, tensor in tensors.items()}, values)
+    kept = {name: tensor.clone() for name, tensor in tensors.items()}
+    load_optimizer_tensors(names_of(resumed), others, kept | values)
     steps_of(whole, freezing, optimizers, range(5, 9))
     steps_of(resumed, later, others, range(5, 9))
     assert not whole.state_dict()["layers.1.weight"].equal(start["layers.1.weight"])
     assert whole.state_dict()["layers.0.weight"].equal(start["layers.0.weight"])
     assert same_bits(resumed.state_dict(), whole.state_dict())
-    assert same_bits(optimizer_tensors(resumed, others)[0], optimizer_tensors(whole, optimizers)[0])
+    assert same_bits(optimizer_tensors(names_of(resumed), others)[0], optimizer_tensors(names_of(whole), optimizers)[0])
 
 
 def test_fused_sgd_takes_a_parameter_in_whose_first_gradient_comes_late():

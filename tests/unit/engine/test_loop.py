@@ -14,6 +14,8 @@ from vaak.core.callback import Callback
 from vaak.core.errors import UserError
 from vaak.core.report import StepReport
 from vaak.engine.checkpoint import load_checkpoint
+from vaak.engine.trainer import Trainer
+from vaak.engine.writer import Order
 
 EVENTS = [name for name in vars(Callback) if name.startswith("on_")]
 EVERY_EPOCH: dict[str, Any] = {"validation": {"interval_epochs": 1}, "checkpoint": {"interval_epochs": 1}}
@@ -46,27 +48,47 @@ for name in EVENTS:
 def drawing() -> list[str]:
     """The lines of the drawing in Callback's docstring."""
     text = inspect.getdoc(Callback) or ""
-    block = text.split("::\n\n")[1].split("\n\nA callback")[0]
+    block = text.split("::\n\n")[1].split("\n\n")[0]
     return block.splitlines()
 
 
 def as_drawn(total_steps: int, happens: dict[str, set[int]]) -> list[tuple[str, int]]:
     """The events that the drawing gives, where what it makes conditional ``happens`` at these steps."""
-    before, steps, after = [], [], []
+    before: list[str] = []
+    steps: list[tuple[str, str | None]] = []
+    after: list[tuple[str, str | None]] = []
     for line in drawing():
         event = re.search(r"\bon_\w+", line)
         if event is None:
             assert line.strip() == "for each optimizer step:"
-        elif line.startswith(" " * 8):
-            condition = re.match(r"\s*(?:if (.*?):)?\s*on_", line)
-            assert condition is not None
+            continue
+        condition = re.match(r"\s*(?:if (.*?):)?\s*on_", line)
+        assert condition is not None
+        if line.startswith(" " * 8):
             steps.append((event[0], condition[1]))
+        elif steps:
+            after.append((event[0], condition[1]))
         else:
-            (after if steps else before).append(event[0])
+            before.append(event[0])
     drawn = [(event, 0) for event in before]
     for step in range(1, total_steps + 1):
         drawn += [(event, step) for event, condition in steps if condition is None or step in happens[condition]]
-    return drawn + [(event, total_steps) for event in after]
+    return drawn + [
+        (event, total_steps) for event, condition in after if condition is None or total_steps in happens[condition]
+    ]
+
+
+def waits_for_its_checkpoints(trainer: Trainer) -> Trainer:
+    """The trainer, whose checkpoints are all written before its next step begins."""
+    writer = trainer.saving.writer
+    write = writer.write
+
+    def write_and_wait(order: Order) -> None:
+        write(order)
+        writer.wait()
+
+    writer.write = write_and_wait  # type: ignore[method-assign]
+    return trainer
 
 
 def test_the_events_are_those_drawn(tmp_path: Path):
@@ -74,13 +96,36 @@ def test_the_events_are_those_drawn(tmp_path: Path):
     listening = Listening({("on_step_end", 2): ("request_evaluate",), ("on_step_end", 7): ("request_save",)})
     training = {"validation": {"interval": 3}, "checkpoint": {"interval": 5}, "epochs": 3}
     task = ToyTask(scripted=map(float, range(1, 100)))  # none after the first is the best
-    assert toy_trainer(tmp_path, listening, task=task, **training).fit() == "finished"
+    trainer = waits_for_its_checkpoints(toy_trainer(tmp_path, listening, task=task, **training))
+    assert trainer.fit() == "finished"
     happens = {
         "an evaluation is due or asked for": {2, 3, 6, 9, 12},
         "the epoch ends here": {4, 8, 12},
-        "a checkpoint is due or asked for": {3, 5, 7, 10, 12},  # at 3 it is the best
+        "a checkpoint has been written": {4, 6, 8, 11},  # those of 3 (the best), 5, 7 and 10
+        "a checkpoint was still being written": {12},
     }
     assert listening.heard == as_drawn(12, happens)
+
+
+@pytest.mark.parametrize(("limit", "told"), [(None, range(1, 9)), (2, range(3, 9))])
+def test_every_checkpoint_is_told_of_once_and_is_there_however_late_it_is_written(
+    limit: int | None, told: range, tmp_path: Path
+):
+    """On a slow disk nothing is known to be written before step 5. Where few are kept, some are gone by then."""
+    heard: list[str] = []
+
+    class Uploads(Callback):
+        def on_checkpoint(self, trainer: Any, path: Path) -> None:
+            assert (path / "MANIFEST.json").exists()
+            assert trainer.position.step >= 5
+            heard.append(path.name)
+
+    trainer = toy_trainer(tmp_path, Uploads(), checkpoint={"interval": 1, "save_total_limit": limit})
+    writer = waits_for_its_checkpoints(trainer).saving.writer
+    take = writer.take_finished
+    writer.take_finished = lambda: take() if trainer.position.step >= 5 else []  # type: ignore[method-assign]
+    trainer.fit()
+    assert heard == [f"step-{step:08d}" for step in told]
 
 
 def test_the_drawing_has_every_event():
@@ -118,19 +163,25 @@ def test_a_stop_asked_for_after_an_evaluation_that_was_asked_for_comes_after_the
 
 def test_a_stop_leaves_the_scheduled_evaluation_to_the_run_that_resumes(tmp_path: Path):
     listening = Listening({("on_step_end", 4): ("request_stop", "enough")})
-    toy_trainer(tmp_path, listening, **EVERY_EPOCH).fit()
+    stopped = toy_trainer(tmp_path, listening, **EVERY_EPOCH)
+    stopped.fit()
     assert listening.events()[-3:] == ["on_step_end", "on_checkpoint", "on_fit_end"]
+    left = stopped.checkpoints / "step-00000004"
+    assert load_checkpoint(left).state["position"]["duties_pending"]
     resumed = Listening()
     trainer = toy_trainer(tmp_path, resumed, **EVERY_EPOCH)
     assert trainer.resume("auto")
     trainer.fit()
-    assert resumed.heard[:4] == [("on_fit_start", 4), ("on_evaluate_end", 4), ("on_epoch_end", 4), ("on_checkpoint", 4)]
-    assert resumed.heard[4] == ("on_step_end", 5)
+    assert resumed.heard[:3] == [("on_fit_start", 4), ("on_evaluate_end", 4), ("on_epoch_end", 4)]
+    assert resumed.heard[3] == ("on_step_end", 5)
+    completed = load_checkpoint(left).state
+    assert not completed["position"]["duties_pending"]
+    assert completed["best"]["step"] == 4
 
 
 def test_a_stop_asked_for_during_an_evaluation_interrupts_it(tmp_path: Path):
     """As a signal does: the evaluation is done whole by the run that resumes."""
-    trainer = toy_trainer(tmp_path, listening := Listening(), **EVERY_EPOCH)
+    trainer = toy_trainer(tmp_path, listening := Listening(), **EVERY_EPOCH, memory={"rehearsal": False})
     meters = trainer.task.meters
 
     def stopping(split: str) -> Any:
@@ -141,7 +192,7 @@ def test_a_stop_asked_for_during_an_evaluation_interrupts_it(tmp_path: Path):
     assert trainer.fit() == "SIGTERM"
     assert "on_evaluate_end" not in listening.events()
     assert trainer.position.duties_pending
-    assert load_checkpoint(trainer.writer.folder / "step-00000004").state["position"]["duties_pending"]
+    assert load_checkpoint(trainer.checkpoints / "step-00000004").state["position"]["duties_pending"]
 
 
 def test_a_stop_before_the_first_step_takes_none(tmp_path: Path):

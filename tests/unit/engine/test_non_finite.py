@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +13,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from toy import ToyDataset, ToyModel, ToyTask, next_microbatches, same_bits, toy_trainer, weights
+from toy import ToyDataset, ToyModel, ToyTask, next_data, next_microbatches, same_bits, toy_trainer, weights
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import NonFiniteError
 from vaak.engine.inspection import Place
-from vaak.engine.non_finite import NonFinite, diagnose, record_path
-from vaak.engine.optimizer_state import optimizer_tensors
+from vaak.engine.non_finite import NonFinite, record_path
 from vaak.engine.ranks import Ranks
-from vaak.engine.step import take_step
 from vaak.engine.trainer import Trainer
 
 
@@ -114,15 +112,15 @@ def planted(folder: Path, where: str, **options: Any) -> tuple[Trainer, int]:
 
 def diagnosed(trainer: Trainer) -> NonFinite:
     """The diagnosis of the next step; the model and its optimizers are as they were."""
-    before, moments = weights(trainer), optimizer_tensors(trainer.model, trainer.optimizers)[0]
-    forward, training = trainer.forward, trainer.model.training
-    found = diagnose(trainer, 1, next_microbatches(trainer))
+    before, moments = weights(trainer), trainer.saving.snapshot().optimizer
+    training, data = trainer.model.training, next_data(trainer)
+    (objective,) = trainer.step.objectives
+    found = trainer.step.diagnosis.of(objective, trainer.state, data)
     assert same_bits(before, weights(trainer))
-    assert same_bits(moments, optimizer_tensors(trainer.model, trainer.optimizers)[0])
+    assert same_bits(moments, trainer.saving.snapshot().optimizer)
     assert all(parameter.grad is None for parameter in trainer.model.parameters())
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in trainer.model.modules())
     assert not any(parameter._backward_hooks for parameter in trainer.model.parameters())
-    assert trainer.forward is forward
     assert trainer.model.training == training
     return found
 
@@ -161,7 +159,7 @@ def test_a_weight(tmp_path: Path):
 )
 def test_one_row(where: str, kind: str, said: str, pieces: int, tmp_path: Path):
     trainer, bad = planted(tmp_path, where)
-    trainer.splits.pieces = lambda step, number=-1: pieces  # type: ignore[method-assign]
+    trainer.state.splits.pieces = lambda *_: pieces  # type: ignore[method-assign]
     found = diagnosed(trainer)
     assert found.finding is not None
     assert (found.finding.kind, found.microbatch, found.piece) == (kind, 1, pieces - 1)
@@ -191,7 +189,7 @@ def test_nothing_is_found_where_nothing_is_wrong(tmp_path: Path):
 
 def test_gradients_that_only_fp16s_scale_makes_too_large_are_not_taken_for_it(tmp_path: Path):
     trainer, bad = planted(tmp_path, "loss")
-    trainer.loss_scale.value = 1e39  # as an overflowing scale
+    trainer.state.loss_scale.value = 1e39  # as an overflowing scale
     found = diagnosed(trainer)
     assert found.finding is not None
     assert (found.finding.kind, found.finding.loss) == ("loss", "ratio")
@@ -204,14 +202,17 @@ def test_the_plain_model_is_run_where_training_runs_a_compiled_one(tmp_path: Pat
     def compiled(*_: Tensor) -> Tensor:
         raise AssertionError
 
-    trainer.forward = compiled  # type: ignore[assignment]
+    (objective,) = trainer.step.objectives
+    forward = replace(objective.gradient.forward, model=compiled)  # type: ignore[arg-type]
+    objective = replace(objective, gradient=replace(objective.gradient, forward=forward))
+    trainer.step = replace(trainer.step, objectives=(objective,))
     assert [example.index for example in diagnosed(trainer).examples] == [bad]
 
 
 def test_another_rank_writes_a_file_of_its_own(tmp_path: Path):
     ranks = Ranks(torch.device("cpu"), rank=1)
     trainer = toy_trainer(tmp_path, task=PlantedTask(where="loss", culprits=tuple(range(40))), ranks=ranks)
-    diagnose(trainer, 1, next_microbatches(trainer))
+    trainer.step.diagnosis.of(trainer.step.objectives[0], trainer.state, next_data(trainer))
     assert [path.name for path in (tmp_path / "non_finite").iterdir()] == ["step-00000001.rank1.json"]
 
 
@@ -228,6 +229,6 @@ def test_a_step_raises_it_and_the_weights_stay(tmp_path: Path):
     trainer, bad = planted(tmp_path, "backward")
     before = weights(trainer)
     with pytest.raises(NonFiniteError, match=rf"^step 1: the gradient is not a finite number.*example {bad} \(toy"):
-        take_step(trainer, next_microbatches(trainer))
+        trainer.take_step(next_data(trainer))
     del before["mean"]  # a forward that writes a buffer is its own affair
     assert same_bits(before, {name: tensor for name, tensor in weights(trainer).items() if name != "mean"})

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from toy import names_of
 from vaak.config.training import OptimizerConfig
 from vaak.core.errors import CheckpointError, UserError
 from vaak.engine.lion import Lion
@@ -203,7 +204,7 @@ def test_a_restart_changes_no_bit(kind, dtype, tmp_path):
     stopped = tiny_model(dtype=dtype)
     optimizers = build_optimizers(stopped, config)
     train(stopped, optimizers, range(1, 4))
-    tensors, values = optimizer_tensors(stopped, optimizers)
+    tensors, values = optimizer_tensors(names_of(stopped), optimizers)
     assert "0.sometimes.weight" in values["without_state"]
     save_file(tensors, tmp_path / "optimizer.safetensors")
     weights = {name: tensor.clone() for name, tensor in stopped.state_dict().items()}
@@ -211,9 +212,8 @@ def test_a_restart_changes_no_bit(kind, dtype, tmp_path):
     resumed = tiny_model(dtype=dtype)
     resumed.load_state_dict(weights)
     optimizers = build_optimizers(resumed, config)
-    load_optimizer_tensors(
-        resumed, optimizers, load_file(tmp_path / "optimizer.safetensors"), json.loads(json.dumps(values))
-    )
+    saved = load_file(tmp_path / "optimizer.safetensors") | json.loads(json.dumps(values))
+    load_optimizer_tensors(names_of(resumed), optimizers, saved)
     train(resumed, optimizers, range(4, 8))
     for name, tensor in whole.state_dict().items():
         assert torch.equal(tensor, resumed.state_dict()[name]), name
@@ -223,11 +223,11 @@ def test_state_is_copied_and_not_shared():
     model = tiny_model()
     optimizers = build_optimizers(model, OptimizerConfig())
     train(model, optimizers, range(1, 3))
-    tensors, values = optimizer_tensors(model, optimizers)
+    tensors, values = optimizer_tensors(names_of(model), optimizers)
     kept = {name: tensor.clone() for name, tensor in tensors.items()}
     other = tiny_model()
     restored = build_optimizers(other, OptimizerConfig())
-    load_optimizer_tensors(other, restored, kept, values)
+    load_optimizer_tensors(names_of(other), restored, kept | values)
     before = {name: tensor.clone() for name, tensor in kept.items()}
     train(other, restored, range(3, 5))
     assert all(torch.equal(kept[name], before[name]) for name in kept)
@@ -237,13 +237,13 @@ def test_a_state_of_another_model_or_optimizer_is_refused_and_changes_nothing():
     model = tiny_model()
     optimizers = build_optimizers(model, OptimizerConfig())
     train(model, optimizers, range(1, 3))
-    tensors, values = optimizer_tensors(model, optimizers)
-    fresh = build_optimizers(model, OptimizerConfig())
+    tensors, values = optimizer_tensors(names_of(model), optimizers)
+    fresh, names = build_optimizers(model, OptimizerConfig()), names_of(model)
     lacking = {name: tensor for name, tensor in tensors.items() if name != "0.exp_avg.layers.0.up.bias"}
     with pytest.raises(CheckpointError, match=r"lacks 1 \(such as 0.exp_avg.layers.0.up.bias\)"):
-        load_optimizer_tensors(model, fresh, lacking, values)
+        load_optimizer_tensors(names, fresh, lacking | values)
     with pytest.raises(CheckpointError, match=r"has foreign 1 \(such as 0.exp_avg.decoder.weight\)"):
-        load_optimizer_tensors(model, fresh, tensors | {"0.exp_avg.decoder.weight": torch.zeros(1)}, values)
+        load_optimizer_tensors(names, fresh, tensors | {"0.exp_avg.decoder.weight": torch.zeros(1)} | values)
     assert not fresh[0].state
     with pytest.raises(CheckpointError, match=r"lacks .*0.momentum_buffer.*has foreign .*0.exp_avg"):
-        load_optimizer_tensors(model, build_optimizers(model, OptimizerConfig(type="sgd")), tensors, values)
+        load_optimizer_tensors(names, build_optimizers(model, OptimizerConfig(type="sgd")), tensors | values)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toy import next_microbatches, toy_trainer
+from toy import next_data, toy_trainer
 from vaak.engine.phases import Phases
-from vaak.engine.step import take_step
 
 CPU = torch.device("cpu")
 NAMES = ("loading", "forward", "backward", "optimizer")
@@ -69,10 +69,16 @@ class Event:
         return 1000 * (end_event.reached - self.reached)
 
 
+def running(device: torch.device, **options: Any) -> Phases:
+    phases = Phases(device, **options)
+    phases.start()
+    return phases
+
+
 @given(st.lists(st.tuples(st.sampled_from((*NAMES, "gap")), st.integers(0, 50)), max_size=30))
 def test_each_phase_has_its_time_and_the_gap_has_the_rest(parts: list[tuple[str, int]]):
     clock = Clock()
-    phases = Phases(CPU, clock=clock)
+    phases = running(CPU, clock=clock)
     for name, seconds in parts:
         if name == "gap":
             clock.work(seconds)
@@ -88,7 +94,7 @@ def test_each_phase_has_its_time_and_the_gap_has_the_rest(parts: list[tuple[str,
 
 def test_a_phase_that_fails_is_measured_and_the_failure_goes_on():
     clock = Clock()
-    phases = Phases(CPU, clock=clock)
+    phases = running(CPU, clock=clock)
 
     def tear() -> None:
         with phases.measure("forward"):
@@ -101,14 +107,14 @@ def test_a_phase_that_fails_is_measured_and_the_failure_goes_on():
 
 
 def test_what_is_measured_again_allocates_nothing_new():
-    phases = Phases(CPU)
+    phases = running(CPU)
     assert phases.measure("forward") is phases.measure("forward")
 
 
 def test_on_a_device_that_runs_behind_data_count_only_where_they_let_it_stand_still():
     clock = Clock()
     device = Device(clock)
-    phases = Phases(CPU, clock=clock, new_event=device.event)
+    phases = running(CPU, clock=clock, new_event=device.event)
     for loading_seconds in (1.0, 5.0):  # the device has 3 seconds to do in each step
         with phases.measure("loading"):
             clock.work(loading_seconds)
@@ -126,7 +132,7 @@ def test_on_a_device_that_runs_behind_data_count_only_where_they_let_it_stand_st
 def test_events_are_used_again_once_they_were_read():
     clock = Clock()
     device = Device(clock)
-    phases = Phases(CPU, clock=clock, new_event=device.event)
+    phases = running(CPU, clock=clock, new_event=device.event)
     for _ in range(3):
         for _ in range(4):
             with phases.measure("forward"):
@@ -137,11 +143,14 @@ def test_events_are_used_again_once_they_were_read():
 
 def test_a_step_names_its_phases_only_where_someone_measures(tmp_path: Path):
     trainer = toy_trainer(tmp_path)
-    assert trainer.phases is None
-    assert trainer.phase("forward") is trainer.phase("backward"), "one context that does nothing"
-    take_step(trainer, next_microbatches(trainer))
-    trainer.phases = Phases(CPU)
-    take_step(trainer, next_microbatches(trainer))
+    assert not trainer.phases.running
+    assert trainer.phases.measure("forward") is trainer.phases.measure("backward"), "one context that does nothing"
+    trainer.take_step(next_data(trainer))
+    assert trainer.phases.phases == {}
+    trainer.phases.start()
+    trainer.take_step(next_data(trainer))
     read = trainer.phases.read()
     assert set(read) == {"forward", "backward", "optimizer", "gap"}
     assert min(read.values()) > 0
+    trainer.phases.stop()
+    assert trainer.phases.measure("forward") is trainer.phases.measure("backward")

@@ -20,7 +20,7 @@ CPU = torch.device("cpu")
 def trainer_with_scale(folder: Path, fixed: float | None = None) -> Trainer:
     """A trainer that scales its loss as with fp16, which a CPU doesn't have."""
     trainer = toy_trainer(folder, task=ToyTask(dropout=0.0))
-    trainer.loss_scale = LossScale(True, fixed)
+    trainer.state.loss_scale = LossScale(True, fixed)
     return trainer
 
 
@@ -97,14 +97,14 @@ def test_a_scaled_step_is_the_unscaled_one(fixed: float | None, tmp_path: Path):
 def test_an_overflow_skips_the_update_but_is_a_step(tmp_path: Path):
     trainer = trainer_with_scale(tmp_path)
     trainer.model.head = overflows = Overflows(trainer.model.head)
-    before, state = weights(trainer), len(trainer.optimizers[0].state)
+    before, state = weights(trainer), len(trainer.state.optimizers[0].state)
     report, gradients = one_step(trainer)
     assert report.skipped == "overflow"
     assert report.loss_scale == 65536
     assert not gradients  # the optimizer was never asked
     assert same_bits(before, weights(trainer))
-    assert len(trainer.optimizers[0].state) == state
-    assert (trainer.position.step, trainer.position.place, trainer.loss_scale.value) == (1, 3, 32768)
+    assert len(trainer.state.optimizers[0].state) == state
+    assert (trainer.position.step, trainer.position.place, trainer.state.loss_scale.value) == (1, 3, 32768)
     assert all(parameter.grad is None for parameter in trainer.model.parameters())
     overflows.on = False
     report, _ = one_step(trainer)
@@ -120,7 +120,7 @@ def test_fp16_on_a_cpu_goes_on_in_fp32_with_one_warning(tmp_path: Path, caplog: 
     warnings = [record.getMessage() for record in caplog.records]
     assert warnings == ["mixed_precision: fp16 can't be used (a CPU has no fast fp16); training goes on in fp32"]
     assert trainer.precision.name == "no"
-    assert not trainer.loss_scale.enabled
+    assert not trainer.state.loss_scale.enabled
 
 
 def test_bf16_trains_on_a_cpu_near_fp32(tmp_path: Path):

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import re
+import socket
+import time
+from pathlib import Path
+
 import pytest
 import torch
 
+import vaak
 from vaak.config.training import TrainingConfig
 from vaak.core.errors import UserError
 from vaak.engine.launcher import pick_device, precision_from_launcher
+from vaak.engine.messages import StepMessage
 from vaak.engine.ranks import Ranks, start_ranks
 
 ENVIRONMENT = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "ACCELERATE_USE_CPU", "ACCELERATE_MIXED_PRECISION")
@@ -21,13 +28,20 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_one_process_adds_up_to_itself():
     ranks = Ranks(torch.device("cpu"))
-    tensor = torch.ones(3)
-    ranks.sum_tensors([tensor])
-    assert tensor.equal(torch.ones(3))
+    parameter = torch.nn.Parameter(torch.ones(3))
+    parameter.grad = torch.ones(3)
+    gradients = ranks.gradients([parameter])
+    sums = {"main": torch.ones(())}
+    assert gradients.reduce(sums, {"main": "token"}) == (sums, {"main": "token"})
+    assert gradients.gradients[0].equal(torch.ones(3))
     assert ranks.is_main
     assert ranks.gather({"a": 1}) == [{"a": 1}]
     assert ranks.sum({"a": 1.0}) == {"a": 1.0}
-    assert ranks.main_first(lambda: 7) == 7
+    assert ranks.decide_on_main(lambda: 7) == 7
+    message = StepMessage({"token": 3.0}, stop="enough")
+    assert ranks.exchange(message) is message
+    assert [ranks.any(flag) for flag in (True, False)] == [True, False]
+    ranks.compare("at the start", {"seed": object()})  # nothing is hashed
     ranks.wait()
     ranks.close()
 
@@ -37,7 +51,7 @@ def test_a_failure_of_the_main_process_is_told():
         raise UserError("the corpus is empty")
 
     with pytest.raises(UserError, match=r"^the corpus is empty$"):
-        Ranks(torch.device("cpu")).main_first(fail)
+        Ranks(torch.device("cpu")).decide_on_main(fail)
 
 
 def test_alone_nothing_is_joined():
@@ -93,3 +107,28 @@ def test_precision_of_the_launcher(
         return
     with pytest.raises(UserError, match=expected):
         precision_from_launcher(chosen, given)
+
+
+def test_torch_distributed_is_known_to_one_file():
+    source = Path(vaak.__file__).parent
+    knowing = [
+        path.relative_to(source).as_posix()
+        for path in source.rglob("*.py")
+        if re.search(r"^\s*(import|from) torch\.distributed", path.read_text(), re.MULTILINE)
+    ]
+    assert knowing == ["engine/ranks.py"]
+
+
+def test_a_launcher_that_does_not_answer_is_said_at_once(monkeypatch: pytest.MonkeyPatch):
+    """Ranks that were still starting when torchrun was killed waited for half an hour."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    places = {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    for name, value in (places | {"TORCHELASTIC_USE_AGENT_STORE": "True"}).items():
+        monkeypatch.setenv(name, value)
+    begun = time.monotonic()
+    with pytest.raises(
+        UserError, match=rf"^the launcher of this process doesn't answer at 127.0.0.1:{port}, so rank 0"
+    ):
+        start_ranks(TrainingConfig(device="cpu", gradient_accumulation_steps=2))
+    assert time.monotonic() - begun < 20

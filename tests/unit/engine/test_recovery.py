@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,10 @@ from vaak.core.batch import Batch, Term
 from vaak.core.callback import Callback
 from vaak.core.errors import UserError
 from vaak.engine.checkpoint import list_checkpoints
+from vaak.engine.messages import StepMessage, combine
+from vaak.engine.position import Position
+from vaak.engine.splits import Cut
 from vaak.engine.trainer import Trainer
-from vaak.engine.wishes import Wishes
 
 QUIET: dict[str, Any] = {"batch_size": 8, "gradient_accumulation_steps": 2, "epochs": 2}
 
@@ -34,6 +38,13 @@ def trained(folder: Path, task: ToyTask, *callbacks: Callback, **training: Any) 
 def journal(folder: Path) -> list[dict[str, Any]]:
     path = folder / "splits.jsonl"
     return [json.loads(line)["cut"] for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def later_pieces(trainer: Trainer) -> list[int]:
+    """In how many pieces each microbatch of the second epoch is computed."""
+    second = Position(step=3, epoch=1)
+    read = itertools.islice(trainer.data.microbatches(second), trainer.data.epoch_size)
+    return [trainer.state.splits.pieces(4, 0, trainer.data.cells(microbatch)) for microbatch in read]
 
 
 def assert_equal_to_rounding(one: Trainer, other: Trainer) -> None:
@@ -54,26 +65,33 @@ def test_without_dropout_the_weights_are_those_of_a_large_machine(
     small = trained(tmp_path / "small", SmallMachine(**toy, where=where, most_rows=most_rows, in_step=4), **options)
     assert_equal_to_rounding(small, large)
     cuts = journal(tmp_path / "small")
-    assert [cut["pieces"] for cut in cuts] == [2**n for n in range(1, len(cuts) + 1)]
-    assert cuts[-1] == {"step": 4, "pieces": pieces, "numbers": [0, 1], "split": None, "rank": 0}
+    sizes = list(dict.fromkeys(cut["cells"] for cut in cuts))
+    assert sizes == sorted(sizes, reverse=True), "only a smaller microbatch is a new case"
+    halved = [2**n for n in range(1, pieces.bit_length())]
+    for size in sizes:
+        assert [cut["pieces"] for cut in cuts if cut["cells"] == size] == halved
+    first = {"step": 4, "numbers": [0, 1], "split": None, "rank": 0, "cells": sizes[0], "objective": 0}
+    assert cuts[: len(halved)] == [first | {"pieces": number} for number in halved]
     assert journal(tmp_path / "large") == []
 
 
 @pytest.mark.parametrize("stop", [2, 3, 4])
 def test_with_dropout_a_resumed_run_repeats_the_cut_one_to_the_bit(stop: int, tmp_path: Path):
-    """Stopped before, at and after the step that was cut. The machine is larger after the resume: the cut stays."""
+    """Stopped before, at and after the step that was cut. The machine is larger from then on: the cut stays."""
     options: dict[str, Any] = {"checkpoint": {"interval": 1, "save_total_limit": None}, "memory": {"rehearsal": False}}
-    once = trained(tmp_path / "once", SmallMachine(), **options)
-    trained(tmp_path / "again", SmallMachine(), StopAt(stop), **options)
-    again = trained(tmp_path / "again", SmallMachine(in_step=3 if stop < 3 else 1000), **options)
+    once = trained(tmp_path / "once", SmallMachine(until_step=3), **options)
+    trained(tmp_path / "again", SmallMachine(until_step=3), StopAt(stop), **options)
+    again = trained(tmp_path / "again", SmallMachine(until_step=3 if stop < 3 else 0), **options)
     assert again.position.step == once.position.step
+    assert later_pieces(once) == later_pieces(again)
+    assert 2 in later_pieces(once)
     assert same_bits(weights(again), weights(once))
 
 
 def test_killed_behind_the_cut_and_before_its_checkpoint_the_journal_repeats_it(tmp_path: Path):
     """The journal is all that is left of the cut: the checkpoint is from before it."""
     options: dict[str, Any] = {"checkpoint": {"interval": 2, "save_total_limit": None}, "memory": {"rehearsal": False}}
-    once = trained(tmp_path / "once", SmallMachine(), **options)
+    once = trained(tmp_path / "once", SmallMachine(until_step=3), **options)
 
     class Killed(Callback):
         def on_step_end(self, trainer: Any, report: Any) -> None:
@@ -81,9 +99,10 @@ def test_killed_behind_the_cut_and_before_its_checkpoint_the_journal_repeats_it(
                 raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        trained(tmp_path / "again", SmallMachine(), Killed(), **options)
+        trained(tmp_path / "again", SmallMachine(until_step=3), Killed(), **options)
     assert len(journal(tmp_path / "again")) == 1
-    again = trained(tmp_path / "again", SmallMachine(in_step=1000), **options)
+    again = trained(tmp_path / "again", SmallMachine(until_step=0), **options)
+    assert later_pieces(once) == later_pieces(again)
     assert same_bits(weights(again), weights(once))
 
 
@@ -92,7 +111,7 @@ def test_a_checkpoint_keeps_the_cuts_for_a_run_elsewhere(tmp_path: Path):
     (tmp_path / "second").mkdir()
     second = toy_trainer(tmp_path / "second", task=SmallMachine(), **QUIET)
     second.resume(str(first.directory / "checkpoints" / "last"))
-    assert second.splits.pieces(5) == 2
+    assert second.state.splits.pieces(5, 0, 1000.0) == 2
 
 
 def test_one_example_too_large_is_named(tmp_path: Path):
@@ -128,7 +147,7 @@ class NotSplittable(SmallMachine):
 
 
 def test_a_loss_that_is_no_sum_over_examples_is_never_cut(tmp_path: Path):
-    with pytest.raises(UserError, match=r"the loss balance is no sum over examples"):
+    with pytest.raises(UserError, match=r"the loss balance is not a sum over examples"):
         trained(tmp_path, NotSplittable(), memory={"rehearsal": False})
 
 
@@ -149,12 +168,16 @@ def test_a_rehearsal_finds_it_before_the_first_step(tmp_path: Path):
 
     class First(Callback):
         def on_step_end(self, trainer: Any, report: Any) -> None:
-            started.append(trainer.splits.pieces(report.step, 0))
+            started.append(trainer.state.splits.pieces(report.step, 0, 1000.0))
 
     trained(tmp_path, SmallMachine(in_step=1), First())
-    assert journal(tmp_path)[0] == {"step": 1, "pieces": 2, "numbers": None, "split": None, "rank": 0}
+    rehearsed = journal(tmp_path)
+    cells = rehearsed[0]["cells"]
+    whole = {"step": 1, "pieces": 2, "numbers": None, "split": None, "rank": 0, "cells": cells, "objective": 0}
+    assert rehearsed[0] == whole
     assert set(started) == {2}
-    assert len(journal(tmp_path)) == 1
+    later = rehearsed[1:]
+    assert all(cut["cells"] < cells for cut in later), "what is as large as the one rehearsed never fails again"
 
 
 @pytest.mark.parametrize("rule", ["adamw", "adam", "sgd", "adafactor", "lion", "muon"])
@@ -164,7 +187,7 @@ def test_a_rehearsal_changes_nothing(rule: str, tmp_path: Path):
     plain = trained(tmp_path / "plain", ToyTask(), **options, memory={"rehearsal": False})
     rehearsed = trained(tmp_path / "rehearsed", ToyTask(), **options, memory={"rehearsal": True})
     assert same_bits(weights(rehearsed), weights(plain))
-    assert same_bits(rehearsed.snapshot().optimizer, plain.snapshot().optimizer)
+    assert same_bits(rehearsed.saving.snapshot().optimizer, plain.saving.snapshot().optimizer)
 
 
 @pytest.mark.parametrize("rule", ["adamw", "adam", "sgd", "adafactor", "lion", "muon"])
@@ -173,7 +196,7 @@ def test_no_room_for_the_first_update_is_found_in_the_rehearsal_and_tried_again(
     options: dict[str, Any] = {"optimizer": {"type": rule}}
     expected = trained(tmp_path / "expected", ToyTask(), **options)
     trainer = toy_trainer(tmp_path / "full", task=ToyTask(), **(QUIET | options))
-    first = trainer.optimizers[0]
+    first = trainer.state.optimizers[0]
     step, calls = first.step, iter([True])
 
     def full_once() -> Any:
@@ -188,7 +211,7 @@ def test_no_room_for_the_first_update_is_found_in_the_rehearsal_and_tried_again(
     first.step = full_once  # type: ignore[assignment,method-assign]
     trainer.fit()
     assert same_bits(weights(trainer), weights(expected))
-    assert same_bits(trainer.snapshot().optimizer, expected.snapshot().optimizer)
+    assert same_bits(trainer.saving.snapshot().optimizer, expected.saving.snapshot().optimizer)
 
 
 def test_no_room_for_the_optimizer_at_all_is_an_error_before_the_first_step(tmp_path: Path):
@@ -197,7 +220,7 @@ def test_no_room_for_the_optimizer_at_all_is_an_error_before_the_first_step(tmp_
     def full() -> None:
         raise out_of_memory()
 
-    trainer.optimizers[0].step = full  # type: ignore[assignment,method-assign]
+    trainer.state.optimizers[0].step = full  # type: ignore[assignment,method-assign]
     with pytest.raises(UserError, match="the state of the optimizer AdamW does not fit"):
         trainer.fit()
     assert trainer.position.step == 0
@@ -230,8 +253,13 @@ def test_asked_to_cut_finer_all_later_steps_are(tmp_path: Path):
                 trainer.cut_finer("memory is at 90 %")
 
     trainer = trained(tmp_path, ToyTask(), Asks())
-    assert journal(tmp_path) == [{"step": 3, "pieces": 2, "numbers": None, "split": None, "rank": 0}]
-    assert [trainer.splits.pieces(step) for step in (2, 3)] == [1, 2]
+    (cut,) = journal(tmp_path)
+    cells = cut["cells"]
+    assert cut == {
+        "step": 3, "pieces": 2, "numbers": None, "split": None, "rank": 0, "cells": cells, "objective": 0
+    }  # fmt: skip
+    assert [trainer.state.splits.pieces(step, 0, cells) for step in (2, 3)] == [1, 2]
+    assert trainer.state.splits.pieces(3, 0, cells - 1) == 1
 
 
 @pytest.mark.parametrize("task", [NotSplittable(most_rows=1000), ToyTask()], ids=["no sum", "rows already"])
@@ -241,22 +269,28 @@ def test_what_can_be_cut_no_finer_is_not(task: ToyTask, tmp_path: Path):
             trainer.cut_finer("memory is at 90 %")
 
     trainer = trained(tmp_path, task, Asks())
-    pieces = [cut["pieces"] for cut in journal(tmp_path)]
-    assert pieces == ([] if isinstance(task, NotSplittable) else [2, 4, 8])
+    cuts = journal(tmp_path)
+    if isinstance(task, NotSplittable):
+        assert cuts == []
+    else:
+        assert max(cut["pieces"] for cut in cuts) == 8, "eight rows"
+        for number, cut in enumerate(cuts):
+            before = [known["pieces"] for known in cuts[:number] if known["cells"] <= cut["cells"]]
+            assert cut["pieces"] == 2 * max(before, default=1)
     assert trainer.position.step == trainer.total_steps
 
 
 def test_no_room_in_the_midst_of_a_later_update_ends_the_run_without_saving_it(tmp_path: Path):
     trainer = toy_trainer(tmp_path, task=ToyTask(), **QUIET, checkpoint={"interval": 1})
-    step, calls = trainer.optimizers[0].step, iter(range(4))  # the rehearsal's, and two steps
+    step, calls = trainer.state.optimizers[0].step, iter(range(4))  # the rehearsal's, and two steps
 
     def full() -> Any:
         if next(calls) == 3:
             raise out_of_memory()
         return step()
 
-    trainer.optimizers[0].step = full  # type: ignore[assignment,method-assign]
-    with pytest.raises(UserError, match="in the midst of the update of step 3"):
+    trainer.state.optimizers[0].step = full  # type: ignore[assignment,method-assign]
+    with pytest.raises(UserError, match="in the middle of the update of step 3"):
         trainer.fit()
     assert [path.name for path in list_checkpoints(tmp_path / "checkpoints")] == ["step-00000001", "step-00000002"]
 
@@ -285,8 +319,10 @@ def test_an_example_too_large_to_be_evaluated_is_named(tmp_path: Path):
 
 def test_ranks_take_over_what_another_had_to_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     trainer = toy_trainer(tmp_path, task=ToyTask(), **QUIET)
-    monkeypatch.setattr(trainer.ranks, "gather", lambda mine: [mine, vars(Wishes(pieces=4, shortage="rank 1 ran out"))])
-    trainer.agree()
-    assert trainer.splits.pieces(1) == 4
-    trainer.agree()
+    cut = asdict(Cut(step=1, pieces=4, numbers=(1,), cells=9.0))
+    others = StepMessage(cuts=[[cut, "rank 1 ran out"]])
+    monkeypatch.setattr(trainer.ranks, "exchange", lambda mine: combine([mine, others]))
+    trainer.meet([])
+    assert [trainer.state.splits.pieces(1, 0, cells) for cells in (8.0, 9.0)] == [1, 4]
+    trainer.meet([])
     assert len(journal(tmp_path)) == 1

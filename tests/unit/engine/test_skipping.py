@@ -4,38 +4,20 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
-from toy import ToyTask, next_microbatches, same_bits, toy_trainer, weights
+from toy import Poisoned, ToyTask, next_data, same_bits, toy_trainer, weights
 from vaak.callbacks.step_log import StepLogCallback
-from vaak.core.batch import Batch, Term
 from vaak.core.callback import Callback
 from vaak.core.errors import NonFiniteError
 from vaak.core.report import StepReport
 from vaak.engine.checkpoint import find_latest_checkpoint, load_checkpoint
 from vaak.engine.records import read_records
-from vaak.engine.step import take_step
 from vaak.engine.trainer import Trainer
-
-
-@dataclass
-class Poisoned(ToyTask):
-    """The loss of every batch that holds example ``poison`` is not a number."""
-
-    poison: int = 9
-    value: float = float("nan")
-
-    def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
-        terms = super().losses(model, batch)
-        if any(self.poison in row for row in batch.indices):
-            terms["main"] = Term(terms["main"].total * self.value, "token")
-        return terms
 
 
 class Watch(Callback):
@@ -63,10 +45,10 @@ def test_the_run_stops_before_the_weights_and_keeps_what_it_had(value: float, tm
     done = trainer.position.step
     assert 0 < done < 4  # of an epoch's four steps, one holds the example
     assert same_bits(weights(trainer), watch.weights[-1])
-    newest = find_latest_checkpoint(trainer.writer.folder)
+    newest = find_latest_checkpoint(trainer.checkpoints)
     assert newest is not None
     assert newest.name == f"step-{done:08d}"
-    assert same_bits(load_checkpoint(newest).model, trainer.snapshot().model)
+    assert same_bits(load_checkpoint(newest).model, trainer.saving.snapshot().model)
     record = json.loads((tmp_path / "non_finite" / f"step-{done + 1:08d}.json").read_text())
     assert [example["index"] for example in record["examples"]] == [9]
 
@@ -100,9 +82,9 @@ def test_it_skips_as_often_as_it_may(tmp_path: Path, caplog: pytest.LogCaptureFi
 def test_moments_average_and_plateau_are_untouched_by_a_skipped_step(tmp_path: Path):
     trainer = begun(tmp_path, non_finite={"max_skipped": 9}, ema={"decay": 0.9})
     for _ in range(4):
-        before = trainer.snapshot()
-        report = take_step(trainer, next_microbatches(trainer))
-        after = trainer.snapshot()
+        before = trainer.saving.snapshot()
+        report = trainer.take_step(next_data(trainer))
+        after = trainer.saving.snapshot()
         same = [same_bits(getattr(before, part), getattr(after, part)) for part in ("model", "optimizer", "average")]
         assert all(same) == (report.skipped == "non_finite")
 
@@ -127,18 +109,18 @@ def test_skipping_resumes_to_the_bit(tmp_path: Path):
 def test_overflow_of_fp16_is_another_thing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Gradients alone that aren't finite lower the scale; at the lowest scale they stop the run, as a loss does."""
     trainer = toy_trainer(tmp_path, task=ToyTask())
-    trainer.loss_scale.enabled, trainer.loss_scale.value = True, 4.0
+    trainer.state.loss_scale.enabled, trainer.state.loss_scale.value = True, 4.0
 
     def overflow(gradient: torch.Tensor) -> torch.Tensor:
         return gradient * float("inf")
 
     trainer.model.head.weight.register_hook(overflow)
     before = weights(trainer)
-    reports = [take_step(trainer, next_microbatches(trainer)) for _ in range(2)]
+    reports = [trainer.take_step(next_data(trainer)) for _ in range(2)]
     assert [report.skipped for report in reports] == ["overflow", "overflow"]
     assert [report.loss_scale for report in reports] == [4.0, 2.0]
     assert not (tmp_path / "non_finite").exists()
     assert trainer.position.non_finite_steps == 0
     with pytest.raises(NonFiniteError, match=r"the gradient is not a finite number, nor is that of head\.weight"):
-        take_step(trainer, next_microbatches(trainer))
+        trainer.take_step(next_data(trainer))
     assert same_bits(weights(trainer), before)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 from hypothesis import given
@@ -13,21 +14,36 @@ from vaak.engine.splits import Cut, Splits
 def test_a_cut_holds_for_its_microbatches_in_its_step_and_for_all_after(tmp_path: Path):
     splits = Splits(tmp_path, 0)
     splits.add(Cut(5, 2, (1, 3)), "out of memory")
-    assert [splits.pieces(4, 1), splits.pieces(5, 1), splits.pieces(5, 3)] == [1, 2, 2]
-    assert [splits.pieces(5, 0), splits.pieces(6, 0), splits.pieces(6)] == [1, 2, 2]
+    assert [splits.pieces(4, 1, 9), splits.pieces(5, 1, 9), splits.pieces(5, 3, 9)] == [1, 2, 2]
+    assert [splits.pieces(5, 0, 9), splits.pieces(6, 0, 9)] == [1, 2]
+
+
+def test_a_cut_holds_for_what_is_at_least_as_large_as_the_one_that_failed(tmp_path: Path):
+    splits = Splits(tmp_path, 0)
+    splits.add(Cut(5, 4, (1,), cells=100.0), "out of memory")
+    splits.add(Cut(7, 2, (0,), cells=50.0), "out of memory")
+    assert [splits.pieces(5, 1, cells) for cells in (99.0, 100.0, 101.0)] == [1, 4, 4]
+    assert [splits.pieces(8, 0, cells) for cells in (49.0, 50.0, 99.0, 100.0)] == [1, 2, 2, 4]
+
+
+def test_a_cut_of_a_later_objective_leaves_the_earlier_ones_of_its_step_whole(tmp_path: Path):
+    splits = Splits(tmp_path, 0)
+    splits.add(Cut(5, 2, objective=1), "out of memory")
+    assert [splits.pieces(5, 0, 9, objective) for objective in (0, 1, 2)] == [1, 2, 2]
+    assert [splits.pieces(6, 0, 9, objective) for objective in (0, 1, 2)] == [2, 2, 2]
 
 
 def test_a_cut_of_all_holds_from_its_step_on(tmp_path: Path):
     splits = Splits(tmp_path, 0)
     splits.add(Cut(5, 4), "memory is short")
-    assert [splits.pieces(4, 9), splits.pieces(5, 9), splits.pieces(5)] == [1, 4, 4]
+    assert [splits.pieces(4, 9, 9), splits.pieces(5, 9, 9), splits.pieces(5, -1, 9)] == [1, 4, 4]
 
 
 def test_evaluation_is_cut_apart_from_training_split_by_split_on_its_rank(tmp_path: Path):
     splits, other = Splits(tmp_path, 1), Splits(tmp_path, 0)
     splits.cut_evaluation(10, "valid", 2, "out of memory")
     assert [splits.evaluation_pieces(step, "valid") for step in (9, 10, 20)] == [1, 2, 2]
-    assert splits.evaluation_pieces(20, "pairs") == splits.pieces(20, 0) == 1
+    assert splits.evaluation_pieces(20, "pairs") == splits.pieces(20, 0, 9) == 1
     assert Splits(tmp_path, 0).evaluation_pieces(20, "valid") == other.evaluation_pieces(20, "valid") == 1
 
 
@@ -39,6 +55,8 @@ CUTS = st.lists(
         numbers=st.none() | st.lists(st.integers(0, 3), max_size=3).map(tuple),
         split=st.none() | st.just("valid"),
         rank=st.integers(0, 1),
+        cells=st.sampled_from([0.0, 5.0, 8.0]),
+        objective=st.integers(0, 1),
     ),
     max_size=6,
 )
@@ -57,8 +75,22 @@ def test_a_run_that_goes_on_is_cut_as_before_whatever_rank_wrote_it(tmp_path_fac
     assert elsewhere is not None
     elsewhere.load_state_dict(before[0].state_dict())
     for step in range(11):
-        for number in range(4):
-            expected = before[0].pieces(step, number)
-            assert before[1].pieces(step, number) == again.pieces(step, number) == expected
-            assert elsewhere.pieces(step, number) == expected
+        for place in itertools.product(range(4), (4.0, 6.0, 8.0), (0, 1)):
+            expected = before[0].pieces(step, *place)
+            assert before[1].pieces(step, *place) == again.pieces(step, *place) == expected
+            assert elsewhere.pieces(step, *place) == expected
         assert again.evaluation_pieces(step, "valid") == before[0].evaluation_pieces(step, "valid")
+
+
+@given(known=CUTS, told=CUTS)
+def test_what_another_rank_had_to_cut_is_cut_here_too(tmp_path_factory, known: list[Cut], told: list[Cut]):
+    """Also where nothing is added, because what is known covers it."""
+    splits = Splits(tmp_path_factory.mktemp("splits"), 0)
+    for cut in known:
+        splits.add(cut, "out of memory")
+    for cut in told:
+        splits.adopt(cut, "out of memory on rank 1")
+    for cut in told:
+        for step in range(11):
+            for place in itertools.product(range(4), (4.0, 6.0, 8.0), (0, 1)):
+                assert not cut.applies(step, *place) or splits.pieces(step, *place) >= cut.pieces

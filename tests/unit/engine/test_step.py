@@ -9,11 +9,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toy import ToyTask, next_microbatches, one_step, same_bits, toy_trainer, weights
+from toy import ToyTask, next_data, next_microbatches, one_step, same_bits, toy_trainer, weights
+from vaak.config.training import GradientClippingConfig
 from vaak.core.batch import Term
 from vaak.core.keys import draw_key
 from vaak.data.reader import Address, Microbatch
-from vaak.engine.step import Losses, clip_gradients, count_units, take_step
+from vaak.engine.gradient import Losses
+from vaak.engine.step import clip_gradients
+from vaak.engine.training_data import StepData, count_units
 
 
 def parameters_with_gradients(seed: int, scale: float) -> list[torch.nn.Parameter]:
@@ -33,7 +36,7 @@ def parameters_with_gradients(seed: int, scale: float) -> list[torch.nn.Paramete
 def test_clipping_is_torchs(seed: int, scale: float, norm: float | None, value: float | None):
     ours, torchs = parameters_with_gradients(seed, scale), parameters_with_gradients(seed, scale)
     gradients = [parameter.grad for parameter in ours if parameter.grad is not None]
-    clip_gradients(gradients, torch.nn.utils.get_total_norm(gradients), norm, value)
+    clip_gradients(gradients, torch.nn.utils.get_total_norm(gradients), GradientClippingConfig(norm=norm, value=value))
     if norm is not None:
         torch.nn.utils.clip_grad_norm_(torchs, norm)
     if value is not None:
@@ -59,9 +62,9 @@ def test_a_step_is_a_function_of_the_state_and_its_number(tmp_path: Path):
     for step in range(5):
         one_step(calm)
         torch.rand(step)
-        fetched = next_microbatches(restless)
+        data = next_data(restless)
         torch.manual_seed(step)
-        take_step(restless, fetched)
+        restless.take_step(data)
     assert same_bits(weights(calm), weights(restless))
 
 
@@ -71,12 +74,13 @@ def test_every_step_microbatch_and_seed_draws_differently(tmp_path: Path):
     def loss(step: int, number: int, seed: int = 1) -> float:
         trainer = toy_trainer(tmp_path, task=ToyTask(noise=0.0, dropout=0.5), random_seed=seed)
         rows = [[index] for index in range(12)]
-        batch = trainer.reader[Address(1, 0, 0, rows)].batch
+        batch = trainer.data.reader[Address(1, 0, 0, rows)].batch
         for parameter in trainer.model.parameters():
             torch.nn.init.constant_(parameter, 0.1)
         torch.nn.init.normal_(trainer.model.head.weight, generator=torch.Generator().manual_seed(3))
         trainer.position.step = step - 1
-        return float(take_step(trainer, [Microbatch(Address(step, number, 0, rows), batch)]).losses["main"])
+        fetched = [Microbatch(Address(step, number, 0, rows), batch)]
+        return float(trainer.take_step(StepData(step, fetched, count_units(fetched))).losses["main"])
 
     places = [(1, 0), (1, 1), (2, 0), (2, 1), (1, 0, 2)]
     losses = [loss(*place) for place in places]
@@ -88,7 +92,7 @@ def test_a_step_without_anything_to_read_changes_no_weights_but_counts(tmp_path:
     """All its examples were skipped: gradients are none, and the run goes on."""
     trainer = toy_trainer(tmp_path)
     before = weights(trainer)
-    report = take_step(trainer, [Microbatch(Address(1, 0, 0, []), None)])
+    report = trainer.take_step(StepData(1, [Microbatch(Address(1, 0, 0, []), None)], {}))
     assert same_bits(before, weights(trainer))
     assert (report.step, report.losses, report.counts, float(report.gradient_norm)) == (1, {}, {}, 0.0)
 

@@ -1,7 +1,8 @@
-"""The trainer as a whole: saving memory and compiling change no number; wishes of ranks and of the clock are met."""
+"""The trainer as a whole: saving memory and compiling change no number; requests of ranks and of the clock are met."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ from vaak.config.load import load
 from vaak.config.yaml_writer import yaml_text
 from vaak.core.errors import UserError
 from vaak.engine.checkpoint import list_checkpoints
+from vaak.engine.messages import StepMessage, combine
+from vaak.engine.splits import Cut
 from vaak.engine.trainer import Trainer
-from vaak.engine.wishes import Wishes
 from vaak.tasks.lm.task import LanguageModelTask
 
 
@@ -52,7 +54,7 @@ def test_compiled_it_trains_to_the_same_loss_and_saves_the_same_names(tmp_path: 
     for mode in (False, True):
         trainer = toy_trainer(tmp_path / str(mode), task=ToyTask(dropout=0.0), performance={"compile": mode})
         losses.append([float(one_step(trainer)[0].losses["main"]) for _ in range(4)])
-        names.append(list(trainer.snapshot().model))
+        names.append(list(trainer.saving.snapshot().model))
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
     assert names[0] == names[1]
 
@@ -88,7 +90,7 @@ def test_max_steps_replaces_epochs(tmp_path: Path):
 def test_a_step_has_the_whole_runs_learning_rate(tmp_path: Path):
     trainer = toy_trainer(tmp_path)
     for step in range(1, 9):
-        assert one_step(trainer)[0].learning_rate == 0.01 * trainer.learning_rate_factor(step)
+        assert one_step(trainer)[0].learning_rate == 0.01 * trainer.step.schedule(step)
 
 
 def test_the_best_is_saved_though_nothing_else_is_due(tmp_path: Path):
@@ -102,34 +104,35 @@ def test_the_best_is_saved_though_nothing_else_is_due(tmp_path: Path):
 
 def test_minutes_since_the_last_save_ask_for_one(tmp_path: Path):
     trainer = toy_trainer(tmp_path, checkpoint={"interval_epochs": None, "interval_minutes": 30.0})
-    trainer.agree()
+    trainer.meet([])
     assert not trainer.save_due()
-    trainer.last_save -= 31 * 60
+    trainer.saving.last_save -= 31 * 60
     trainer.position.step = 1
-    trainer.agree()
+    trainer.meet([])
     assert trainer.save_due()
-    trainer.save()
-    trainer.agree()
+    trainer.saving.save()
+    trainer.meet([])
     assert not trainer.save_due()
-    trainer.writer.finish()
+    trainer.saving.writer.finish()
 
 
-def test_a_wish_of_any_rank_is_a_wish_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_what_any_rank_asks_for_is_asked_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     trainer = toy_trainer(tmp_path)
-    others = Wishes(stop="SIGTERM", save=True, pieces=2, shortage="memory is short there")
-    monkeypatch.setattr(trainer.ranks, "world_size", 2)
-    monkeypatch.setattr(trainer.ranks, "gather", lambda mine: [mine, vars(others)])
-    trainer.agree()
+    cut = asdict(Cut(step=1, pieces=2))
+    others = StepMessage(stop="SIGTERM", save=True, evaluate=True, cuts=[[cut, "memory is short there"]])
+    monkeypatch.setattr(trainer.ranks, "exchange", lambda mine: combine([mine, others]))
+    trainer.meet([])
     assert trainer.stop_reason == "SIGTERM"
-    assert trainer.wishes == others
-    assert trainer.splits.pieces(1) == 2
+    assert trainer.agreed == others
+    assert trainer.state.splits.pieces(1, 0, 0.0) == 2
+    assert trainer.requests == StepMessage(), "what was asked is asked once"
 
 
 def test_the_first_reason_to_stop_stays(tmp_path: Path):
     trainer = toy_trainer(tmp_path)
     trainer.request_stop("patience is over")
     trainer.request_stop("SIGTERM")
-    trainer.agree()
+    trainer.meet([])
     assert trainer.stop_reason == "patience is over"
 
 

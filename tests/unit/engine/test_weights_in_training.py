@@ -33,7 +33,7 @@ def test_resumed_at_every_step_is_uninterrupted(options: dict[str, Any], tmp_pat
     for step in range(1, 8):
         run(tmp_path / "again", StopAt(step), **options)
     again = run(tmp_path / "again", **options)
-    first, second = once.snapshot(), again.snapshot()
+    first, second = once.saving.snapshot(), again.saving.snapshot()
     assert same_bits(first.model, second.model)
     assert same_bits(first.optimizer, second.optimizer)
     assert same_bits(first.average, second.average)
@@ -48,16 +48,16 @@ def test_the_average_is_evaluated_and_training_goes_on_with_its_own_weights(tmp_
     assert same_bits(weights(averaged), weights(plain))
     assert beside.metrics == plain.metrics
     assert averaged.metrics["val_loss"] != plain.metrics["val_loss"]
-    for name, tensor in averaged.snapshot().average.items():
+    for name, tensor in averaged.saving.snapshot().average.items():
         averaged.model.get_parameter(name).data.copy_(tensor)
     assert averaged.evaluator.evaluate(averaged.model, "valid") == averaged.metrics
 
 
 def test_a_checkpoint_holds_the_average_beside_the_weights(tmp_path: Path):
     trainer = run(tmp_path, **EMA)
-    saved = load_checkpoint(trainer.writer.folder / "step-00000008")
-    assert same_bits(saved.average, trainer.snapshot().average)
-    assert same_bits(saved.model, trainer.snapshot().model)
+    saved = load_checkpoint(trainer.checkpoints / "step-00000008")
+    assert same_bits(saved.average, trainer.saving.snapshot().average)
+    assert same_bits(saved.model, trainer.saving.snapshot().model)
 
 
 def test_frozen_weights_stay_until_they_are_let_go(tmp_path: Path):
@@ -76,7 +76,7 @@ def test_frozen_weights_stay_until_they_are_let_go(tmp_path: Path):
     assert changed["embedding.weight"] == [False] * 3 + [True] * 5
     assert changed["head.bias"] == [False] * 8
     assert all(changed["head.weight"])
-    assert "head.bias" not in {name.rsplit("/")[-1] for name in trainer.snapshot().optimizer}
+    assert "head.bias" not in {name.rsplit("/")[-1] for name in trainer.saving.snapshot().optimizer}
 
 
 def test_an_average_without_its_checkpoint_begins_anew(tmp_path: Path):
@@ -84,6 +84,6 @@ def test_an_average_without_its_checkpoint_begins_anew(tmp_path: Path):
     run(tmp_path, StopAt(4))
     trainer = toy_trainer(tmp_path, task=ToyTask(), **EMA)
     trainer.resume("auto")
-    assert trainer.snapshot().average == {}
+    assert trainer.saving.snapshot().average == {}
     trainer.fit()
-    assert trainer.snapshot().average.keys() == {name for name, _ in trainer.model.named_parameters()}
+    assert trainer.saving.snapshot().average.keys() == {name for name, _ in trainer.model.named_parameters()}

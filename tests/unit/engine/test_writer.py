@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -54,11 +55,11 @@ def test_without_a_limit_all_are_kept(tmp_path: Path):
 def test_training_goes_on_while_one_is_written_and_a_second_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     release, writing = threading.Event(), []
 
-    def slow(folder: Path, snapshot: Snapshot) -> Path:
+    def slow(folder: Path, snapshot: Snapshot, about: dict[str, Any]) -> Path:
         writing.append(snapshot.step)
         assert release.wait(10)
         assert len(writing) == 1 or release.is_set()
-        return save_checkpoint(folder, snapshot)
+        return save_checkpoint(folder, snapshot, about)
 
     monkeypatch.setattr(checkpoint, "save_checkpoint", slow)
     writer = CheckpointWriter(tmp_path, tmp_path / "metrics.jsonl", None)
@@ -86,7 +87,7 @@ def test_without_room_for_a_thread_it_is_written_at_once(tmp_path: Path, monkeyp
 
 
 def test_a_failure_is_raised_once_and_later_checkpoints_succeed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    def broken(folder: Path, snapshot: Snapshot) -> Path:
+    def broken(folder: Path, snapshot: Snapshot, about: dict[str, Any]) -> Path:
         raise CheckpointError("the disk is full")
 
     writer = CheckpointWriter(tmp_path, tmp_path / "metrics.jsonl", None)
@@ -104,26 +105,26 @@ def test_a_failure_is_raised_once_and_later_checkpoints_succeed(tmp_path: Path, 
 
 
 def test_the_run_hears_of_a_failure_at_its_next_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    def broken(folder: Path, snapshot: Snapshot) -> Path:
+    def broken(folder: Path, snapshot: Snapshot, about: dict[str, Any]) -> Path:
         raise CheckpointError("the disk is full")
 
     monkeypatch.setattr(checkpoint, "save_checkpoint", broken)
     trainer = toy_trainer(tmp_path, checkpoint={"interval": 2})
-    write = trainer.writer.write
+    write = trainer.saving.writer.write
 
     def write_and_wait(one: Order) -> None:
         write(one)
-        assert trainer.writer.thread is not None
-        trainer.writer.thread.join()
+        assert trainer.saving.writer.thread is not None
+        trainer.saving.writer.thread.join()
 
-    monkeypatch.setattr(trainer.writer, "write", write_and_wait)
+    monkeypatch.setattr(trainer.saving.writer, "write", write_and_wait)
     with pytest.raises(CheckpointError, match="the disk is full"):
         trainer.fit()
-    assert trainer.position.step == 2
+    assert trainer.position.step == 3, "at the boundary after the step that began while it was written"
 
 
 def test_a_failure_of_the_last_checkpoint_fails_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    def broken(folder: Path, snapshot: Snapshot) -> Path:
+    def broken(folder: Path, snapshot: Snapshot, about: dict[str, Any]) -> Path:
         raise CheckpointError("the disk is full")
 
     monkeypatch.setattr(checkpoint, "save_checkpoint", broken)

@@ -101,12 +101,8 @@ def test_a_run_that_crashed_goes_on_with_the_command_shown(tiny_run: Path, tmp_p
     (found,) = list_runs(tmp_path)
     assert (found.state, found.step, found.checkpoint, found.reason) == ("crashed", 8, 8, "")
     assert found.best.startswith("val_loss ")
-    moved = f"vaak train '{run}'/config.yml 'run_dir={run}' --resume auto"
-    assert found.go_on == moved
+    assert found.go_on == f"vaak train '{run}'/config.yml --resume auto"
     (run / "code").mkdir()
-    assert list_runs(tmp_path)[0].go_on == f"{moved} --trust-code"
-    config = (run / "config.yml").read_text().replace(f"run_dir: {tiny_run}\n", f"run_dir: {run}\n")
-    (run / "config.yml").write_text(config)
     assert list_runs(tmp_path)[0].go_on == f"vaak train '{run}'/config.yml --resume auto --trust-code"
 
 
@@ -225,7 +221,7 @@ def test_one_writer_until_its_process_ends(tmp_path: Path):
     ) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
-        with pytest.raises(UserError, match="is being written by another process"), the_only_writer(tmp_path / "run"):
+        with pytest.raises(UserError, match="is being written by process"), the_only_writer(tmp_path / "run"):
             raise AssertionError
         holder.kill()
     with the_only_writer(tmp_path / "run"):

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import tiny_runs
+from toy import StopAt
 from vaak.config.load import load
 from vaak.core.batch import Batch, Term
 from vaak.core.callback import Callback
@@ -114,7 +115,7 @@ def test_a_run_that_began_with_other_weights(run: Path, tiny_text: Path, tmp_pat
     shutil.copytree(run / "prepared", third / "prepared")
     last = run / "checkpoints" / step_folder(6)
     tiny_runs.train(tiny_text, third, *FOUR_STEPS_AN_EPOCH, *PLATEAU, f"training.checkpoint.resume={last}")
-    found = replayed(without(third, 7), 8)
+    found = replayed(without(third, 6, 7), 8)  # it has a checkpoint of its own where it resumed
     assert (found["from"], found["agreement"]["begun_at"]) == (str(last), 6)
     assert (found["agreement"]["differences"], found["agreement"]["same_weights"]) == ([], True)
     with pytest.raises(UserError, match="its first step is 7"):
@@ -125,6 +126,16 @@ def test_the_log_of_a_run_that_went_on_is_compared_as_it_was_written(tiny_text: 
     other = tmp_path / "run"
     tiny_runs.train(tiny_text, other, *FOUR_STEPS_AN_EPOCH, "training.max_steps=3")  # logs the last step, 3, too
     resumed = ("training.max_steps=8", "training.checkpoint.resume=auto", "training.logging.interval=3")
+    tiny_runs.train(tiny_text, other, *FOUR_STEPS_AN_EPOCH[:-1], *resumed)
+    assert_the_same(other, replayed(without(other, 1, 2, 4, 5), 6), begun_at=3)
+    with pytest.raises(UserError, match=r"resumed after it with other options \(training\.max_steps was 3, is 8\)"):
+        replay_step(without(other, 3), 6)
+
+
+def test_a_run_that_went_on_with_another_log_is_followed_over_the_resume(tiny_text: Path, tmp_path: Path):
+    other = tmp_path / "run"
+    train_run(tiny_runs.loaded(tiny_text, other, *FOUR_STEPS_AN_EPOCH), (StopAt(3),))
+    resumed = ("training.checkpoint.resume=auto", "training.logging.interval=3")
     tiny_runs.train(tiny_text, other, *FOUR_STEPS_AN_EPOCH[:-1], *resumed)
     assert_the_same(other, replayed(without(other, 1, 2, 3, 4, 5), 6), begun_at=0)
 
@@ -200,8 +211,13 @@ def test_batches_that_were_cut_in_pieces_are_cut_again(tiny_text: Path, tmp_path
     train_run(tiny_runs.loaded(tiny_text, other, *FOUR_STEPS_AN_EPOCH), (CutAt(2),))
     found = replayed(without(other, 1, 2, 3, 4), 5, debug=True)
     assert_the_same(other, found, begun_at=0)
-    assert [microbatch["pieces"] for microbatch in found["microbatches"]] == [2, 2, 2]
-    assert len(found["pieces"]) == 6
+    cut = json.loads((other / "splits.jsonl").read_text())[
+        "cut"
+    ]  # for microbatches as large as the one it was asked at
+    lengths = [[row["length"] for row in microbatch["rows"]] for microbatch in found["microbatches"]]
+    pieces = [2 if len(rows) * max(rows) >= cut["cells"] else 1 for rows in lengths]
+    assert [microbatch["pieces"] for microbatch in found["microbatches"]] == pieces
+    assert len(found["pieces"]) == sum(pieces) > 3
     (other / "splits.jsonl").unlink()
     found = replay_step(other, 5)
     assert found["agreement"]["differences"]  # so the journal is what it follows
@@ -331,17 +347,25 @@ class Sum(torch.nn.Module):
         return 0.5 * torch.nn.functional.cross_entropy(outputs, targets, reduction="none")
 """
 SETTER = """\
+import torch
+
+from vaak.config.training import GradientClippingConfig
 from vaak.core.callback import Callback
 
-class Clipping(Callback):
+class Setting(Callback):
+    def configure(self, config):
+        return config.model_copy(update={"gradient_clipping": GradientClippingConfig(norm=0.02)})
+
     def on_evaluate_end(self, trainer, metrics):
-        trainer.clip_norm = 0.01 * metrics["val_loss"]
+        for module in trainer.model.modules():
+            if isinstance(module, torch.nn.Dropout):
+                module.p = 0.05 * metrics["val_loss"]
 """
 WITH_CODE = """\
 extends: tiny.yml
 training:
   loss: {main: './mine.py:Sum'}
-  callbacks: ['./mine.py:Clipping']
+  callbacks: ['./mine.py:Setting']
 """
 
 

@@ -132,13 +132,17 @@ def test_packages_in_a_runs_configuration_need_trust_too(vaak: Vaak, tiny_run: P
         assert (tmp_path / "again" / last / file).read_bytes() == (tiny_run / last / file).read_bytes()
 
 
-def test_changed_code_is_said(vaak: Vaak, run: Path, project: Path, caplog: pytest.LogCaptureFixture):
+def test_changed_code_is_said_and_the_old_one_stays(vaak: Vaak, run: Path, project: Path):
+    before = (run / "code" / "code.py").read_bytes()
     with open(project / "losses" / "code.py", "a") as file:
         file.write("# changed\n")
     code, _, err = vaak("train", project / "mine.yml", f"run_dir={run}", "training.max_steps=9", "--resume", "auto")
     assert code == 0, err
-    said = [record.getMessage() for record in caplog.records if "not the code" in record.getMessage()]
-    assert said == [f"{run / 'code' / 'code.py'} is not the code that this run began with"]
+    assert f"{project / 'losses' / 'code.py'} is not the code that this run began with" in err
+    assert err.count("is not the code") == 1
+    assert (run / "code" / "code.py").read_bytes() == before
+    assert "./code/code_3.py:Huber" in (run / "config.yml").read_text()
+    assert "./code/code.py:Huber" in (run / "sessions" / "0001.yml").read_text()
 
 
 def test_who_is_stopped_is_told_to_trust(vaak: Vaak, project: Path, tmp_path: Path):

@@ -14,7 +14,7 @@ import torch
 
 import tiny_runs
 from vaak.core.errors import UserError
-from vaak.engine.step import take_step
+from vaak.engine.step import Step
 from vaak.runs.scratch import scratch_trainer
 from vaak.study import find_lr as module
 from vaak.study.find_lr import find_lr, write_curve
@@ -32,20 +32,22 @@ def test_steps_are_those_of_training_with_the_rates_of_the_range(tiny_text, tmp_
     loaded = tiny_runs.loaded(tiny_text, tmp_path / "run", *overrides)
     seen = []
 
-    def watched(trainer, microbatches):
-        report = take_step(trainer, microbatches)
-        rates = [group["lr"] for optimizer in trainer.optimizers for group in optimizer.param_groups]
-        seen.append((len(microbatches), max(rates), min(rates), float(next(iter(report.losses.values())))))
+    take_step = Step.__call__
+
+    def watched(step, state, data):
+        report = take_step(step, state, data)
+        rates = [group["lr"] for optimizer in state.optimizers for group in optimizer.param_groups]
+        seen.append((len(data.microbatches), max(rates), min(rates), float(next(iter(report.losses.values())))))
         return report
 
-    monkeypatch.setattr(module, "take_step", watched)
+    monkeypatch.setattr(Step, "__call__", watched)
     curve = find_lr(loaded, SHORT)
     assert [largest for _, largest, _, _ in seen] == pytest.approx([SHORT.rate(number) for number in range(12)])
     assert [smallest for _, _, smallest, _ in seen] == pytest.approx([SHORT.rate(number) / 3 for number in range(12)])
     assert {number for number, *_ in seen} == {2}
     assert [loss for *_, loss in seen] == curve.losses
     with scratch_trainer(loaded) as trainer:  # the rate of the first step is too small to change the second's loss much
-        assert trainer.clip_norm == 0.1
+        assert trainer.step.clipping.norm == 0.1
 
 
 def test_it_changes_nothing_and_is_the_same_every_time(tiny_text, tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 import subprocess
 import sys
@@ -138,6 +139,10 @@ def is_a_mean(task, model, batch, total):
     return total / batch.totals()["letter"]
 
 
+def is_a_mean_of_rows(task, model, batch, total):
+    return total / batch.num_rows
+
+
 def depends_on_the_others(task, model, batch, total):
     return total * batch.num_rows
 
@@ -186,12 +191,31 @@ class CountsItsCalls(VowelModel):
         return super().forward(letters) * (1 + self.calls / 10)
 
 
+class KeepsABufferToItself(VowelModel):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(()), persistent=False)
+
+    def forward(self, letters):
+        self.seen += letters.numel()
+        return super().forward(letters)
+
+
 def with_model(kind: Any) -> Any:
     class Task(VowelTask):
         def model(self):
             return kind()
 
     return Task
+
+
+class DrawsWhenItIsMade(VowelTask):
+    def __init__(self):
+        self.temperature = 1 + random.random()
+
+    def losses(self, model, batch):
+        term = super().losses(model, batch)["vowels"]
+        return {"vowels": Term(term.total * self.temperature, "letter")}
 
 
 class PredictsByLot(VowelTask):
@@ -253,13 +277,21 @@ DEFECTS = [
     ("check_examples", with_data(CollateDraws), "collated twice: tensors not equal"),
     ("check_examples", with_data(CollateChanges), r"collate\(\) changed the examples"),
     ("check_lengths", with_data(ShortLengths), "lengths must be upper bounds"),
-    ("check_counts", with_data(CountsTheBatch), "there are 1 for a batch of 4 rows"),
-    ("check_counts", with_data(CountsAnotherUnit), "vowels is per letter, but the batch counts word, letter of words"),
+    (
+        "check_counts",
+        with_data(CountsAnotherUnit),
+        "vowels is a sum per letter, but the batch counts word, letter of words",
+    ),
     ("check_counts", with_data(CountsWhatIsPadded), "case.counted"),
     ("check_padding", with_data(CountsWhatIsPadded), "count of letter"),
     ("check_padding", with_losses(scores_padding), "loss vowels: .* was expected"),
     ("check_padding", with_model(LooksAtPadding), "loss vowels"),
-    ("check_split", with_losses(is_a_mean), "2 pieces against the whole batch: loss vowels"),
+    (
+        "check_split",
+        with_losses(is_a_mean),
+        "mean over each letter of its batch; .* is a sum, not a mean",
+    ),
+    ("check_split", with_losses(is_a_mean_of_rows), "mean over each row of its batch; .* is a sum, not a mean"),
     ("check_split", with_losses(depends_on_the_others), "2 pieces against the whole batch: loss vowels"),
     ("check_accumulation", with_losses(is_a_mean), "gradient of "),
     ("check_accumulation", with_data(CountsWhatIsPadded), "count of letter"),
@@ -267,6 +299,16 @@ DEFECTS = [
     ("check_ranks", with_model(CountsItsCalls), "gradients of 2 ranks"),
     ("check_seeds", with_losses(draws_from_nowhere), "same seed"),
     ("check_seeds", with_losses(is_nothing), "another seed gave the very same losses"),
+    ("check_step", with_losses(counts_its_calls), "step 3 of a trainer made apart, from the same state: .* not equal"),
+    ("check_step", with_losses(draws_from_nowhere), "step 3 of a trainer made apart"),
+    ("check_step", DrawsWhenItIsMade, "step 3 of a trainer made apart"),
+    (
+        "check_state",
+        with_model(CountsItsCalls),
+        r"after 2 more steps, .*: model\.module\.calls not equal",
+    ),
+    ("check_state", with_model(KeepsABufferToItself), r"after 2 more steps, .*: model\.module\.seen not equal"),
+    ("check_state", with_model(KeepsWeightsBesideItsState), "restored elsewhere from a checkpoint"),
     ("check_learning", with_losses(stays_as_it_is), "one batch shown 80 times: the loss vowels went from"),
     ("check_saved", with_model(KeepsWeightsBesideItsState), "losses of a model saved and loaded"),
     ("check_saved", PredictsByLot, "predictions"),
@@ -295,8 +337,14 @@ def test_there_is_a_defect_for_every_check_and_a_line_in_the_document():
     assert {name for name in testing.__all__ if name.startswith("check_")} == {*names, "check_task"}
 
 
+def test_what_the_engine_refuses_is_said_as_well():
+    said = r"check_counts: a batch of 4 rows has counts\['letter'\] of shape \(1,\)"
+    with pytest.raises(AssertionError, match=said):
+        check_task(case(with_data(CountsTheBatch)), [testing.check_counts])
+
+
 def test_all_that_is_broken_is_said_at_once():
-    class Broken(with_data(CountsTheBatch)):  # type: ignore[misc]
+    class Broken(with_data(CountsWhatIsPadded)):  # type: ignore[misc]
         def meters(self, split):
             return WithoutProtocol(split)
 

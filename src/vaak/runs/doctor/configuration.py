@@ -19,10 +19,11 @@ from vaak.config.experiment import Experiment
 from vaak.config.load import Loaded, load
 from vaak.config.training import TrainingConfig
 from vaak.core.errors import UserError
+from vaak.engine.checkpoint_names import list_checkpoints
 from vaak.engine.dry_pass import numberless
 from vaak.engine.launcher import check_launcher, pick_device, precision_from_launcher
 from vaak.engine.memory import read_memory
-from vaak.runs.directory import holds_a_run, is_being_written
+from vaak.runs.directory import checkpoints_elsewhere, demand_room, holds_a_run, is_being_written
 from vaak.runs.doctor.finding import Finding, size
 from vaak.runs.doctor.machine import nearest_existing
 from vaak.runs.doctor.packages import version_of
@@ -79,19 +80,22 @@ def _on_device(training: TrainingConfig, device: torch.device) -> Iterator[Findi
 
 def _run_directory(experiment: Experiment[Any, Any]) -> Iterator[Finding]:
     """Whether the run could be begun or resumed there."""
-    run, resume = experiment.run_dir, experiment.training.checkpoint.resume
-    place = nearest_existing(run)
+    run, checkpointing = experiment.run_dir, experiment.training.checkpoint
+    checkpoints = checkpoints_elsewhere(checkpointing.save_dir, experiment.name)
+    place, said, advice = nearest_existing(run), "", ""
+    try:
+        demand_room(run, checkpoints, resumes=checkpointing.resume is not None)
+    except UserError as error:
+        said, _, advice = str(error).rpartition(": ")
     if is_being_written(run):
         said, advice = f"{run} is being written by another process", "wait for it, or give another run_dir="
-    elif resume is None and run.is_dir() and holds_a_run(run):
-        said, advice = f"{run} holds a run already", "add training.checkpoint.resume=auto, or another name="
     elif not place.is_dir() or not os.access(place, os.W_OK):
         said, advice = f"{run} can't be made: {place} can't be written", "give another run_dir="
-    else:
-        goes_on = resume is not None and run.is_dir() and holds_a_run(run)
-        yield Finding(ABOUT, "run directory", "ok", f"{run} ({'goes on' if goes_on else 'new'})")
+    if said:
+        yield Finding(ABOUT, "run directory", "problem", said, advice)
         return
-    yield Finding(ABOUT, "run directory", "problem", said, advice)
+    there = holds_a_run(run) or (checkpoints is not None and bool(list_checkpoints(checkpoints)))
+    yield Finding(ABOUT, "run directory", "ok", f"{run} ({'goes on' if there else 'new'})")
 
 
 def _trackers(experiment: Experiment[Any, Any]) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import model_validator
 
 from vaak.audio.config import AUDIO_ALIASES, AugmentationConfig
-from vaak.config.section import Section, option
+from vaak.config.section import ResumeClass, Section, option
 from vaak.nn.config import STACK_ALIASES, StackConfig
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -51,9 +51,9 @@ class DiarizationModelConfig(StackConfig):
 
     bare: ClassVar[str | None] = "preset"
 
-    preset: Literal["small", "sa_eend"] | None = option("Sizes by name.", None)
+    preset: Literal["small", "sa_eend"] | None = option("Sizes by name.", None, resume="free")
     model_type: Literal["encoder"] = option("A diarizer sees both sides.", "encoder")
-    name: str | None = option("A name for people; nothing depends on it.", None)
+    name: str | None = option("A name for people; nothing depends on it.", None, resume="free")
     front_end: Literal["convolutional", "stacked"] = option(
         "How features reach the encoder: through convolutions, or stacked with the frames around them.", "convolutional"
     )
@@ -100,6 +100,8 @@ class DiarizationModelConfig(StackConfig):
 class InferenceConfig(Section):
     """From what the model says of each frame to who spoke when."""
 
+    resume_class: ClassVar[ResumeClass | None] = "other numbers"
+
     threshold: float = option("Probability from which a speaker speaks.", 0.5, gt=0, lt=1)
     median_filter: float = option("Seconds of the median filter over each speaker's decisions; 0 has none.", 0.0, ge=0)
     min_duration_on: float = option("Seconds; shorter stretches of speech are dropped.", 0.0, ge=0)
@@ -123,6 +125,8 @@ class InferenceConfig(Section):
 class ScoringConfig(Section):
     """Under which conditions a diarization is scored."""
 
+    resume_class: ClassVar[ResumeClass | None] = "other numbers"
+
     collar: float = option("Seconds on each side of every boundary of the reference that aren't scored.", 0.0, ge=0)
     skip_overlap: bool = option("Leave out where the reference has several speakers at once.", False)
 
@@ -130,10 +134,14 @@ class ScoringConfig(Section):
 class DiarizationDataConfig(Section):
     """How recordings become examples, and what the model says becomes speakers."""
 
+    resume_class: ClassVar[ResumeClass | None] = "refused"
+
     window: float = option("Seconds of a training example; longer recordings are cut.", 30.0, gt=0)
     shift_windows: bool = option("The windows of a recording begin elsewhere in every epoch.", True)
     augmentation: AugmentationConfig = option("What is done to training audio.", AugmentationConfig())
     inference: InferenceConfig = option("From frames to segments.", InferenceConfig())
     scoring: ScoringConfig = option("How figures are made.", ScoringConfig())
-    on_bad_example: Literal["fail", "skip"] = option("What happens with an example that can't be read.", "fail")
-    cache_dir: str | None = option("Prepared data lie here, shared by runs; null is RUN/prepared.", None)
+    on_bad_example: Literal["fail", "skip"] = option(
+        "What happens with an example that can't be read.", "fail", resume="other numbers"
+    )
+    cache_dir: str | None = option("Prepared data lie here, shared by runs; null is RUN/prepared.", None, resume="free")

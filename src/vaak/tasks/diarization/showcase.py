@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
-import numpy as np
-
 from vaak.core.errors import UserError
-from vaak.tasks.diarization.data import DiarizationDataset
+from vaak.tasks.diarization.labels import DiarizationExample
 from vaak.tasks.diarization.predict import Diarizer
 from vaak.tasks.diarization.scoring import diarization_error
 from vaak.tasks.diarization.timeline_picture import draw_timelines
@@ -15,11 +14,10 @@ from vaak.tasks.diarization.timeline_picture import draw_timelines
 PICTURE = "timelines.png"
 
 
-def show_timelines(dataset: DiarizationDataset, diarizer: Diarizer, directory: Path, number: int) -> list[str]:
-    """A line for each of the first recordings; a picture of their timelines is left in ``directory``."""
+def show_timelines(examples: Iterable[DiarizationExample], diarizer: Diarizer, directory: Path) -> list[str]:
+    """A line for each of these recordings; a picture of their timelines is left in ``directory``."""
     lines, timelines = [], []
-    for index in range(min(number, len(dataset.lengths))):
-        example = dataset.example(index, np.random.default_rng(0))
+    for example in examples:
         hypothesis = diarizer.segments(diarizer.probabilities(example.features))
         reference = list(diarizer.collator.reference(example))
         timelines.append((example.name, hypothesis, reference, example.duration))

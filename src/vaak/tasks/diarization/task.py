@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import cast
 
@@ -25,14 +26,20 @@ from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
 from vaak.data.loader import evaluation_addresses
 from vaak.data.plans import evaluation_plan
-from vaak.data.reader import Reader
+from vaak.data.reader import Address, Reader
 from vaak.engine.launcher import pick_device
 from vaak.engine.losses import Loss, losses_of_logits, make_loss
 from vaak.nn.squared_norms import NORM_REG, SquaredNorms, norm_reg
 from vaak.runs.prepared import prepared_folder
 from vaak.tasks.diarization.config import DiarizationDataConfig, DiarizationModelConfig, InferenceConfig
 from vaak.tasks.diarization.data import DiarizationDataset, audio_source, conversations_of, training_speakers
-from vaak.tasks.diarization.labels import IGNORED, DiarizationCollator, LabelOptions, make_collator
+from vaak.tasks.diarization.labels import (
+    IGNORED,
+    DiarizationCollator,
+    DiarizationExample,
+    LabelOptions,
+    make_collator,
+)
 from vaak.tasks.diarization.losses import (
     ATTRACTOR,
     CLUSTERING,
@@ -186,6 +193,10 @@ class DiarizationTask:
             config = config.model_copy(update={"main": config.main.model_copy(update={"type": "bce"})})
         return make_loss(config, self.folder)
 
+    def loss_modules(self) -> dict[str, nn.Module]:
+        """The loss functions, some of which have weights of their own."""
+        return {"main": self.main_loss.module}
+
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
         return self.score(model, batch).terms
 
@@ -240,11 +251,15 @@ class DiarizationTask:
         """
         if split in NOT_TUNED_ON:
             raise UserError(f"nothing is tuned on {split}: {NOT_TUNED_ON[split]}; take valid")
+        one_by_one = evaluation_addresses(evaluation_plan(self.dataset(split).lengths, 1), 0, 1)
+        return tune(self.diarizer(model), self._read(split, one_by_one), self.data.scoring)
+
+    def _read(self, split: str, addresses: Iterable[Address]) -> Iterator[DiarizationExample]:
+        """Examples as an evaluation reads them: without those that can't be read, where these are skipped."""
         dataset, skip_bad = self.dataset(split), self.experiment.skips_bad_examples
         reader = Reader(dataset, ("evaluation", split), self.experiment.training.random_seed, skip_bad=skip_bad)
-        batches = (reader[address].batch for address in evaluation_addresses(evaluation_plan(dataset.lengths, 1), 0, 1))
-        examples = (example for batch in batches if batch is not None for example in batch.extra["examples"])
-        return tune(self.diarizer(model), examples, self.data.scoring)
+        for batch in (reader[address].batch for address in addresses):
+            yield from batch.extra["examples"] if batch is not None else ()
 
     def predict(self, model: nn.Module, inputs: Iterable[Path | str]) -> Iterator[Diarized]:
         """Who speaks when in each audio file."""
@@ -254,4 +269,6 @@ class DiarizationTask:
 
     def showcase(self, model: nn.Module) -> list[str]:
         """A line for each of the first validation recordings; leaves a picture of their timelines."""
-        return show_timelines(self.dataset("valid"), self.diarizer(model), self.directory, SHOWN_RECORDINGS)
+        one_by_one = (Address(0, 0, 0, [[index]]) for index in range(len(self.dataset("valid").lengths)))
+        shown = islice(self._read("valid", one_by_one), SHOWN_RECORDINGS)
+        return show_timelines(shown, self.diarizer(model), self.directory)

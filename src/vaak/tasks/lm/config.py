@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import model_validator
 
-from vaak.config.section import Section, option
+from vaak.config.section import ResumeClass, Section, option
 from vaak.nn.config import STACK_ALIASES, SingleStackConfig
 from vaak.text.config import TokenizerConfig
 
@@ -51,7 +51,7 @@ class LanguageModelConfig(SingleStackConfig):
 
     bare: ClassVar[str | None] = "preset"
 
-    preset: Literal["tiny", "40m", "110m", "220m"] | None = option("Sizes by name.", None)
+    preset: Literal["tiny", "40m", "110m", "220m"] | None = option("Sizes by name.", None, resume="free")
     model_type: Literal["decoder", "encoder"] = option(
         "decoder: causal objective; encoder: masked objective.", "decoder"
     )
@@ -69,14 +69,15 @@ class CorpusConfig(Section):
     """Where the text comes from."""
 
     bare: ClassVar[str | None] = "type"
+    resume_class: ClassVar[ResumeClass | None] = "refused"
 
     type: Literal["grammar", "text", "json", "csv", "parquet", "huggingface"] = option(
         "grammar is the built-in Hindi grammar; json reads JSON lists and JSON lines.", "grammar"
     )
-    train: tuple[str, ...] = option("Files or glob patterns; alone, it is split by train_fraction.", ())
-    valid: tuple[str, ...] = option("Files of the validation split, kept as given.", ())
-    test: tuple[str, ...] = option("Files of the test split, kept as given.", ())
-    name: str | None = option("huggingface: name of the dataset, or a folder.", None)
+    train: tuple[str, ...] = option("Files or glob patterns; alone, it is split by train_fraction.", (), resume="free")
+    valid: tuple[str, ...] = option("Files of the validation split, kept as given.", (), resume="free")
+    test: tuple[str, ...] = option("Files of the test split, kept as given.", (), resume="free")
+    name: str | None = option("huggingface: name of the dataset, or a folder.", None, resume="free")
     subset: str | None = option("huggingface: name of its configuration.", None)
     text_column: str = option("Column or key that holds the text.", "text")
     document: Literal["line", "paragraph", "file"] = option(
@@ -97,6 +98,8 @@ class CorpusConfig(Section):
 class LanguageModelDataConfig(Section):
     """Text, tokens and the windows they are cut into."""
 
+    resume_class: ClassVar[ResumeClass | None] = "refused"
+
     corpus: CorpusConfig = option("Where the text comes from.", CorpusConfig())
     tokenizer: TokenizerConfig = option("How text becomes tokens.", TokenizerConfig())
     max_length: int = option("Tokens of a sequence.", 512, gt=1)
@@ -105,12 +108,25 @@ class LanguageModelDataConfig(Section):
     )
     shift_windows: bool = option("stream: windows begin elsewhere in every epoch.", True)
     stride: int | None = option(
-        "Evaluation windows of a long text begin this many tokens apart; null is max_length.", None, gt=0
+        "Evaluation windows of a long text begin this many tokens apart; null is max_length.",
+        None,
+        gt=0,
+        resume="other numbers",
     )
-    masking_probability: float = option("Masked objective: part of the tokens to predict.", 0.15, gt=0, lt=1)
+    masking_probability: float = option(
+        "Masked objective: part of the tokens to predict.", 0.15, gt=0, lt=1, resume="other numbers"
+    )
     token_dropout: float = option(
-        "Causal objective: part of the input tokens replaced by the mask token.", 0.0, ge=0, lt=1
+        "Causal objective: part of the input tokens replaced by the mask token.",
+        0.0,
+        ge=0,
+        lt=1,
+        resume="other numbers",
     )
-    minimal_pairs: tuple[str, ...] = option("BLiMP JSON lines to score; grammar stands for the built-in pairs.", ())
-    on_bad_example: Literal["fail", "skip"] = option("What happens with an example that can't be read.", "fail")
-    cache_dir: str | None = option("Prepared data lie here, shared by runs; null is RUN/prepared.", None)
+    minimal_pairs: tuple[str, ...] = option(
+        "BLiMP JSON lines to score; grammar stands for the built-in pairs.", (), resume="other numbers"
+    )
+    on_bad_example: Literal["fail", "skip"] = option(
+        "What happens with an example that can't be read.", "fail", resume="other numbers"
+    )
+    cache_dir: str | None = option("Prepared data lie here, shared by runs; null is RUN/prepared.", None, resume="free")

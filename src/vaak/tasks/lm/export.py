@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer
 
 from vaak.core.errors import UserError
-from vaak.core.files import sync_directory, sync_file, write_json
+from vaak.core.files import sync_directory, sync_file, usual_mode, write_json
 from vaak.nn.feed_forward import inner_width
 from vaak.nn.initialisation import DEVIATION
 from vaak.nn.rotary import ntk_theta
@@ -192,7 +192,8 @@ def _write_files(
     write_json(folder / "tokenizer_config.json", tokenizer_config)
     write_json(folder / "special_tokens_map.json", special_tokens)
     shutil.copyfile(tokenizer_file, folder / "tokenizer.json")
-    save_file(hf_weights(model), folder / "model.safetensors", metadata={"format": "pt"})
+    with usual_mode(folder / "model.safetensors"):
+        save_file(hf_weights(model), folder / "model.safetensors", metadata={"format": "pt"})
     for name in ("tokenizer.json", "model.safetensors"):
         sync_file(folder / name)
     sync_directory(folder)

@@ -16,7 +16,6 @@ import torch
 from vaak.core.batch import Batch
 from vaak.core.errors import DataError, UserError
 from vaak.tasks.lm.data import Sequence, SpecialTokens, collate
-from vaak.text import hindi
 from vaak.text.normalise import normalise
 from vaak.text.readers import find_files
 from vaak.text.tokenizers import Tokenizer
@@ -42,6 +41,8 @@ def read_pairs(sources: tuple[str, ...]) -> list[Pair]:
     pairs: list[Pair] = []
     for source in sources:
         if source == "grammar":
+            from vaak.text import hindi  # most runs don't need its words
+
             pairs += [
                 Pair(pair.sentence_good, pair.sentence_bad, pair.phenomenon, f"grammar:{pair.pair_id}")
                 for pair in hindi.minimal_pairs(GRAMMAR_PAIRS, seed=0)

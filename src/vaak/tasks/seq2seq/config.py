@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import field_validator, model_validator
 
-from vaak.config.section import Section, option
+from vaak.config.section import ResumeClass, Section, option
 from vaak.nn.config import STACK_ALIASES, EncoderDecoderConfig
 from vaak.text.config import TokenizerConfig
 
@@ -37,23 +37,28 @@ class ParallelCorpusConfig(Section):
     """Where the pairs of texts come from."""
 
     bare: ClassVar[str | None] = "type"
+    resume_class: ClassVar[ResumeClass | None] = "refused"
 
     type: Literal["grammar", "json", "tsv", "text", "huggingface"] = option(
         "grammar is the built-in grammar, in English and Hindi; json reads JSON lists and JSON lines; text reads files "
         "whose lines belong together.",
         "grammar",
     )
-    train: tuple[str, ...] = option("Files or glob patterns; alone, they are split by train_fraction.", ())
-    valid: tuple[str, ...] = option("Files of the validation split, kept as given.", ())
-    test: tuple[str, ...] = option("Files of the test split, kept as given.", ())
+    train: tuple[str, ...] = option(
+        "Files or glob patterns; alone, they are split by train_fraction.", (), resume="free"
+    )
+    valid: tuple[str, ...] = option("Files of the validation split, kept as given.", (), resume="free")
+    test: tuple[str, ...] = option("Files of the test split, kept as given.", (), resume="free")
     train_target: tuple[str, ...] = option(
-        "text: the target sides of train, in the same order.", (), only_for=("text",)
+        "text: the target sides of train, in the same order.", (), only_for=("text",), resume="free"
     )
     valid_target: tuple[str, ...] = option(
-        "text: the target sides of valid, in the same order.", (), only_for=("text",)
+        "text: the target sides of valid, in the same order.", (), only_for=("text",), resume="free"
     )
-    test_target: tuple[str, ...] = option("text: the target sides of test, in the same order.", (), only_for=("text",))
-    name: str | None = option("huggingface: name of the dataset, or a folder.", None)
+    test_target: tuple[str, ...] = option(
+        "text: the target sides of test, in the same order.", (), only_for=("text",), resume="free"
+    )
+    name: str | None = option("huggingface: name of the dataset, or a folder.", None, resume="free")
     subset: str | None = option("huggingface: name of its configuration.", None)
     source_column: str = option(
         "Key or column of the source; dots lead inside (translation.en); numbers are for tsv without a header.",
@@ -95,6 +100,7 @@ class DecodingConfig(Section):
     """How targets are written: in evaluation, and by default in vaak translate."""
 
     bare: ClassVar[str | None] = "method"
+    resume_class: ClassVar[ResumeClass | None] = "other numbers"
 
     method: Literal["greedy", "beam", "sampling", "mbr"] = option(
         "greedy and beam look for the most probable text, sampling draws one; mbr (minimum Bayes risk) draws many and "
@@ -118,6 +124,8 @@ class DecodingConfig(Section):
 class Seq2SeqDataConfig(Section):
     """Pairs of texts and their tokens."""
 
+    resume_class: ClassVar[ResumeClass | None] = "refused"
+
     corpus: ParallelCorpusConfig = option("Where the pairs come from.", ParallelCorpusConfig())
     tokenizer: TokenizerConfig = option(
         "How text becomes tokens; of both sides together, unless target_tokenizer is given.",
@@ -133,7 +141,11 @@ class Seq2SeqDataConfig(Section):
         "Longest target, in tokens; longer training pairs are dropped and counted.", 128, gt=1
     )
     token_dropout: float = option(
-        "Part of the tokens that training reads, of both sides, replaced by the mask token.", 0.0, ge=0, lt=1
+        "Part of the tokens that training reads, of both sides, replaced by the mask token.",
+        0.0,
+        ge=0,
+        lt=1,
+        resume="other numbers",
     )
     gloss: bool = option(
         "Behind each source stands its translation word by word, by a dictionary drawn from the training pairs: a help "
@@ -141,5 +153,7 @@ class Seq2SeqDataConfig(Section):
         False,
     )
     decoding: DecodingConfig = option("How targets are written.", DecodingConfig())
-    on_bad_example: Literal["fail", "skip"] = option("What happens with an example that can't be read.", "fail")
-    cache_dir: str | None = option("Prepared data lie here, shared by runs; null is RUN/prepared.", None)
+    on_bad_example: Literal["fail", "skip"] = option(
+        "What happens with an example that can't be read.", "fail", resume="other numbers"
+    )
+    cache_dir: str | None = option("Prepared data lie here, shared by runs; null is RUN/prepared.", None, resume="free")

@@ -108,6 +108,10 @@ class Seq2SeqTask:
         """The loss of ``training.loss.main``; made when training asks: using a trained run executes no user code."""
         return make_loss(self.experiment.training.loss, self.folder)
 
+    def loss_modules(self) -> dict[str, nn.Module]:
+        """The loss functions, some of which have weights of their own."""
+        return {"main": self.main_loss.module}
+
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
         auxiliary, targets = self.experiment.training.loss.auxiliary, batch["targets"]
         norms = None

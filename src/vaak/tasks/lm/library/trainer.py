@@ -11,13 +11,12 @@ from typing import Any
 from vaak.callbacks.step_log import Tally
 from vaak.config.load import Loaded
 from vaak.core import files
-from vaak.core.callback import Callback
+from vaak.core.callback import Callback, Run
 from vaak.core.errors import UserError
 from vaak.core.report import StepReport
 from vaak.engine.checkpoint import step_folder
 from vaak.engine.evaluation import PREFIXES, Evaluator
 from vaak.engine.launcher import pick_device
-from vaak.engine.loop import optimizer_steps
 from vaak.engine.randomness import make_deterministic
 from vaak.engine.ranks import Ranks
 from vaak.engine.records import Record
@@ -88,8 +87,12 @@ class HindiLanguageModelTrainer:
         if engine.position.step >= engine.total_steps:
             raise UserError(f"the {engine.config.epochs} epochs of the configuration are over; set num_epochs higher")
         reports: list[StepReport] = []
-        with engine.telling_of_errors(), contextlib.closing(optimizer_steps(engine)) as steps:
-            for report in steps:
+        with engine.ending_well(), contextlib.closing(engine.upcoming()) as steps:  # type: ignore[type-var]
+            for data in steps:
+                if engine.is_over:
+                    break
+                report = engine.take_step(data)
+                engine.position.duties_pending = False  # the evaluation is the caller's
                 engine.tell("on_step_end", report)
                 reports.append(report)
                 if report.ends_epoch:
@@ -114,14 +117,14 @@ class HindiLanguageModelTrainer:
     def save_checkpoint(self, epoch: int, val_loss: float) -> Path:
         """Write a checkpoint of this step, the best one if ``val_loss`` is the least so far; return its folder."""
         engine = self.engine
-        if engine.best.metric == "val_loss":
-            engine.best.observe({"val_loss": val_loss}, engine.position.step)
-        snapshot = engine.snapshot()
+        if engine.state.best.metric == "val_loss":
+            engine.state.best.observe({"val_loss": val_loss}, engine.position.step)
+        snapshot = engine.saving.snapshot()
         snapshot.state["saved_with"] = {"epoch": epoch, "val_loss": val_loss}
         if engine.ranks.is_main:
-            engine.writer.write(Order(snapshot, is_best=engine.best.step == engine.position.step))
-            engine.writer.finish()
-        return engine.writer.folder / step_folder(engine.position.step)
+            engine.saving.writer.write(Order(snapshot, is_best=engine.saving.is_best))
+            engine.saving.writer.finish()
+        return engine.checkpoints / step_folder(engine.position.step)
 
     def close(self) -> None:
         """End a training by ``train_epoch``: the run directory is free for others."""
@@ -201,13 +204,14 @@ class _EpochHistory(Callback):
         self.learning_rate = 0.0
         self.evaluation: Record = {}
 
-    def on_fit_start(self, trainer: Trainer) -> None:
+    def on_fit_start(self, trainer: Run) -> None:
+        assert isinstance(trainer, Trainer)
         self.engine = trainer
         trainer.records.subscribe(self.read)
         if trainer.position.duties_pending and trainer.position.place == 0:
             trainer.request_evaluate()
 
-    def on_step_end(self, trainer: Trainer, report: StepReport) -> None:
+    def on_step_end(self, trainer: Run, report: StepReport) -> None:
         self.learning_rate = report.learning_rate
         if report.ends_epoch:
             trainer.request_evaluate()

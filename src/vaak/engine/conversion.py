@@ -1,0 +1,55 @@
+"""A run's place in its data, carried over to other batches: exactly, or not at all.
+
+An epoch's end is the same place whatever the batches are. Within an epoch, batches of a fixed number of rows follow one
+order of the examples, so the place can be kept where it falls between two of the new batches. Every other plan orders
+its examples differently, so some would be seen twice in the epoch and others never: that is refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from vaak.config.training import TrainingConfig
+from vaak.core.errors import CheckpointError
+from vaak.engine.position import Position
+
+
+@dataclass(frozen=True)
+class PlanKind:
+    """What a place in an epoch's plan means. ``rows`` is the fixed number of rows of a batch; None where it varies."""
+
+    fingerprint: str
+    rows: int | None
+    epoch_size: int
+
+    @classmethod
+    def of(cls, config: TrainingConfig, fingerprint: str, epoch_size: int) -> PlanKind:
+        """The kind of a configuration's plan, of ``epoch_size`` microbatches."""
+        fixed = config.batching.type == "fixed" and config.curriculum is None
+        return cls(fingerprint, config.batch_size if fixed else None, epoch_size)
+
+    def state_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def converted_place(position: Position, before: PlanKind, now: PlanKind, source: Path) -> int:
+    """The place in the plan ``now`` up to which the same examples were seen as at ``position`` in the plan ``before``.
+
+    Raises CheckpointError, naming the checkpoint ``source``, where there is none.
+    """
+    if position.place == 0 or before.fingerprint == now.fingerprint:
+        return position.place
+    if before.rows and now.rows and before.rows != now.rows:  # as many rows in another order: of another random seed
+        examples = position.place * before.rows
+        if examples % now.rows == 0:
+            return examples // now.rows
+        why = f"{examples} examples of the epoch are done, which is no whole number of batches of {now.rows}"
+    else:
+        why = "other batches have another order of examples"
+    raise CheckpointError(
+        f"{source} lies within epoch {position.epoch + 1}, at batch {position.place} of {before.epoch_size}, and the "
+        f"batches are different now: {why}; put training.batch_size, training.batching and training.curriculum back, "
+        "or resume from a checkpoint at the end of an epoch"
+    )

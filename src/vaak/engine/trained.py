@@ -1,0 +1,165 @@
+"""What a run trains (the model of its task, its loss functions, which objective trains which parameters), the state at
+its start, and its step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from vaak.config.training import TrainingConfig
+from vaak.core.callback import Callback
+from vaak.core.errors import UserError
+from vaak.core.keys import draw_key
+from vaak.core.task import HasLossModules, Objective, Task
+from vaak.engine.allocator import keep_freed_memory
+from vaak.engine.best import Best
+from vaak.engine.clock import Clock
+from vaak.engine.ema import WeightAverage
+from vaak.engine.freezing import Freezing
+from vaak.engine.gradient import Forward, GradientPass
+from vaak.engine.non_finite import Diagnosis
+from vaak.engine.objective import Descent, objectives_of, parameters_of
+from vaak.engine.optimizer_state import Moments
+from vaak.engine.optimizers import optimizers_of
+from vaak.engine.parameter_groups import NamedParameter, check_groups, trained_parameters
+from vaak.engine.phases import Phases
+from vaak.engine.plateau import Plateau
+from vaak.engine.position import Position
+from vaak.engine.precision import LossScale, Precision
+from vaak.engine.randomness import make_deterministic, seed_everything
+from vaak.engine.ranks import Ranks
+from vaak.engine.schedules import make_schedule
+from vaak.engine.splits import Splits
+from vaak.engine.state import LastEvaluation, Memories, State, Weights
+from vaak.engine.step import Step
+from vaak.engine.training_data import TrainingData
+
+LOSS_PREFIX = "loss."
+"""Before the names of loss functions' parameters, which may be those of the model, too."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A model as it is saved (``module``) and as it is called (``forward``), and what is trained of it.
+
+    ``parameters`` are those of each objective.
+    """
+
+    module: nn.Module
+    forward: nn.Module
+    losses: nn.ModuleDict
+    freezing: Freezing | None
+    objectives: tuple[Objective, ...]
+    parameters: tuple[list[NamedParameter], ...]
+
+    @property
+    def all_parameters(self) -> list[NamedParameter]:
+        return [item for own in self.parameters for item in own]
+
+
+def make_trained(task: Task, config: TrainingConfig, device: torch.device) -> Trained:
+    """The task's model on its device, as the random seed makes it.
+
+    Raises UserError where nothing is trained, or objectives don't share the parameters out among them.
+    """
+    make_deterministic(config, device)
+    keep_freed_memory(device)
+    seed_everything(draw_key("initialise", config.random_seed), device)
+    model = task.model().to(device)
+    losses = nn.ModuleDict(task.loss_modules() if isinstance(task, HasLossModules) else {}).to(device)
+    freezing = Freezing(model, config.freeze) if config.freeze else None
+    objectives = objectives_of(task, model)
+    named = {id(item.parameter): item for item in trained_parameters(model)}
+    parameters = [[named[id(one)] for one in parameters_of(objective, model)] for objective in objectives]
+    extra = [
+        NamedParameter(LOSS_PREFIX + item.name, item.parameter, item.module, item.is_embedding, item.is_head)
+        for item in trained_parameters(losses)
+    ]
+    if extra and len(objectives) > 1:
+        raise UserError(
+            f"the loss functions' parameters ({extra[0].name}, ...) belong to no objective: make them part of the model"
+        )
+    parameters[0] += extra
+    check_groups([item for own in parameters for item in own], config.optimizer)
+    return Trained(model, _compiled(model, config), losses, freezing, objectives, tuple(parameters))
+
+
+def make_state(
+    trained: Trained, config: TrainingConfig, precision: Precision, splits: Splits, callbacks: Sequence[Callback]
+) -> State:
+    """The state at the start of a run."""
+    everything = trained.all_parameters
+    names = {item.parameter: item.name for item in everything}
+    optimizers = [optimizers_of(own, config.optimizer) for own in trained.parameters]
+    own = [item.parameter for item in everything]
+    plateau = config.scheduler.type == "plateau"
+    return State(
+        model=Weights(trained.module),
+        loss=Weights(trained.losses),
+        optimizer=Moments(names, optimizers),
+        average=WeightAverage(trained.module, config.ema, own) if config.ema else None,
+        loss_scale=LossScale(precision.name == "fp16", config.amp_loss_scale),
+        position=Position(),
+        best=Best(config.checkpoint),
+        plateau=Plateau(config.scheduler, config.optimizer.lr) if plateau else None,
+        metrics=LastEvaluation(),
+        splits=splits,
+        callbacks=Memories(callbacks),
+    )
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a step is taken with and is not part of its numbers, but for the ranks, the precision and the weights."""
+
+    ranks: Ranks
+    precision: Precision
+    loss_weights: dict[str, float]
+    phases: Phases
+    clock: Clock
+    directory: Path
+
+
+def make_step(
+    trained: Trained, config: TrainingConfig, data: TrainingData, around: Surroundings, total_steps: int
+) -> Step:
+    """The step of a run that ends after ``total_steps``."""
+    descents = []
+    for number, objective in enumerate(trained.objectives):
+        forward = Forward(objective.losses, trained.forward, around.precision, config.random_seed, number)
+        gradient = GradientPass(
+            forward, around.loss_weights, config.memory.recovery, around.phases, data.cells, data.dataset.describe
+        )
+        own = [item.parameter for item in trained.parameters[number]]
+        others = [item.parameter for item in trained.all_parameters if item not in trained.parameters[number]]
+        descents.append(Descent(objective.name, gradient, own, others))
+    return Step(
+        objectives=tuple(descents),
+        gradients=tuple(around.ranks.gradients(descent.parameters) for descent in descents),
+        schedule=make_schedule(config.scheduler, total_steps, config.optimizer.lr),
+        clipping=config.gradient_clipping,
+        freezing=trained.freezing,
+        redraw_interval=None if config.fixed_projection else config.feature_redraw_interval,
+        max_skipped=config.non_finite.max_skipped,
+        seed=config.random_seed,
+        ranks=around.ranks,
+        diagnosis=Diagnosis(around.directory, around.ranks.rank),
+        phases=around.phases,
+        clock=around.clock,
+    )
+
+
+def _compiled(model: nn.Module, config: TrainingConfig) -> nn.Module:
+    """The model as it is called in training: compiled where the config asks for it."""
+    mode = config.performance.compile
+    if mode is False:
+        return model
+    compiled: Any = torch.compile(model, mode=None if mode is True else mode)
+    module: nn.Module = compiled
+    return module

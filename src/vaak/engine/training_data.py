@@ -1,0 +1,119 @@
+"""The training data as steps: what each step's microbatches are, where an epoch ends, how many steps there are.
+
+All of it is a function of the position and of the plan; nothing is remembered.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from vaak.config.training import TrainingConfig
+from vaak.core.task import Dataset
+from vaak.data.loader import load, training_addresses
+from vaak.data.plan import LastPlan
+from vaak.data.plans import training_planner
+from vaak.data.reader import Microbatch, Reader
+from vaak.engine.journal import SkippedExamples
+from vaak.engine.position import Position
+from vaak.engine.ranks import Ranks
+
+
+@dataclass(frozen=True)
+class StepData:
+    """This rank's microbatches of a step, and what is counted over those of all ranks.
+
+    ``size`` is the number of microbatches over all ranks. ``is_rehearsal`` says that they stand for others as large.
+    """
+
+    step: int
+    microbatches: list[Microbatch]
+    counts: dict[str, float]
+    size: int = 1
+    ends_epoch: bool = False
+    is_rehearsal: bool = False
+
+
+class TrainingData:
+    """A dataset cut into microbatches, and these into steps of ``gradient_accumulation_steps``."""
+
+    def __init__(
+        self, dataset: Dataset, config: TrainingConfig, ranks: Ranks, directory: Path, *, skip_bad: bool = False
+    ) -> None:
+        self.dataset, self.config, self.ranks = dataset, config, ranks
+        self.planner = LastPlan(training_planner(config, dataset))
+        plan = self.planner.plan(0)
+        self.fingerprint, self.plan_fingerprint = dataset.fingerprint, plan.fingerprint
+        self.padding_waste = plan.padding_waste(dataset.lengths)
+        self.skipped = SkippedExamples(directory, ranks.rank, dataset.fingerprint)
+        self.reader = Reader(dataset, ("data",), config.random_seed, skip_bad=skip_bad, known_bad=self.skipped.known)
+        self.epoch_size = self.planner.num_microbatches
+        self.steps_per_epoch = -(-self.epoch_size // config.gradient_accumulation_steps)
+        pinned = config.performance.pin_memory
+        self._pin_memory = ranks.device.type == "cuda" and pinned is not False
+
+    def forget_skipped(self) -> None:
+        """Act on nothing that was written down before: what could not be read is tried again."""
+        self.skipped.forget()
+        self.reader.known_bad = frozenset()
+
+    def total_steps(self, position: Position) -> int:
+        """The step at which a run that stands here ends. The steps behind may have had another size."""
+        if self.config.max_steps is not None:
+            return self.config.max_steps
+        left_of_epoch = -(-(self.epoch_size - position.place) // self.config.gradient_accumulation_steps)
+        later_epochs = self.config.epochs - position.epoch - 1
+        return max(position.step + left_of_epoch + later_epochs * self.steps_per_epoch, position.step)
+
+    def step_size(self, position: Position) -> int:
+        """Microbatches of the step that begins here, over all ranks; the last one of an epoch may have fewer."""
+        return min(self.config.gradient_accumulation_steps, self.epoch_size - position.place)
+
+    def microbatches(self, position: Position) -> Iterator[Microbatch]:
+        """This rank's microbatches from a position on, without end."""
+        addresses = training_addresses(
+            self.planner,
+            self.config.gradient_accumulation_steps,
+            step=position.step,
+            epoch=position.epoch,
+            place=position.place,
+            rank=self.ranks.rank,
+            world_size=self.ranks.world_size,
+        )
+        return load(self.reader, addresses, self.config.performance, self._pin_memory)
+
+    def fetch(self, microbatches: Iterator[Microbatch], position: Position) -> list[Microbatch]:
+        """This rank's share of the step that begins here, from ``microbatches``; what was skipped is written down."""
+        share = len(range(self.ranks.rank, self.step_size(position), self.ranks.world_size))
+        fetched = list(itertools.islice(microbatches, share))
+        self.skipped.add(fetched)
+        return fetched
+
+    def step_data(self, position: Position, fetched: list[Microbatch], counts: dict[str, float]) -> StepData:
+        """The step that begins here; ``counts`` are those over all ranks."""
+        size = self.step_size(position)
+        return StepData(position.step + 1, fetched, counts, size, position.place + size >= self.epoch_size)
+
+    def steps(self, position: Position) -> Iterator[StepData]:
+        """The steps from a position on, which moves on with them, as a single process reads them; without end."""
+        with closing(self.microbatches(position)) as microbatches:  # type: ignore[type-var]
+            while True:
+                fetched = self.fetch(microbatches, position)
+                yield self.step_data(position, fetched, count_units(fetched))
+
+    def cells(self, microbatch: Microbatch) -> float:
+        """Rows of a microbatch times the longest of them, in the unit of the dataset's lengths."""
+        rows, lengths = microbatch.address.rows, self.dataset.lengths
+        return len(rows) * max((float(sum(lengths[index] for index in row)) for row in rows), default=0.0)
+
+
+def count_units(microbatches: list[Microbatch]) -> dict[str, float]:
+    """Each unit's count over microbatches."""
+    counts: dict[str, float] = {}
+    for microbatch in microbatches:
+        for unit, count in (microbatch.batch.totals() if microbatch.batch else {}).items():
+            counts[unit] = counts.get(unit, 0.0) + count
+    return counts

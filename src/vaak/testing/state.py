@@ -1,0 +1,161 @@
+"""The state is all that a step depends on: what a snapshot lacks is not remembered, and nothing else is read."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from vaak.callbacks.early_stopping import EarlyStoppingCallback
+from vaak.core.report import StepReport
+from vaak.data.reader import seed_generators
+from vaak.engine.checkpoint import load_checkpoint, save_checkpoint
+from vaak.engine.journal import Journal
+from vaak.engine.state import State
+from vaak.engine.trainer import Trainer
+from vaak.testing.case import Case, folder
+from vaak.testing.equality import demand_same
+
+EVERY_PART: dict[str, Any] = {"scheduler": {"type": "plateau", "patience": 0}, "ema": {"decay": 0.9}}
+"""Options with which no part of the state is missing."""
+
+
+def check_state(case: Case) -> None:
+    """A state restored from its snapshot is what it was, field by field; in another process, too.
+
+    What a field holds is found by reflection, not by what it says of itself.
+    """
+    with folder() as runs:
+        trainer = _begun(case, runs / "run", 2)
+        trainer.evaluate(due=True)
+        snapshot, before = trainer.state.snapshot(), contents(trainer.state)
+        trainer.state.restore(snapshot, runs)
+        demand_same(contents(trainer.state), before, "the state, restored at once, against what it was")
+        _take_steps(trainer, 2)
+        trainer.evaluate(due=True)
+        trainer.state.restore(snapshot, runs)
+        demand_same(contents(trainer.state), before, "the state, restored after 2 more steps, against what it was")
+        saved = load_checkpoint(save_checkpoint(runs, trainer.state.snapshot()))
+        other = _begun(case, runs / "other", 1, random_seed=7)
+        other.state.restore(saved, runs)
+        demand_same(
+            contents(other.state), before, "the state, restored elsewhere from a checkpoint, against what it was"
+        )
+
+
+def check_step(case: Case) -> None:
+    """A step depends on nothing but the state and its number.
+
+    Two trainers that were made apart, one of them with generators, modes, rates and gradients in disorder and other
+    steps behind it, take the same step to the bit.
+    """
+    with folder() as runs:
+        first = _begun(case, runs / "first", 2)
+        snapshot = first.state.snapshot()
+        expected = _step_and_state(first)
+        seed_generators(5)  # where the process happens to stand must not matter
+        second = _begun(case, runs / "second", 1)
+        second.state.restore(snapshot, runs)
+        _disturb(second)
+        demand_same(_step_and_state(second), expected, "step 3 of a trainer made apart, from the same state")
+        first.state.restore(snapshot, runs)
+        _disturb(first)
+        demand_same(_step_and_state(first), expected, "step 3, taken once more from the same state")
+
+
+def _begun(case: Case, directory: Path, steps: int, **options: Any) -> Trainer:
+    """A trainer with every part of the state, after so many steps."""
+    trainer = case.trainer(directory, EarlyStoppingCallback(patience=99), **EVERY_PART, **options)
+    _take_steps(trainer, steps)
+    return trainer
+
+
+def _take_steps(trainer: Trainer, number: int) -> StepReport:
+    """Take steps; return the report of the last."""
+    with closing(trainer.data.steps(trainer.position)) as steps:  # type: ignore[type-var]
+        reports = [trainer.take_step(data) for data in itertools.islice(steps, number)]
+    return reports[-1]
+
+
+def _disturb(trainer: Trainer) -> None:
+    """Leave in disorder what a step has to put in order."""
+    seed_generators(7)
+    trainer.model.eval()
+    for parameter in trainer.model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    for optimizer in trainer.state.optimizers:
+        for group in optimizer.param_groups:
+            group["lr"] = 7.0
+
+
+def _step_and_state(trainer: Trainer) -> dict[str, Any]:
+    """What the next step reports, without the time it took, and the state after it."""
+    report = _take_steps(trainer, 1)
+    said = {one.name: getattr(report, one.name) for one in fields(report) if one.name != "seconds"}
+    return {f"the report's {name}": value for name, value in said.items()} | contents(trainer.state)
+
+
+def contents(state: State) -> dict[str, Any]:
+    """Copies of all that the fields of a state hold, by the way that leads to it.
+
+    Of a module these are its parameters, its buffers and every attribute except its mode and those with a leading
+    underscore. Rates are what the step makes of its number, and journals belong to the run's folder: neither is state.
+    """
+    found: dict[str, Any] = {}
+    for one in fields(state):
+        found |= dict(_leaves(one.name, getattr(state, one.name), set()))
+    return found
+
+
+def _leaves(way: str, value: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
+    """Every value that is made of no others within ``value``; an object that was ``seen`` is not looked at again."""
+    if isinstance(value, Tensor):
+        yield way, value.detach().clone()
+    elif isinstance(value, np.ndarray):
+        yield way, value.copy()
+    elif isinstance(value, Journal | Path) or (callable(value) and not isinstance(value, nn.Module)):
+        return
+    elif value is None or isinstance(value, bool | int | float | complex | str | bytes):
+        yield way, value
+    elif id(value) not in seen:
+        seen.add(id(value))
+        for name, part in _parts(value):
+            yield from _leaves(f"{way}.{name}", part, seen)
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    """What an object is made of, by name."""
+    if isinstance(value, nn.Module):
+        yield from _parts_of_module(value)
+    elif isinstance(value, Optimizer):
+        yield from _parts_of_optimizer(value)
+    elif isinstance(value, Mapping):
+        yield from ((str(name), part) for name, part in value.items() if not isinstance(name, Tensor))
+    elif isinstance(value, list | tuple | set | frozenset):
+        yield from ((str(number), part) for number, part in enumerate(value))
+    elif hasattr(value, "__dict__"):
+        yield from vars(value).items()
+
+
+def _parts_of_module(module: nn.Module) -> Iterator[tuple[str, Any]]:
+    yield from itertools.chain(module.named_parameters(), module.named_buffers())
+    for name, part in module.named_modules():
+        for attribute, value in vars(part).items():
+            if not attribute.startswith("_") and attribute != "training":
+                yield f"{name}.{attribute}".lstrip("."), value
+
+
+def _parts_of_optimizer(optimizer: Optimizer) -> Iterator[tuple[str, Any]]:
+    for number, group in enumerate(optimizer.param_groups):
+        options = {name: option for name, option in group.items() if name not in ("params", "lr")}
+        yield f"group {number}", options
+        for place, parameter in enumerate(group["params"]):
+            yield f"{number}.{place}", optimizer.state.get(parameter)

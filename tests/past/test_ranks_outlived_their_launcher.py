@@ -1,0 +1,73 @@
+"""Torchrun was killed, and its ranks trained on, unseen, holding the run's lock; those that were starting waited on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import vaak
+from processes import free_port
+from tiny_runs import write_corpus
+from vaak.core.lock import is_locked
+from vaak.engine.attendance import _is_alive
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+TORCHRUN = Path(sys.executable).parent / "torchrun"
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent has ended")
+
+
+def torchrun(folder: Path) -> subprocess.Popen[bytes]:
+    """Two ranks of a long run, started by torchrun."""
+    write_corpus(folder)
+    options = ["training.max_steps=100000", "training.gradient_accumulation_steps=2"]
+    arguments = ["--config", folder / "tiny.yml", f"run_dir={folder / 'run'}", *options]
+    return subprocess.Popen(
+        [TORCHRUN, "--nproc_per_node=2", f"--master_port={free_port()}", REPOSITORY / "train.py", *arguments],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(vaak.__file__).parents[1])},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def children_of(pid: int) -> list[int]:
+    listed = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=False)
+    return [int(number) for number in listed.stdout.split()]
+
+
+def is_true_within(seconds: float, condition: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+@pytest.mark.parametrize(("moment", "seconds"), [("starting", 30), ("training", 5)])
+def test_ranks_end_within_seconds_of_their_launcher(tmp_path: Path, moment: str, seconds: float):
+    """Before a rank asks to end with its launcher, it takes the second that Python needs; then it asks its launcher."""
+    launcher = torchrun(tmp_path)
+    try:
+        assert is_true_within(60, lambda: len(children_of(launcher.pid)) == 2)
+        ranks = children_of(launcher.pid)
+        if moment == "training":
+            assert is_true_within(90, (tmp_path / "run" / "metrics.jsonl").exists)
+        else:
+            time.sleep(0.5)  # they import torch
+    finally:
+        launcher.send_signal(signal.SIGKILL)
+        launcher.wait()
+    try:
+        assert is_true_within(seconds, lambda: not any(map(_is_alive, ranks)))
+    finally:
+        for rank in filter(_is_alive, ranks):
+            os.kill(rank, signal.SIGKILL)
+    assert not is_locked(tmp_path / "run" / ".lock")

@@ -1,0 +1,51 @@
+"""Memory that a run took and had no use for: torch's compiler, rich without a terminal, the trainer before it."""
+
+from __future__ import annotations
+
+import gc
+import json
+import subprocess
+import sys
+import weakref
+from pathlib import Path
+
+import pytest
+import torch
+
+from tiny_runs import loaded, train, write_corpus
+from vaak.runs.start import begun
+
+TRAINED = """
+import json, sys
+from vaak.config.load import load
+from vaak.runs.start import train
+outcome = train(load([sys.argv[1]], [f"run_dir={sys.argv[2]}", *sys.argv[3:]]))
+print(json.dumps([outcome.reason, *sys.modules]))
+"""
+UNNEEDED = ("torch._dynamo", "torch._inductor", "sympy", "rich", "vaak.text.hindi", "accelerate", "pandas")
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd", "muon", "adafactor", "lion"])
+def test_a_run_loads_nothing_that_it_has_no_use_for(tmp_path: Path, optimizer: str) -> None:
+    write_corpus(tmp_path)
+    options = [f"training.optimizer={{type: {optimizer}, lr: 1e-3}}", "training.logging.tensorboard=true"]
+    arguments = [sys.executable, "-c", TRAINED, str(tmp_path / "tiny.yml"), str(tmp_path / "run"), *options]
+    done = subprocess.run(arguments, capture_output=True, text=True)
+    reason, *modules = json.loads(done.stdout)
+    assert reason == "finished", done.stderr
+    assert not set(UNNEEDED) & set(modules)
+
+
+def test_a_run_frees_the_one_before_it_in_the_same_process(tmp_path: Path) -> None:
+    write_corpus(tmp_path / "corpus")
+    gc.collect()
+    gc.disable()
+    try:
+        with begun(loaded(tmp_path / "corpus", tmp_path / "first")) as trainer:
+            trainer.fit()
+            model: weakref.ref[torch.nn.Module] = weakref.ref(trainer.model)
+        del trainer
+        train(tmp_path / "corpus", tmp_path / "second", "training.max_steps=1")
+    finally:
+        gc.enable()
+    assert model() is None

@@ -1,0 +1,93 @@
+"""One of two processes runs something else, sees another folder, is slow, or is killed: one line, and no one hangs."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from processes import run_on_ranks
+from rank_faults import Fault, train_together
+from tiny_runs import write_corpus
+
+SECONDS = 60
+"""Until a test says that a rank hangs: 30 and what starting takes on a machine that has others to run."""
+
+
+def lines(folder: Path, fault: Fault, codes: list[int | None], *overrides: str) -> list[str]:
+    """What the ranks that weren't killed said, after they ended with these codes."""
+    write_corpus(folder)
+    assert run_on_ranks(2, train_together, folder, fault, *overrides, seconds=SECONDS) == codes
+    told = [json.loads(path.read_text()) for path in sorted(folder.glob("[01].json"))]
+    assert all(one["seconds"] < 30 for one in told)
+    return [one["said"] for one in told if one["said"]]
+
+
+@pytest.mark.parametrize(
+    ("fault", "named"),
+    [
+        (Fault(1, overrides=("training.random_seed=7",)), "rank 1 runs with training.random_seed 7, rank 0 with 42"),
+        (
+            Fault(0, overrides=("training.optimizer.lr=0.5",)),
+            "rank 1 runs with training.optimizer.lr 0.01, rank 0 with 0.5",
+        ),
+        (Fault(1, overrides=("model.d_model=64",)), "rank 1 runs with model.d_model 64, rank 0 with 32"),
+        (Fault(1, version="9.9"), "rank 1 runs with versions.vaak 9.9, rank 0 with "),
+    ],
+    ids=["seed", "rate", "model", "version"],
+)
+def test_processes_that_run_something_else_are_told_apart(tmp_path: Path, fault: Fault, named: str):
+    (said,) = lines(tmp_path, fault, [2, 2])
+    assert named in said
+    assert "start all processes with the same files and options" in said
+    assert "\n" not in said
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("data", "named"), [("other", "data"), ("other weights", "weights")])
+def test_processes_with_other_data_or_weights_are_told_apart(tmp_path: Path, data: str, named: str):
+    (said,) = lines(tmp_path, Fault(1, data=data), [2, 2])
+    assert "rank 1 runs with " in said
+    assert named in said
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_signal_during_an_evaluation_is_heard_whoever_gets_it(tmp_path: Path, first: int):
+    """It was honoured on one process only; several evaluated to the end."""
+    fault = Fault(first, signalled_in="meters")
+    assert lines(tmp_path, fault, [0, 0], "training.validation.batch_size=1") == []
+    records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [record["step"] for record in records if record["kind"] == "step"] == [1, 2]
+    assert not [record for record in records if record["kind"] == "evaluation"]
+    assert (tmp_path / "run" / "checkpoints" / "step-00000002").is_dir()
+
+
+def test_a_folder_that_is_not_shared_is_named(tmp_path: Path):
+    (said,) = lines(tmp_path, Fault(1, folder="elsewhere"), [2, 2])
+    assert said.startswith("rank 1 on ")
+    assert "see run as rank 0 writes it: the run directory must be the same for all processes" in said
+
+
+def test_a_preparation_that_takes_longer_than_the_time_out_is_waited_for(tmp_path: Path):
+    """Ranks that waited for it timed out."""
+    fault = Fault(0, slow_seconds=6.0)
+    assert lines(tmp_path, fault, [0, 0], "training.distributed.timeout_minutes=0.05") == []
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize(
+    "moment", ["model", "losses", "on_fit_start", "on_step_end", "meters", "on_evaluate_end", "on_checkpoint"]
+)
+def test_one_that_is_killed_is_named_by_the_other(tmp_path: Path, moment: str, victim: int):
+    codes = [-signal.SIGKILL, 2] if victim == 0 else [2, -signal.SIGKILL]
+    (said,) = lines(tmp_path, Fault(victim, killed_in=moment), codes)
+    assert said.startswith(f"rank {victim} (process ")
+    assert f"has ended, and so this one (rank {1 - victim}); go on with --resume auto" in said
+
+
+def test_a_rank_0_that_is_killed_while_it_prepares_is_named(tmp_path: Path):
+    (said,) = lines(tmp_path, Fault(0, killed_in="prepare"), [-signal.SIGKILL, 2])
+    assert said.startswith("rank 0 (process ")

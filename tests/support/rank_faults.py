@@ -1,0 +1,132 @@
+"""Processes that train together, one of which runs something else, is slow, or is killed at a certain moment."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import vaak
+from processes import LEAVING_SECONDS
+from tiny_runs import loaded
+from vaak.core.callback import Callback
+from vaak.core.errors import SaidByMainProcessError, UserError
+from vaak.runs import start
+from vaak.tasks.lm.task import LanguageModelTask
+
+TRAINING = ("training.gradient_accumulation_steps=3", "training.max_steps=4", "training.validation.interval=2")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is wrong with one rank: other options, another version, another folder or other data; slow; killed."""
+
+    rank: int
+    overrides: tuple[str, ...] = ()
+    version: str = ""
+    folder: str = ""
+    data: str = ""
+    slow_seconds: float = 0.0
+    signalled_in: str = ""
+    killed_in: str = ""
+    """``prepare``, ``model``, ``losses``, ``meters``, or an event of callbacks."""
+
+
+def train_together(rank: int, port: int, folder: Path, fault: Fault, *overrides: str) -> None:
+    """Train the tiny job of ``folder`` on two ranks; what is said comes to RANK.json, the exit is a command's."""
+    places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_PORT": port, "MASTER_ADDR": "127.0.0.1"}
+    os.environ |= {name: str(place) for name, place in places.items()}
+    torch.set_num_threads(1)
+    mine = fault.rank == rank
+    given = [*TRAINING, *overrides, *(fault.overrides if mine else ())]
+    if mine and fault.version:
+        vaak.__version__ = fault.version
+    os.chdir(folder)
+    if mine and fault.folder:
+        (folder / fault.folder).mkdir()
+        os.chdir(folder / fault.folder)
+    begun, said, code = time.monotonic(), "", 0
+    with contextlib.redirect_stderr(sys.stdout):
+        try:
+            job = loaded(folder, Path("run"), *given)
+            task = FaultyTask(job.experiment, job.experiment.run_dir, job.folder)
+            task.fault = fault if mine else Fault(rank)
+            task.slow_seconds = fault.slow_seconds
+            start.train(job, (Ending(fault.killed_in if mine else ""),), task=task)
+        except UserError as error:
+            said, code = "" if isinstance(error, SaidByMainProcessError) else str(error), 2
+    (folder / f"{rank}.json").write_text(json.dumps({"said": said, "seconds": time.monotonic() - begun}))
+    sys.stdout.flush()
+    os._exit(code)
+
+
+def end_at(moment: str, wanted: str) -> None:
+    if moment == wanted:
+        time.sleep(LEAVING_SECONDS)  # the others are waiting by then
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Ending(Callback):
+    """Is killed in an event; counts the steps, for what must not happen before them."""
+
+    steps = 0
+
+    def __init__(self, event: str) -> None:
+        self.event = event
+
+    def on_fit_start(self, *_: Any) -> None:
+        end_at("on_fit_start", self.event)
+
+    def on_step_end(self, *_: Any) -> None:
+        Ending.steps += 1
+        end_at("on_step_end", self.event)
+
+    def on_evaluate_end(self, *_: Any) -> None:
+        end_at("on_evaluate_end", self.event)
+
+    def on_checkpoint(self, *_: Any) -> None:
+        end_at("on_checkpoint", self.event)
+
+
+class FaultyTask(LanguageModelTask):
+    """The tiny language model with a fault."""
+
+    fault = Fault(0)
+    slow_seconds = 0.0
+
+    def prepare(self) -> None:
+        time.sleep(self.slow_seconds)
+        end_at("prepare", self.fault.killed_in)
+        super().prepare()
+
+    def model(self) -> Any:
+        end_at("model", self.fault.killed_in)
+        model = super().model()
+        if self.fault.data == "other weights":
+            with torch.no_grad():
+                next(model.parameters()).add_(1e-6)
+        return model
+
+    def losses(self, *arguments: Any) -> Any:
+        end_at("losses", self.fault.killed_in)
+        return super().losses(*arguments)
+
+    def meters(self, split: str) -> Any:
+        if self.fault.signalled_in == "meters" and Ending.steps:
+            os.kill(os.getpid(), signal.SIGTERM)
+        end_at("meters", self.fault.killed_in)
+        return super().meters(split)
+
+    def dataset(self, split: str) -> Any:
+        dataset = super().dataset(split)
+        if self.fault.data == "other":
+            dataset.fingerprint = "of other files"
+        return dataset

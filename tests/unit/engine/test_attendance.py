@@ -1,0 +1,86 @@
+"""Who is missing or has ended is named; the first who finds out tells the others."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from vaak.core.errors import UserError
+from vaak.engine import attendance
+from vaak.engine.attendance import Attendance
+
+
+class Shelf(dict):
+    """A store in memory."""
+
+    def set(self, key: str, value: str) -> None:
+        self[key] = value
+
+    def get(self, key: str) -> bytes:
+        return self[key].encode()
+
+    def check(self, keys: list[str]) -> bool:
+        return all(key in self for key in keys)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attendance, "STAYING_SECONDS", 0.01)
+    monkeypatch.setattr(attendance, "ENDING_SECONDS", 0.2)
+
+
+def at(store: Shelf, rank: int, pid: int, **place: str) -> None:
+    """As if this rank had signed in."""
+    own = attendance._own_place()
+    store.set(f"vaak 0 rank {rank}", json.dumps(own | {"pid": pid} | place))
+
+
+def ended_process() -> int:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def test_a_rank_that_does_not_start_is_named():
+    store = Shelf()
+    at(store, 2, pid=1)
+    with pytest.raises(UserError, match=r"^rank 1 of 3 didn't start within 0 s"):
+        Attendance(store, 0, 3).wait_for_all(0.2)
+
+
+def test_a_rank_that_ended_while_the_others_start_is_named():
+    store = Shelf()
+    pid = ended_process()
+    at(store, 2, pid)
+    with pytest.raises(UserError, match=rf"^rank 2 \(process {pid} on {socket.gethostname()}\) ended while"):
+        Attendance(store, 0, 3).wait_for_all(20)
+
+
+def test_one_that_ended_and_is_still_listed_has_ended():
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        assert attendance._is_alive(process.pid)
+        process.kill()
+        while attendance._is_alive(process.pid):  # a zombie until it is waited for
+            pass
+
+
+def test_the_first_who_finds_out_tells_those_on_other_machines():
+    store = Shelf()
+    at(store, 1, ended_process())
+    at(store, 2, pid=7, host="elsewhere")
+    at(store, 0, pid=1)
+    first, elsewhere, later = (Attendance(store, rank, 3) for rank in (0, 2, 0))
+    for one in (first, elsewhere, later):
+        one.places = {rank: json.loads(store[f"vaak 0 rank {rank}"]) for rank in range(3)}
+    elsewhere.places[1]["host"] = "far"  # seen from there, all others are far
+    elsewhere.places[0]["host"] = "far"
+    assert elsewhere.lost() == []
+    assert first.lost() == [1]
+    assert elsewhere.lost() == [1]
+    later.places[2] = {**later.places[1]}  # it ended because of the first
+    assert later.lost() == [1]
+    assert later.describe([1]).startswith("rank 1 (process ")

@@ -1,0 +1,85 @@
+"""Gradients of one process are left alone; those of several lie in buckets, with no second copy."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from vaak.engine.buckets import GradientBuckets
+from vaak.engine.ranks import Ranks
+
+
+class Echo:
+    """Ranks of which only this one has anything to add."""
+
+    rank, world_size, device = 0, 2, torch.device("cpu")
+
+    def __init__(self) -> None:
+        self.sent: list[torch.Tensor] = []
+
+    def add_up(self, tensor: torch.Tensor) -> None:
+        self.sent.append(tensor)
+
+    def gather(self, value: object) -> list[object]:
+        return [value, []]
+
+
+def layers() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(30, 20), nn.Linear(20, 10), nn.Linear(10, 1))
+
+
+def test_alone_nothing_is_held_or_changed():
+    model = layers()
+    gradients = Ranks(torch.device("cpu")).gradients(model.parameters())
+    gradients.begin()
+    assert gradients.gradients == []
+    total = model(torch.ones(2, 30)).sum()
+    total.backward()
+    before = [parameter.grad for parameter in model.parameters()]
+    sums = {"main": total.detach()}
+    assert gradients.reduce(sums, {"main": "row"}) == (sums, {"main": "row"})
+    assert all(ours is theirs for ours, theirs in zip(gradients.gradients, before, strict=True))
+    assert "post_accumulate" not in str(vars(model[0].weight))
+    gradients.clear()
+    assert gradients.gradients == []
+
+
+@pytest.mark.parametrize(("bucket_bytes", "expected"), [(2**27, 1), (2500, 2), (1, 6)])
+def test_gradients_are_views_of_buckets_and_stay_there(bucket_bytes: int, expected: int):
+    model, world = layers(), Echo()
+    buckets = GradientBuckets(model.parameters(), world, bucket_bytes)
+    places: list[set[int]] = []
+    for _ in range(2):
+        buckets.begin()
+        total = model(torch.ones(2, 30)).sum()
+        total.backward()
+        buckets.reduce({"main": total.detach()}, {"main": "row"})
+        places.append({gradient.untyped_storage().data_ptr() for gradient in buckets.gradients})
+        assert places[-1] == {bucket.untyped_storage().data_ptr() for bucket in world.sent}
+        assert len(world.sent) == expected
+        for bucket in world.sent:
+            assert bucket.numel() == 1 or bucket.nbytes <= max(bucket_bytes, 30 * 20 * 4 + 64) + 400
+        world.sent.clear()
+        expectation = torch.autograd.grad(model(torch.ones(2, 30)).sum(), list(model.parameters()))
+        torch.testing.assert_close(buckets.gradients, list(expectation))
+    assert places[0] == places[1]
+    buckets.drop()
+    assert all(parameter.grad is None for parameter in model.parameters())
+    total = model(torch.ones(2, 30)).sum()
+    total.backward()  # hooks are gone, too
+    assert buckets.gradients[0].untyped_storage().data_ptr() not in places[0]
+
+
+def test_an_attempt_that_is_begun_again_leaves_nothing_behind():
+    """Out of memory, all microbatches are computed again."""
+    model, world = layers(), Echo()
+    buckets = GradientBuckets(model.parameters(), world)
+    buckets.begin()
+    model(torch.full((2, 30), 7.0)).sum().backward()
+    buckets.begin()
+    model[2](torch.ones(1, 10)).sum().backward()
+    buckets.reduce({}, {})
+    assert [parameter.grad is None for parameter in model.parameters()] == [True] * 4 + [False] * 2
+    assert model[2].weight.grad.equal(torch.ones(1, 10))

@@ -1,0 +1,46 @@
+"""What the table of docs/resuming.md allows, a resume can do: the state of a checkpoint fits the changed run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import tiny_runs
+from vaak.config.resume_table import rule_of
+
+CHANGES = (
+    "model.dropout=0.3",
+    "model.attention_dropout=0.2",
+    "model.norm_eps=0.001",
+    "model.rope_scaling_factor=2",
+    "training.optimizer.betas=[0.8, 0.99]",
+    "training.optimizer.layer_decay=0.5",
+    "training.optimizer.groups=[{match: norm, lr_scale: 0.5}]",
+    "training.optimizer.fused=false",
+    "training.scheduler.type=plateau",
+    "training.scheduler.type=cosine",
+    "training.loss.label_smoothing=0.1",
+    "training.early_stopping=9",
+    "training.ema=0.9",
+    "training.ema.start_step=2",
+    "training.ema=null",
+    "training.mixed_precision=bf16",
+    "training.performance.gradient_checkpointing=true",
+    "training.freeze.0.until_step=99",
+    "training.checkpoint.mode=max",
+    "data.token_dropout=0.1",
+    "data.stride=3",
+    "training.logging.interval=3",
+)
+ALWAYS = ("training.freeze=[{match: norm, until_step: 1}]", "training.epochs=99")
+
+
+def test_one_run_is_resumed_under_one_change_after_the_other(tmp_path: Path):
+    text, run = tmp_path / "text", tmp_path / "run"
+    tiny_runs.write_corpus(text)
+    tiny_runs.train(text, run, *ALWAYS, "training.max_steps=2")
+    for number, change in enumerate(CHANGES, start=1):
+        key = change.partition("=")[0]
+        assert rule_of("lm", key).always in ("free", "other numbers"), key
+        overrides = (*ALWAYS, *CHANGES[:number], f"training.max_steps={2 + number}")
+        outcome = tiny_runs.train(text, run, *overrides, "training.checkpoint.resume=auto")
+        assert (outcome.reason, outcome.step) == ("finished", 2 + number), change
