@@ -70,4 +70,5 @@ def test_ranks_end_within_seconds_of_their_launcher(tmp_path: Path, moment: str,
     finally:
         for rank in filter(_is_alive, ranks):
             os.kill(rank, signal.SIGKILL)
-    assert not is_locked(tmp_path / "run" / ".lock")
+    # A process counts as ended a moment before the kernel has closed the files of its last thread.
+    assert is_true_within(2, lambda: not is_locked(tmp_path / "run" / ".lock"))

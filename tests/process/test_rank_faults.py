@@ -85,7 +85,7 @@ def test_one_that_is_killed_is_named_by_the_other(tmp_path: Path, moment: str, v
     codes = [-signal.SIGKILL, 2] if victim == 0 else [2, -signal.SIGKILL]
     (said,) = lines(tmp_path, Fault(victim, killed_in=moment), codes)
     assert said.startswith(f"rank {victim} (process ")
-    assert f"has ended, and so this one (rank {1 - victim}); go on with --resume auto" in said
+    assert f"has ended, and so this one (rank {1 - victim}); resume with --resume auto" in said
 
 
 def test_a_rank_0_that_is_killed_while_it_prepares_is_named(tmp_path: Path):

@@ -144,7 +144,7 @@ def _call(function: Callable[[], Any]) -> None:
         if error.errno not in CANT_WRITE:
             traceback.print_exc()
             sys.exit(1)
-        print(f"nothing more can be written: {error}; mend that and go on with --resume auto", file=sys.stderr)
+        print(f"nothing more can be written: {error}; mend that and resume with --resume auto", file=sys.stderr)
         sys.exit(2)
     except SystemExit:
         try:

@@ -151,10 +151,7 @@ class Ranks:
                 pause = min(2 * pause, 0.1)
                 if time.monotonic() - answered > ANSWER_SECONDS:
                     if not wait_for_an_answer(*_meeting_point(), ANSWER_SECONDS):
-                        raise UserError(
-                            f"rank 0's machine ({_meeting_point()[0]}) no longer answers, and so this process ends; "
-                            "go on with --resume auto"
-                        )
+                        raise self._rank_0_lost()
                     answered = time.monotonic()
             work.wait()
 
@@ -195,16 +192,27 @@ class Ranks:
             if "imed out" in said:
                 raise UserError(
                     "another process of the run didn't answer for training.distributed.timeout_minutes: it hangs, or "
-                    "does what takes longer; see what the others say, and go on with --resume auto"
+                    "does what takes longer; see what the others say, and resume with --resume auto"
                 ) from error
             if "onnection" not in said:
                 raise
-            lost = self._attendance.lost() if self._attendance else []
-            who = self._attendance.describe(lost) if self._attendance and lost else "another process of the run"
-            raise UserError(
-                f"{who} {'have' if len(lost) > 1 else 'has'} ended, and so this one (rank {self.rank}); "
-                "go on with --resume auto"
-            ) from error
+            raise self._ranks_lost(self._attendance.lost() if self._attendance else []) from error
+
+    def _ranks_lost(self, lost: list[int]) -> UserError:
+        """What is said where a connection broke; ``lost`` are those known to have ended."""
+        who = self._attendance.describe(lost) if self._attendance and lost else "another process of the run"
+        has = "have" if len(lost) > 1 else "has"
+        return UserError(f"{who} {has} ended, and so this one (rank {self.rank}); resume with --resume auto")
+
+    def _rank_0_lost(self) -> UserError:
+        """What is said where rank 0's machine doesn't answer: perhaps only its process ended."""
+        lost = self._attendance.lost() if self._attendance else []
+        if 0 in lost:
+            return self._ranks_lost(lost)
+        return UserError(
+            f"rank 0's machine ({_meeting_point()[0]}) no longer answers, and so this process ends; resume with "
+            "--resume auto"
+        )
 
 
 def _sized(content: bytes, room: int) -> bytes:

@@ -51,6 +51,7 @@ def test_gradients_are_views_of_buckets_and_stay_there(bucket_bytes: int, expect
     model, world = layers(), Echo()
     buckets = GradientBuckets(model.parameters(), world, bucket_bytes)
     places: list[set[int]] = []
+    alive: list[torch.Tensor] = []  # so that no address is used twice
     for _ in range(2):
         buckets.begin()
         total = model(torch.ones(2, 30)).sum()
@@ -61,6 +62,7 @@ def test_gradients_are_views_of_buckets_and_stay_there(bucket_bytes: int, expect
         assert len(world.sent) == expected
         for bucket in world.sent:
             assert bucket.numel() == 1 or bucket.nbytes <= max(bucket_bytes, 30 * 20 * 4 + 64) + 400
+        alive += world.sent
         world.sent.clear()
         expectation = torch.autograd.grad(model(torch.ones(2, 30)).sum(), list(model.parameters()))
         torch.testing.assert_close(buckets.gradients, list(expectation))
