@@ -33,10 +33,10 @@ def stack_of(**options: Any) -> TransformerStack:
     "options",
     [
         {"position_type": "rotary"},
-        {"position_type": "sinusoidal"},
-        {"position_type": "none", "num_key_value_heads": 1},
+        pytest.param({"position_type": "sinusoidal"}, marks=pytest.mark.slow),
+        pytest.param({"position_type": "none", "num_key_value_heads": 1}, marks=pytest.mark.slow),
         {"position_type": "alibi"},
-        {"position_type": "t5"},
+        pytest.param({"position_type": "t5"}, marks=pytest.mark.slow),
         {"position_type": "rotary", "attention_type": "local"},
     ],
     ids=lambda options: "-".join(map(str, options.values())),

@@ -145,8 +145,7 @@ def test_the_effective_batch_is_kept_exactly_in_rows_and_not_passed_in_a_budget(
     assert given_size * accumulation - steps < size * steps <= given_size * accumulation
 
 
-@pytest.mark.parametrize("per_cell", [1.0, 40.0, 1000.0])
-@pytest.mark.parametrize("resting", [10_000, 60_000])
+@pytest.mark.parametrize(("resting", "per_cell"), [(10_000, 1.0), (60_000, 40.0), (60_000, 1000.0)])
 def test_on_a_cpu_no_size_is_tried_that_the_kernel_would_kill_for(tmp_path, monkeypatch, per_cell, resting):
     """A machine on which 20,000 bytes are others', and a model of which gradients take 9,000 bytes in a step."""
     limit, trainer = 200_000, toy_trainer(tmp_path)
