@@ -4,7 +4,7 @@ The same as ``vaak train FILE``; see ``python train.py --help``.
 """
 
 from vaak.cli.main import guarded
-from vaak.config.parser import parse_arguments
+from vaak.compat.unified_parser import parse_arguments
 
 
 def main() -> None:

@@ -39,17 +39,17 @@ def sdpa(causal: bool, head_width: int, device: str) -> Attend:
 
 
 def linear(causal: bool, head_width: int, device: str) -> Attend:
-    from vaak.nn.linear_attention import linear_attention
-    from vaak.nn.random_features import RandomFeatures
-    from vaak.nn.sight import Sight
+    from vaak.nn.kernels.linear_attention import linear_attention
+    from vaak.nn.kernels.random_features import RandomFeatures
+    from vaak.nn.kernels.visibility import Sight
 
     features = RandomFeatures(head_width).to(device)
     return lambda query, key, value: linear_attention(features, query, key, value, Sight(causal))
 
 
 def local(causal: bool, head_width: int, device: str) -> Attend:
-    from vaak.nn.local_attention import local_attention
-    from vaak.nn.sight import Sight
+    from vaak.nn.kernels.local_attention import local_attention
+    from vaak.nn.kernels.visibility import Sight
 
     return lambda query, key, value: local_attention(query, key, value, Sight(causal), window=128, dropout=0.0)
 

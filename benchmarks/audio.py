@@ -46,18 +46,18 @@ from lhotse import CutSet, MonoCut, Recording, SupervisionSegment
 from lhotse.dataset import DynamicBucketingSampler, K2SpeechRecognitionDataset, OnTheFlyFeatures, PrecomputedFeatures
 
 from vaak.audio.config import AudioConfig, AugmentationConfig
-from vaak.audio.cut_source import WindowSource
-from vaak.audio.cut_store import CutStore, write_cuts
-from vaak.audio.features import Features
+from vaak.audio.features.extractors import Features
 from vaak.audio.labelled import AudioSource
-from vaak.audio.stored_source import StoredSource, extract_cuts
+from vaak.audio.sources.cut_source import WindowSource
+from vaak.audio.sources.cut_store import CutStore, write_cuts
+from vaak.audio.sources.stored_source import StoredSource, extract_cuts
 from vaak.config.training import BatchingConfig, PerformanceConfig, TrainingConfig
+from vaak.data.batching.planner import training_planner
 from vaak.data.loader import load, training_addresses
 from vaak.data.plan import LastPlan
-from vaak.data.plans import training_planner
 from vaak.data.reader import Reader
 from vaak.tasks.diarization.data import DiarizationDataset
-from vaak.tasks.diarization.labels import BinaryCollator, LabelOptions
+from vaak.tasks.diarization.examples.labels import BinaryCollator, LabelOptions
 
 RATE = 16000
 LONGEST = 20.0

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from vaak.nn.random_features import RandomFeatures
+from vaak.nn.kernels.random_features import RandomFeatures
 
 NUM_TOKENS = 256
 

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 
 from vaak.audio.config import AudioConfig
-from vaak.audio.features import Features
+from vaak.audio.features.extractors import Features
 
 Arm = Callable[[], object]
 RATE = 16000

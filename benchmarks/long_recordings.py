@@ -26,8 +26,8 @@ import torch
 from diarization_baselines import read_conversations
 
 from vaak.core.errors import UserError
-from vaak.runs.opened import OpenedRun, open_run
-from vaak.tasks.diarization.scoring import score_recordings
+from vaak.runs.open_run import OpenedRun, open_run
+from vaak.tasks.diarization.scoring.errors import score_recordings
 
 HEADER = "| model | window, s | DER | miss | false alarm | confusion | s per minute | MB | training: s | MB |"
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from vaak.runs.prepared import prepared_folder
 from vaak.tasks.lm.prepare import Prepared
-from vaak.text.token_store import TokenStore
+from vaak.text.corpora.token_store import TokenStore
 
 
 class KneserNey:

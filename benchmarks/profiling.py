@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 from engine import SIZES
 
-from vaak.callbacks.interbatch_profiler import InterbatchProfiler
+from vaak.callbacks.profiling.interbatch_profiler import InterbatchProfiler
 from vaak.callbacks.step_log import StepLogCallback
 from vaak.config.load import load
 from vaak.core.callback import Callback

@@ -107,7 +107,7 @@ def measure_parts() -> dict[str, Any]:
     import torch
 
     from vaak.config.training import TrainingConfig
-    from vaak.engine.ranks import start_ranks
+    from vaak.engine.distributed.ranks import start_ranks
 
     torch.set_num_threads(1)
     ranks = start_ranks(TrainingConfig(device="cpu", gradient_accumulation_steps=int(os.environ["WORLD_SIZE"])))
@@ -133,7 +133,7 @@ def _median_ms(function: Callable[[], Any], times: int) -> float:
 
 
 def _talk_now(ranks: Any) -> None:
-    from vaak.engine.messages import StepMessage
+    from vaak.engine.distributed.messages import StepMessage
 
     ranks.exchange(StepMessage({"example": 16.0, "token": 512.0}))
 
@@ -193,8 +193,8 @@ def on_ranks(job: str, world_size: int, source: Path, steps: int) -> dict[str, A
 
 def computed(world_size: int, parameters: float, tensors: int) -> dict[str, float]:
     """What a rank sends and holds in a step, from the sizes of the messages; a ring sends a sum twice."""
-    from vaak.engine.buckets import BUCKET_BYTES, TERMS
-    from vaak.engine.messages import ROW
+    from vaak.engine.distributed.gradient_buckets import BUCKET_BYTES, TERMS
+    from vaak.engine.distributed.messages import ROW
 
     gradient = 4 * parameters
     tail = 4 * (tensors + world_size * (2 + TERMS))

@@ -25,7 +25,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from vaak.tasks.seq2seq.metrics import corpus_statistics, sacrebleu_scores, score_of
-from vaak.text.normalise import normalise
+from vaak.text.tokenizers.normalise import normalise
 from vaak.text.word_dictionary import WordDictionary, words
 
 Pair = tuple[str, list[str]]  # a source and its references

@@ -10,7 +10,7 @@ import pytest
 
 import tiny_runs
 from vaak.config.load import load
-from vaak.runs.directory import command_to_go_on
+from vaak.runs.folder.directory import command_to_go_on
 
 Vaak = Callable[..., tuple[int, str, str]]
 MORE = ("training.max_steps=9", "--resume", "auto")

@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 
 from toy import ToyTask, toy_trainer
-from vaak.engine.checkpoint import Snapshot, list_checkpoints, pointed
-from vaak.engine.writer import CheckpointWriter, Order
+from vaak.engine.checkpoint.files import Snapshot, list_checkpoints, pointed
+from vaak.engine.checkpoint.writer import CheckpointWriter, Order
 
 
 def write(writer: CheckpointWriter, step: int, *, best: bool, periodic: bool) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from toy import StopAt, toy_trainer
 from vaak.core.errors import CheckpointError
-from vaak.engine.checkpoint import pointed, resolve_checkpoint
+from vaak.engine.checkpoint.files import pointed, resolve_checkpoint
 
 GARBAGE = [b"", b"rubbish", b"\xff\xfe\x00", b"set-aside", b"step-00000099", b"a\0b", b"../checkpoints"]
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from vaak.nn.cache import StackCache
 from vaak.nn.config import StackConfig
+from vaak.nn.decoding.cache import StackCache
 from vaak.nn.stack import TransformerStack
 
 LENGTHS = (65, 100, 130, 190, 200)

@@ -22,10 +22,10 @@ from vaak.core.batch import Batch, Term
 from vaak.core.callback import Callback
 from vaak.core.errors import CheckpointError, DataError, UserError
 from vaak.core.report import StepReport
-from vaak.engine import checkpoint
-from vaak.engine.checkpoint import list_checkpoints, load_checkpoint
+from vaak.engine.checkpoint import files as checkpoint
+from vaak.engine.checkpoint.files import list_checkpoints, load_checkpoint
 from vaak.engine.position import Position
-from vaak.engine.records import read_records
+from vaak.engine.records.metrics_file import read_records
 from vaak.engine.trainer import Trainer
 from vaak.engine.training_data import StepData
 

@@ -16,8 +16,8 @@ from vaak.core.errors import DataError, HostMemoryError, UserError
 from vaak.core.out_of_memory import is_out_of_memory
 from vaak.data.loader import load
 from vaak.data.reader import Address, Reader
+from vaak.engine.distributed.ranks import start_ranks
 from vaak.engine.evaluation import Evaluator
-from vaak.engine.ranks import start_ranks
 
 
 def wrapped() -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from vaak.cli.config import files_and_overrides
-from vaak.config.errors import ConfigError
 from vaak.config.load import load
-from vaak.config.yaml_writer import yaml_text
+from vaak.config.yaml.errors import ConfigError
+from vaak.config.yaml.writer import yaml_text
 
 
 def problem(folder: Path, **options: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from vaak.config.load import load
-from vaak.config.show import as_yaml
+from vaak.config.show.resolved import as_yaml
 
 TOKENS = "task: lm\ntraining:\n  batching: {type: bucketed, max_tokens: 512}\n"
 SECONDS = "task: diarization\ntraining:\n  batching: {type: bucketed, max_duration: 60}\n"

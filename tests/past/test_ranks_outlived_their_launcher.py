@@ -15,8 +15,8 @@ import pytest
 import vaak
 from processes import free_port
 from tiny_runs import write_corpus
-from vaak.core.lock import is_locked
-from vaak.engine.attendance import _is_alive
+from vaak.core.storage.lock import is_locked
+from vaak.engine.distributed.attendance import _is_alive
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TORCHRUN = Path(sys.executable).parent / "torchrun"

@@ -9,8 +9,8 @@ import pytest
 
 from toy import StopAt, same_bits, toy_trainer, weights
 from vaak.callbacks.step_log import StepLogCallback
-from vaak.engine.checkpoint import list_checkpoints, pointed
-from vaak.engine.records import read_records
+from vaak.engine.checkpoint.files import list_checkpoints, pointed
+from vaak.engine.records.metrics_file import read_records
 from vaak.engine.trainer import Trainer
 
 EVERYTHING: dict[str, Any] = {

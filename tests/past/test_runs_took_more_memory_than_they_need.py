@@ -22,7 +22,7 @@ from vaak.runs.start import train
 outcome = train(load([sys.argv[1]], [f"run_dir={sys.argv[2]}", *sys.argv[3:]]))
 print(json.dumps([outcome.reason, *sys.modules]))
 """
-UNNEEDED = ("torch._dynamo", "torch._inductor", "sympy", "rich", "vaak.text.hindi", "accelerate", "pandas")
+UNNEEDED = ("torch._dynamo", "torch._inductor", "sympy", "rich", "vaak.text.grammar", "accelerate", "pandas")
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd", "muon", "adafactor", "lion"])

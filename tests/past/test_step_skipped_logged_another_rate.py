@@ -18,8 +18,8 @@ from vaak.callbacks.step_log import StepLogCallback
 from vaak.core.callback import Callback
 from vaak.core.errors import NonFiniteError
 from vaak.core.report import StepReport
-from vaak.engine.precision import LossScale
-from vaak.engine.records import read_records
+from vaak.engine.devices.precision import LossScale
+from vaak.engine.records.metrics_file import read_records
 from vaak.engine.trainer import Trainer
 
 

@@ -9,8 +9,8 @@ import pytest
 
 import tiny_runs
 from vaak.core.errors import UserError
-from vaak.core.lock import locked
-from vaak.runs.directory import LOCK
+from vaak.core.storage.lock import locked
+from vaak.runs.folder.directory import LOCK
 
 QUICK = ("training.max_steps=2", "training.validation.interval=null", "training.checkpoint.interval=1")
 

@@ -16,7 +16,7 @@ import pytest
 from rich.console import Console
 
 import tiny_runs
-from vaak.callbacks import progress, terminal
+from vaak.callbacks.console import progress, terminal
 
 HOUR = 3600.0
 JUMPS = (0.0, 5 * HOUR, -3 * HOUR, 0.0, -9e5, 1e9, 2.0, -1e9)

@@ -12,7 +12,7 @@ import torch
 
 from meetings import gradients, heard, talk
 from processes import run_on_ranks
-from vaak.engine.ranks import Ranks
+from vaak.engine.distributed.ranks import Ranks
 
 EMPTY: dict[str, Any] = {}
 CUTS = [[{"step": 3, "pieces": 4, "cells": 36.0}, "swap"], [{"step": 3, "pieces": 2, "cells": 24.0}, "memory is short"]]

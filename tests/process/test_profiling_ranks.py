@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from commands import TOTAL_STEPS, Commands, records_of
-from vaak.core.files import read_json
+from vaak.core.storage.files import read_json
 
 
 def test_two_ranks_make_one_profile_and_two_traces(commands: Commands, tiny: Path, tmp_path: Path):

@@ -11,7 +11,7 @@ import torch
 from processes import run_on_two_ranks
 from shortage import RANKS, train_beside_a_small_machine
 from toy import ToyTask, toy_trainer, weights
-from vaak.engine.checkpoint import load_checkpoint, resolve_checkpoint
+from vaak.engine.checkpoint.files import load_checkpoint, resolve_checkpoint
 
 
 @pytest.fixture(scope="module")

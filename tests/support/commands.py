@@ -17,8 +17,8 @@ from typing import Any
 
 import vaak
 from toy_speech import RATE, dataset_of, write_recordings, write_utterances
-from vaak.config.yaml_writer import yaml_text
-from vaak.engine.checkpoint import read_state, verify
+from vaak.config.yaml.writer import yaml_text
+from vaak.engine.checkpoint.files import read_state, verify
 
 PATIENCE_SECONDS = 120.0
 

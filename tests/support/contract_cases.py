@@ -11,7 +11,7 @@ from toy_duel import DuelTask
 from toy_speech import RATE, dataset_of, write_recordings, write_utterances
 from vaak.config.catalog import task_class
 from vaak.config.load import load
-from vaak.config.yaml_writer import yaml_text
+from vaak.config.yaml.writer import yaml_text
 from vaak.core.batch import Batch
 from vaak.core.task import Task
 from vaak.testing import Case

@@ -24,7 +24,7 @@ from vaak.callbacks.step_log import StepLogCallback
 from vaak.config.training import TrainingConfig
 from vaak.core.batch import Batch, Term
 from vaak.core.callback import Callback
-from vaak.engine.ranks import start_ranks
+from vaak.engine.distributed.ranks import start_ranks
 
 MICROBATCHES = 8
 TRAINING: dict[str, Any] = {

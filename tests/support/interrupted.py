@@ -24,10 +24,10 @@ import torch
 import ptrace
 from toy import toy_trainer
 from vaak.cli.main import guarded
-from vaak.core import files
 from vaak.core.errors import UserError
-from vaak.engine import checkpoint
-from vaak.engine.writer import CheckpointWriter, Order, remove_leftovers
+from vaak.core.storage import files
+from vaak.engine.checkpoint import files as checkpoint
+from vaak.engine.checkpoint.writer import CheckpointWriter, Order, remove_leftovers
 
 OLD, NEW = 2, 3
 

@@ -15,11 +15,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-import vaak.engine.ranks
+import vaak.engine.distributed.ranks
 from processes import join
 from vaak.core.errors import UserError
-from vaak.engine.messages import StepMessage
-from vaak.engine.ranks import Ranks
+from vaak.engine.distributed.messages import StepMessage
+from vaak.engine.distributed.ranks import Ranks
 
 
 def talk(rank: int, port: int, world_size: int, case: str, folder: Path, *arguments: Any) -> None:
@@ -73,7 +73,7 @@ def counted(module: Any) -> list[tuple[str, int]]:
 
 def decide(ranks: Ranks, seconds: float, failure: str | None) -> Any:
     """Rank 0 thinks so long, and its machine is asked meanwhile whether it is there; no other rank thinks."""
-    vaak.engine.ranks.ANSWER_SECONDS = 0.3
+    vaak.engine.distributed.ranks.ANSWER_SECONDS = 0.3
     dist.distributed_c10d._set_pg_timeout(timedelta(seconds=1))
 
     def think() -> Any:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from vaak.config.training import TrainingConfig
-from vaak.engine.ranks import Ranks, start_ranks
+from vaak.engine.distributed.ranks import Ranks, start_ranks
 
 LEAVING_SECONDS = 0.5
 """How long a process that is to be killed waits for the others to wait for it."""

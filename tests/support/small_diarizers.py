@@ -10,7 +10,7 @@ import torch
 from vaak.audio.labelled import Segment
 from vaak.audio.segments import merged
 from vaak.tasks.diarization.config import DiarizationModelConfig
-from vaak.tasks.diarization.labels import (
+from vaak.tasks.diarization.examples.labels import (
     BinaryCollator,
     DiarizationCollator,
     DiarizationExample,

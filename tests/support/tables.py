@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from vaak.core.keys import draw_key
+from vaak.core.random_keys import draw_key
 
 
 class TableWriter:

@@ -9,7 +9,7 @@ from vaak.config.load import Loaded, load
 from vaak.runs.start import Outcome
 from vaak.runs.start import train as train_run
 from vaak.tasks.lm.task import LanguageModelTask
-from vaak.text.hindi import sentences
+from vaak.text.grammar import sentences
 
 CONFIG = """\
 task: lm

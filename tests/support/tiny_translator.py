@@ -11,8 +11,8 @@ import torch
 from vaak.nn.config import EncoderDecoderConfig
 from vaak.nn.models import EncoderDecoderModel
 from vaak.tasks.seq2seq.predict import Translator
-from vaak.text.tokenizer_factory import TokenizerFactory
-from vaak.text.tokenizers import Tokenizer
+from vaak.text.tokenizers.tokenizer import Tokenizer
+from vaak.text.tokenizers.training import TokenizerFactory
 
 SENTENCES = {
     "source": ["the boy goes home", "she reads a book", "we eat rice at night", "where is the red house", "no"],

@@ -19,8 +19,8 @@ from vaak.core.batch import Batch, Term
 from vaak.core.callback import Callback
 from vaak.core.report import StepReport
 from vaak.data.reader import Microbatch
-from vaak.engine.losses import AUXILIARY, make_loss
-from vaak.engine.ranks import Ranks
+from vaak.engine.distributed.ranks import Ranks
+from vaak.engine.objective.losses import AUXILIARY, make_loss
 from vaak.engine.trainer import Trainer
 from vaak.engine.training_data import StepData
 

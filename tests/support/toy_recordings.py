@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from vaak.audio import feature_store
 from vaak.audio.config import AudioConfig
+from vaak.audio.features import store as feature_store
 from vaak.audio.labelled import LabelledAudio
 from vaak.core.errors import DataError
 

@@ -11,8 +11,8 @@ import pytest
 from processes import join
 from toy import toy_trainer
 from vaak.core.errors import UserError
-from vaak.engine import shared_folder
-from vaak.runs import owner
+from vaak.engine.distributed import shared_folder
+from vaak.runs.folder import owner
 
 
 def resume_unseen(rank: int, port: int, folder: Path) -> None:

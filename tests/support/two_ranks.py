@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 
 from processes import join
 from toy import ToyTask, one_step, toy_trainer
-from vaak.data.fixed import FixedPlanner
+from vaak.data.batching.fixed import FixedPlanner
 
 UNREADABLE = {"skipping": (1, 2, 3)}
 """Microbatches of two rows of the first epoch that can't be read: rank 1's of step 1, all of step 2."""

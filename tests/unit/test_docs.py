@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from vaak.config.aliases import ELSEWHERE, LOOP_OPTIONS
+from vaak.config.resolve.aliases import ELSEWHERE, LOOP_OPTIONS
 from vaak.tasks.lm.config import ALIASES
 
 ROOT = Path(__file__).parents[2]

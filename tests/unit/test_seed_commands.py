@@ -17,8 +17,8 @@ from packaging.utils import canonicalize_name
 from vaak.config.load import load
 from vaak.config.training import TrainingConfig
 from vaak.core.errors import UserError
-from vaak.engine.launcher import pick_device, precision_from_launcher
-from vaak.engine.ranks import start_ranks
+from vaak.engine.distributed.launcher import pick_device, precision_from_launcher
+from vaak.engine.distributed.ranks import start_ranks
 
 ROOT = Path(__file__).parents[2]
 
@@ -85,7 +85,7 @@ def test_public_names_have_short_paths():
         "from vaak.engine import Trainer, LossRegistry, find_latest_checkpoint, save_checkpoint, load_checkpoint\n"
         "from vaak.callbacks import Callback, EarlyStoppingCallback, FeatureRedrawCallback\n"
         "from vaak.callbacks import LRMonitorCallback, GradientClippingCallback\n"
-        "from vaak.tasks.lm.library import ExperimentConfig, HindiLanguageModelTrainer\n"
+        "from vaak.compat.hindi_lm import ExperimentConfig, HindiLanguageModelTrainer\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
     engine = importlib.import_module("vaak.engine")

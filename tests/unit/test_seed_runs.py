@@ -10,12 +10,12 @@ import torch
 from torch import nn
 
 from vaak.callbacks import Callback, EarlyStoppingCallback, GradientClippingCallback
-from vaak.config.errors import ConfigError
 from vaak.config.load import load
+from vaak.config.yaml.errors import ConfigError
 from vaak.core.errors import CheckpointError
 from vaak.engine import LossRegistry, Snapshot, find_latest_checkpoint, load_checkpoint, save_checkpoint
-from vaak.engine.checkpoint import load_weights, step_folder
-from vaak.engine.records import read_records
+from vaak.engine.checkpoint.files import load_weights, step_folder
+from vaak.engine.records.metrics_file import read_records
 from vaak.runs.start import train
 
 ROOT = Path(__file__).parents[2]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from vaak.config.errors import ConfigError
 from vaak.config.load import load
+from vaak.config.yaml.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
 NAMES = {

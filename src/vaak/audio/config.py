@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import field_validator, model_validator
 
-from vaak.config.section import ResumeClass, Section, option
+from vaak.config.base import ResumeClass, Section, option
 
 AUDIO_ALIASES = {
     "global_config.num_filters": "global_config.num_mel_bins",

@@ -3,9 +3,9 @@
 from vaak.callbacks.early_stopping import EarlyStoppingCallback
 from vaak.callbacks.feature_redraw import FeatureRedrawCallback
 from vaak.callbacks.gradient_clipping import GradientClippingCallback
-from vaak.callbacks.interbatch_profiler import InterbatchProfiler
 from vaak.callbacks.lr_monitor import LRMonitorCallback
 from vaak.callbacks.memory_manager import AdaptiveMemoryManager
+from vaak.callbacks.profiling.interbatch_profiler import InterbatchProfiler
 from vaak.core.callback import Callback
 
 __all__ = [

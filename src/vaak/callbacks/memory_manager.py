@@ -22,8 +22,8 @@ import torch
 
 from vaak.core.callback import Callback, Run
 from vaak.core.report import StepReport
-from vaak.engine.memory import MemoryReading, free_memory, is_out_of_memory, read_memory, read_peak, reset_peak
-from vaak.engine.pressure import Band, band_of, thresholds_of
+from vaak.engine.memory.device import MemoryReading, free_memory, is_out_of_memory, read_memory, read_peak, reset_peak
+from vaak.engine.memory.pressure import Band, band_of, thresholds_of
 
 log = logging.getLogger("vaak")
 

@@ -76,17 +76,17 @@ def show(
     Example: vaak config show configs/lm/hindi.yml training.optimizer=muon
     """
     if all_options:
-        from vaak.config.all_options import all_options as text_of
+        from vaak.config.show.all_options import all_options as text_of
 
         print(text_of(_known(task)), end="")
         return
     if on_resume:
-        from vaak.config.resume_page import resume_page
+        from vaak.config.resume.page import resume_page
 
         print(resume_page(), end="")
         return
     from vaak.config.load import load
-    from vaak.config.show import as_yaml, resolved_values
+    from vaak.config.show.resolved import as_yaml, resolved_values
 
     experiment = load(*files_and_overrides(arguments or [])).experiment
     print(
@@ -102,7 +102,7 @@ def schema(arguments: OptionalArguments = None, task: TaskName = "lm") -> None:
     Example: vaak config schema --task lm > vaak.schema.json
     """
     from vaak.config.load import load
-    from vaak.config.schema import json_schema
+    from vaak.config.show.schema import json_schema
 
     if arguments:
         task = load(*files_and_overrides(arguments)).experiment.task

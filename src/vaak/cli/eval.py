@@ -32,7 +32,7 @@ def evaluate(
     """
     from vaak.cli.results import print_figures
     from vaak.core.errors import UserError
-    from vaak.core.files import write_json
+    from vaak.core.storage.files import write_json
     from vaak.runs.evaluate import evaluate_run
 
     try:

@@ -30,7 +30,7 @@ def export(
     Example: vaak export runs/quickstart --format hf --output quickstart-hf
     """
     from vaak.core.errors import UserError
-    from vaak.runs.opened import open_run
+    from vaak.runs.open_run import open_run
 
     opened = open_run(run, device="cpu", weights=weights)
     writer = getattr(opened.task, f"export_{format.value}", None)

@@ -11,8 +11,8 @@ import typer
 from vaak.cli.config import Arguments, AsJson, files_and_overrides
 
 if TYPE_CHECKING:
-    from vaak.runs.model_outlook import Outlook
-    from vaak.runs.model_tree import Branch
+    from vaak.runs.forecast.model import Outlook
+    from vaak.runs.forecast.model_tree import Branch
 
 app = typer.Typer(help="Look at the model that a configuration describes.", no_args_is_help=True, add_completion=False)
 
@@ -39,11 +39,11 @@ def show(
     files, overrides = files_and_overrides(arguments)
     loaded = load(files, overrides)
     if not trust_code:
-        from vaak.runs.user_code import demand_trust
+        from vaak.runs.folder.user_code import demand_trust
 
         demand_trust(loaded.experiment, map(Path, files))
 
-    from vaak.runs.model_outlook import model_outlook
+    from vaak.runs.forecast.model import model_outlook
 
     outlook = model_outlook(loaded)
     if as_json:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from vaak.callbacks.json_lines import print_line
-from vaak.runs.directory import command_to_go_on
+from vaak.callbacks.console.json_lines import print_line
+from vaak.runs.folder.directory import command_to_go_on
 from vaak.runs.start import Outcome
 
 

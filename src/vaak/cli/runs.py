@@ -11,7 +11,7 @@ import typer
 from vaak.cli.config import AsJson
 
 if TYPE_CHECKING:
-    from vaak.runs.listing import RunSummary
+    from vaak.runs.folder.listing import RunSummary
 
 HEADER = ("run", "state", "step", "checkpoint", "best", "time")
 
@@ -24,7 +24,7 @@ def runs(
 
     Example: vaak runs runs
     """
-    from vaak.runs.listing import list_runs
+    from vaak.runs.folder.listing import list_runs
 
     found = list_runs(folder)
     if as_json:

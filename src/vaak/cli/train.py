@@ -41,7 +41,7 @@ def run_training(files: list[str], overrides: list[str], trust_code: bool = Fals
     loaded = load(files, overrides)
 
     if not trust_code:
-        from vaak.runs.user_code import demand_trust
+        from vaak.runs.folder.user_code import demand_trust
 
         demand_trust(loaded.experiment, map(Path, files))
 

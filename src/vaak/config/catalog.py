@@ -12,9 +12,9 @@ class Entry:
     """Where a task's classes are, as ``module:Name``, and by which keys a YAML without ``task:`` is known as its own.
 
     ``config`` is a module that holds DEFAULTS (the task's own defaults, from its seed), ALIASES (other spellings),
-    SHARED and SIDES (``vaak.config.sides``). ``recognised_by`` has keys, and ``key=value``; by those that it ``shares``
-    with other tasks it is meant where nothing tells of another. A task of audio names the types of ``global_config``
-    and of an item of ``datasets``.
+    SHARED and SIDES (``vaak.config.resolve.global_config``). ``recognised_by`` has keys, and ``key=value``; by those
+    that it ``shares`` with other tasks it is meant where nothing tells of another. A task of audio names the types of
+    ``global_config`` and of an item of ``datasets``.
     """
 
     task: str
@@ -71,33 +71,33 @@ TASKS: dict[str, Entry] = {
 }
 
 LOSSES: dict[str, str] = {
-    "cross_entropy": "vaak.engine.cross_entropy:CrossEntropy",
-    "mse": "vaak.engine.loss_functions:MeanSquaredError",
-    "l1": "vaak.engine.loss_functions:MeanAbsoluteError",
-    "smooth_l1": "vaak.engine.loss_functions:SmoothL1",
-    "huber": "vaak.engine.loss_functions:Huber",
-    "bce": "vaak.engine.loss_functions:BinaryCrossEntropy",
-    "focal": "vaak.engine.loss_functions:FocalLoss",
+    "cross_entropy": "vaak.engine.objective.cross_entropy:CrossEntropy",
+    "mse": "vaak.engine.objective.loss_functions:MeanSquaredError",
+    "l1": "vaak.engine.objective.loss_functions:MeanAbsoluteError",
+    "smooth_l1": "vaak.engine.objective.loss_functions:SmoothL1",
+    "huber": "vaak.engine.objective.loss_functions:Huber",
+    "bce": "vaak.engine.objective.loss_functions:BinaryCrossEntropy",
+    "focal": "vaak.engine.objective.loss_functions:FocalLoss",
 }
 """Short names for training.loss.main."""
 
 CALLBACKS: dict[str, str] = {
     "early_stopping": "vaak.callbacks.early_stopping:EarlyStoppingCallback",
     "feature_redraw": "vaak.callbacks.feature_redraw:FeatureRedrawCallback",
-    "interbatch_profiler": "vaak.callbacks.interbatch_profiler:InterbatchProfiler",
+    "interbatch_profiler": "vaak.callbacks.profiling.interbatch_profiler:InterbatchProfiler",
     "lr_monitor": "vaak.callbacks.lr_monitor:LRMonitorCallback",
     "gradient_clipping": "vaak.callbacks.gradient_clipping:GradientClippingCallback",
     "memory_manager": "vaak.callbacks.memory_manager:AdaptiveMemoryManager",
-    "trace": "vaak.callbacks.trace:TraceCallback",
+    "trace": "vaak.callbacks.profiling.trace:TraceCallback",
 }
 """Short names for training.callbacks."""
 
 LABEL_TYPES: dict[str, str] = {
-    "binary": "vaak.tasks.diarization.labels:BinaryCollator",
-    "speaker_id": "vaak.tasks.diarization.labels:SpeakerIdCollator",
-    "multilabel": "vaak.tasks.diarization.labels:MultilabelCollator",
-    "powerset": "vaak.tasks.diarization.labels:PowersetCollator",
-    "custom": "vaak.tasks.diarization.labels:DiarizationCollator",
+    "binary": "vaak.tasks.diarization.examples.labels:BinaryCollator",
+    "speaker_id": "vaak.tasks.diarization.examples.labels:SpeakerIdCollator",
+    "multilabel": "vaak.tasks.diarization.examples.labels:MultilabelCollator",
+    "powerset": "vaak.tasks.diarization.examples.labels:PowersetCollator",
+    "custom": "vaak.tasks.diarization.examples.labels:DiarizationCollator",
 }
 """Short names for training.eval_knobs.label_type."""
 

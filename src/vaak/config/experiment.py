@@ -11,9 +11,9 @@ from typing import Any, ClassVar, Generic, Literal, cast
 from pydantic import ValidationInfo, field_validator
 from typing_extensions import TypeVar
 
+from vaak.config.base import ResumeClass, Section, option
 from vaak.config.catalog import TASKS, load_name
-from vaak.config.section import ResumeClass, Section, option
-from vaak.config.sides import Sides
+from vaak.config.resolve.global_config import Sides
 from vaak.config.training import TrainingConfig
 
 MOST_BYTES = 255

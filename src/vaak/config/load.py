@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vaak.config import limits
-from vaak.config.aliases import canonical, option_aliases
 from vaak.config.catalog import TASKS, tasks_recognised
+from vaak.config.check import limits
+from vaak.config.check.validate import Validation, given_keys, options_of_other_types, settle_components
 from vaak.config.components import did_you_mean
-from vaak.config.errors import ConfigError, Problem
 from vaak.config.experiment import Experiment, aliases_of, defaults_of, experiment_type, sides_of
-from vaak.config.layers import read_layers
-from vaak.config.merge import fill_items, merge_all
-from vaak.config.of_run import run_of_configuration
-from vaak.config.shape import SectionType, annotation_of, section_of
-from vaak.config.sides import Sides, take_other_sides
-from vaak.config.tree import Node, Place, find, from_plain, split_key, to_plain, walk
-from vaak.config.validate import Validation, given_keys, options_of_other_types, settle_components
+from vaak.config.fields import SectionType, annotation_of, section_of
+from vaak.config.resolve.aliases import canonical, option_aliases
+from vaak.config.resolve.global_config import Sides, take_other_sides
+from vaak.config.resolve.layers import read_layers
+from vaak.config.resolve.merge import fill_items, merge_all
+from vaak.config.resolve.run_files import run_of_configuration
+from vaak.config.yaml.errors import ConfigError, Problem
+from vaak.config.yaml.tree import Node, Place, find, from_plain, split_key, to_plain, walk
 
 NOT_BUILT_YET = {
     "distillation": "distillation isn't built yet; leave the section out",

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from vaak.config.section import ResumeClass, Section, option
+from vaak.config.base import ResumeClass, Section, option
 
 SCHEDULES_THAT_END_LOW = ("linear", "cosine", "cosine_restarts", "wsd", "polynomial", "one_cycle", "plateau")
 

@@ -6,8 +6,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
+from vaak.config.base import Component, ResumeClass, Section, option
 from vaak.config.optimization import GradientClippingConfig, OptimizerConfig, SchedulerConfig
-from vaak.config.section import Component, ResumeClass, Section, option
 
 
 class LossComponent(Component):

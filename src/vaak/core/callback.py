@@ -10,12 +10,12 @@ if TYPE_CHECKING:
 
     from vaak.config.training import TrainingConfig
     from vaak.core.report import StepReport
-    from vaak.engine.flops import Work
-    from vaak.engine.phases import Phases
-    from vaak.engine.pictures import Pictures
+    from vaak.engine.cost.flops import Work
+    from vaak.engine.distributed.ranks import Ranks
     from vaak.engine.position import Position
-    from vaak.engine.ranks import Ranks
-    from vaak.engine.records import Records
+    from vaak.engine.records.metrics_file import Records
+    from vaak.engine.records.pictures import Pictures
+    from vaak.engine.timing.phases import Phases
 
 
 class Run(Protocol):

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from vaak.core.errors import DataError, UserError
-from vaak.core.keys import draw_key
+from vaak.core.random_keys import draw_key
 from vaak.data.plan import BatchPlan, Planner, smallest_integers, starts_of
 
 PACINGS = ("linear", "root")

@@ -20,7 +20,7 @@ from typing import Protocol
 import numpy as np
 
 from vaak.core.errors import DataError
-from vaak.core.keys import draw_key
+from vaak.core.random_keys import draw_key
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ import torch
 
 from vaak.core.batch import Batch
 from vaak.core.errors import DataError, HostMemoryError, UserError
-from vaak.core.keys import draw_key
 from vaak.core.out_of_memory import is_the_machines_fault
+from vaak.core.random_keys import draw_key
 from vaak.core.task import Dataset
 
 

@@ -10,17 +10,17 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vaak.engine.checkpoint import Snapshot, find_latest_checkpoint, load_checkpoint, save_checkpoint
-    from vaak.engine.losses import LossRegistry
+    from vaak.engine.checkpoint.files import Snapshot, find_latest_checkpoint, load_checkpoint, save_checkpoint
+    from vaak.engine.objective.losses import LossRegistry
     from vaak.engine.trainer import Trainer
 
 _HOMES = {
-    "LossRegistry": "losses",
-    "Snapshot": "checkpoint",
+    "LossRegistry": "objective.losses",
+    "Snapshot": "checkpoint.files",
     "Trainer": "trainer",
-    "find_latest_checkpoint": "checkpoint",
-    "load_checkpoint": "checkpoint",
-    "save_checkpoint": "checkpoint",
+    "find_latest_checkpoint": "checkpoint.files",
+    "load_checkpoint": "checkpoint.files",
+    "save_checkpoint": "checkpoint.files",
 }
 
 __all__ = [

@@ -13,16 +13,16 @@ from torch import nn
 from vaak.config.training import TrainingConfig
 from vaak.core.batch import Batch
 from vaak.core.errors import UserError
-from vaak.core.keys import draw_key
+from vaak.core.random_keys import draw_key
 from vaak.core.task import Dataset, Illustrated, Meters, Task
+from vaak.data.batching.planner import evaluation_plan
 from vaak.data.loader import evaluation_addresses, load
 from vaak.data.plan import BatchPlan
-from vaak.data.plans import evaluation_plan
 from vaak.data.reader import Reader
-from vaak.engine.memory import free_memory, is_out_of_memory
-from vaak.engine.precision import Precision
-from vaak.engine.randomness import seed_everything
-from vaak.engine.ranks import Ranks
+from vaak.engine.devices.precision import Precision
+from vaak.engine.devices.randomness import seed_everything
+from vaak.engine.distributed.ranks import Ranks
+from vaak.engine.memory.device import free_memory, is_out_of_memory
 
 log = logging.getLogger("vaak")
 

@@ -17,15 +17,15 @@ from torch import nn
 
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
-from vaak.core.keys import draw_key
+from vaak.core.random_keys import draw_key
 from vaak.data.reader import Microbatch
-from vaak.engine.memory import free_memory, is_out_of_memory
-from vaak.engine.phases import Phases
-from vaak.engine.precision import Precision
-from vaak.engine.randomness import seed_everything
-from vaak.engine.splits import Cut, Splits
+from vaak.engine.devices.precision import Precision
+from vaak.engine.devices.randomness import seed_everything
+from vaak.engine.memory.device import free_memory, is_out_of_memory
+from vaak.engine.memory.microbatch_pieces import Cut, Splits
+from vaak.engine.optim.uncompiled import backward
+from vaak.engine.timing.phases import Phases
 from vaak.engine.training_data import StepData
-from vaak.engine.uncompiled import backward
 
 
 class DoesNotFitError(UserError):

@@ -14,12 +14,12 @@ from typing import Any, Protocol
 
 from vaak.core.report import StepReport
 from vaak.data.loader import naming_lost_workers
+from vaak.engine.distributed.messages import StepMessage
 from vaak.engine.evaluation import EvaluationInterruptedError
-from vaak.engine.messages import StepMessage
-from vaak.engine.phases import Phases
 from vaak.engine.position import Position
-from vaak.engine.saving import Saving
+from vaak.engine.resuming.saving import Saving
 from vaak.engine.signals import stop_on_signal
+from vaak.engine.timing.phases import Phases
 from vaak.engine.training_data import StepData
 
 

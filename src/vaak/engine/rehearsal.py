@@ -17,8 +17,8 @@ from vaak.core.errors import UserError
 from vaak.data.plan import BatchPlan
 from vaak.data.reader import Address
 from vaak.engine.evaluation import Evaluator
-from vaak.engine.memory import free_memory, is_out_of_memory
-from vaak.engine.objective import Descent
+from vaak.engine.memory.device import free_memory, is_out_of_memory
+from vaak.engine.objective.descent import Descent
 from vaak.engine.state import State
 from vaak.engine.step import Step
 from vaak.engine.training_data import StepData, TrainingData, count_units

@@ -20,14 +20,14 @@ from torch.optim import Optimizer
 
 from vaak.core.callback import Callback
 from vaak.core.errors import CheckpointError
-from vaak.engine.best import Best
-from vaak.engine.checkpoint import Snapshot, copy_to_cpu, load_weights, model_tensors
-from vaak.engine.ema import WeightAverage
-from vaak.engine.optimizer_state import Moments
-from vaak.engine.plateau import Plateau
+from vaak.engine.checkpoint.best import Best
+from vaak.engine.checkpoint.files import Snapshot, copy_to_cpu, load_weights, model_tensors
+from vaak.engine.devices.precision import LossScale
+from vaak.engine.memory.microbatch_pieces import Splits
+from vaak.engine.optim.ema import WeightAverage
+from vaak.engine.optim.optimizer_state import Moments
+from vaak.engine.optim.plateau import Plateau
 from vaak.engine.position import Position
-from vaak.engine.precision import LossScale
-from vaak.engine.splits import Splits
 
 
 class Part(Protocol):

@@ -22,21 +22,21 @@ from torch.optim import Optimizer
 
 from vaak.config.optimization import GradientClippingConfig
 from vaak.core.errors import NonFiniteError, UserError
-from vaak.core.keys import draw_key
+from vaak.core.random_keys import draw_key
 from vaak.core.report import StepReport
-from vaak.engine.buckets import OwnGradients
-from vaak.engine.clock import Clock
-from vaak.engine.freezing import Freezing
+from vaak.engine.devices.precision import LossScale
+from vaak.engine.diagnosis.non_finite import Diagnosis, NonFinite
+from vaak.engine.distributed.gradient_buckets import OwnGradients
+from vaak.engine.distributed.ranks import Ranks
 from vaak.engine.gradient import Losses
-from vaak.engine.memory import is_out_of_memory
-from vaak.engine.non_finite import Diagnosis, NonFinite
-from vaak.engine.objective import Descent, Undo
-from vaak.engine.optimizers import set_learning_rates
-from vaak.engine.phases import Phases
-from vaak.engine.precision import LossScale
-from vaak.engine.ranks import Ranks
-from vaak.engine.schedules import Schedule
+from vaak.engine.memory.device import is_out_of_memory
+from vaak.engine.objective.descent import Descent, Undo
+from vaak.engine.optim.freezing import Freezing
+from vaak.engine.optim.optimizers import set_learning_rates
+from vaak.engine.optim.schedules import Schedule
 from vaak.engine.state import State
+from vaak.engine.timing.clock import Clock
+from vaak.engine.timing.phases import Phases
 from vaak.engine.training_data import StepData
 
 log = logging.getLogger("vaak")

@@ -15,29 +15,29 @@ from torch import nn
 from vaak.config.training import TrainingConfig
 from vaak.core.callback import Callback
 from vaak.core.errors import UserError
-from vaak.core.keys import draw_key
+from vaak.core.random_keys import draw_key
 from vaak.core.task import HasLossModules, Objective, Task
-from vaak.engine.allocator import keep_freed_memory
-from vaak.engine.best import Best
-from vaak.engine.clock import Clock
-from vaak.engine.ema import WeightAverage
-from vaak.engine.freezing import Freezing
+from vaak.engine.checkpoint.best import Best
+from vaak.engine.devices.allocator import keep_freed_memory
+from vaak.engine.devices.precision import LossScale, Precision
+from vaak.engine.devices.randomness import make_deterministic, seed_everything
+from vaak.engine.diagnosis.non_finite import Diagnosis
+from vaak.engine.distributed.ranks import Ranks
 from vaak.engine.gradient import Forward, GradientPass
-from vaak.engine.non_finite import Diagnosis
-from vaak.engine.objective import Descent, objectives_of, parameters_of
-from vaak.engine.optimizer_state import Moments
-from vaak.engine.optimizers import optimizers_of
-from vaak.engine.parameter_groups import NamedParameter, check_groups, trained_parameters
-from vaak.engine.phases import Phases
-from vaak.engine.plateau import Plateau
+from vaak.engine.memory.microbatch_pieces import Splits
+from vaak.engine.objective.descent import Descent, objectives_of, parameters_of
+from vaak.engine.optim.ema import WeightAverage
+from vaak.engine.optim.freezing import Freezing
+from vaak.engine.optim.optimizer_state import Moments
+from vaak.engine.optim.optimizers import optimizers_of
+from vaak.engine.optim.parameter_groups import NamedParameter, check_groups, trained_parameters
+from vaak.engine.optim.plateau import Plateau
+from vaak.engine.optim.schedules import make_schedule
 from vaak.engine.position import Position
-from vaak.engine.precision import LossScale, Precision
-from vaak.engine.randomness import make_deterministic, seed_everything
-from vaak.engine.ranks import Ranks
-from vaak.engine.schedules import make_schedule
-from vaak.engine.splits import Splits
 from vaak.engine.state import LastEvaluation, Memories, State, Weights
 from vaak.engine.step import Step
+from vaak.engine.timing.clock import Clock
+from vaak.engine.timing.phases import Phases
 from vaak.engine.training_data import TrainingData
 
 LOSS_PREFIX = "loss."

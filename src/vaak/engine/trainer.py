@@ -23,24 +23,25 @@ from vaak.core.errors import UserError
 from vaak.core.report import StepReport
 from vaak.core.task import Task
 from vaak.data.reader import Microbatch
-from vaak.engine import loop, resume
-from vaak.engine.cadence import due, on_schedule
-from vaak.engine.checkpoint import Snapshot, step_folder
-from vaak.engine.clock import Clock
+from vaak.engine import loop
+from vaak.engine.checkpoint.files import Snapshot, step_folder
+from vaak.engine.cost.flops import Work, work_of
+from vaak.engine.devices.precision import Precision
+from vaak.engine.distributed.messages import StepMessage
+from vaak.engine.distributed.ranks import Ranks, start_ranks
+from vaak.engine.due import due, on_schedule
 from vaak.engine.evaluation import Evaluator
-from vaak.engine.flops import Work, work_of
-from vaak.engine.losses import auxiliary_losses
-from vaak.engine.messages import StepMessage
-from vaak.engine.phases import Phases
-from vaak.engine.pictures import Pictures
+from vaak.engine.memory.microbatch_pieces import Cut, Splits
+from vaak.engine.objective.losses import auxiliary_losses
 from vaak.engine.position import Position
-from vaak.engine.precision import Precision
-from vaak.engine.ranks import Ranks, start_ranks
-from vaak.engine.records import Records
+from vaak.engine.records.metrics_file import Records
+from vaak.engine.records.pictures import Pictures
 from vaak.engine.rehearsal import rehearse, rehearse_evaluations
-from vaak.engine.saving import Saving
-from vaak.engine.splits import Cut, Splits
+from vaak.engine.resuming import resume
+from vaak.engine.resuming.saving import Saving
 from vaak.engine.state import State
+from vaak.engine.timing.clock import Clock
+from vaak.engine.timing.phases import Phases
 from vaak.engine.trained import Surroundings, make_state, make_step, make_trained
 from vaak.engine.training_data import StepData, TrainingData, count_units
 
@@ -135,7 +136,7 @@ class Trainer:
         return [group["lr"] for optimizer in self.state.optimizers for group in optimizer.param_groups]
 
     def count_work(self, peak_tflops: float | None) -> Work | None:
-        """What the devices need for a unit of this run's data (see flops.py); None where that isn't known."""
+        """What the devices need for a unit of this run's data (see cost/flops.py); None where that isn't known."""
         return work_of(self.task, self.model, self.precision, self.data, self.position, peak_tflops)
 
     # What the loop asks.

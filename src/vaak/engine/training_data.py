@@ -13,13 +13,13 @@ from pathlib import Path
 
 from vaak.config.training import TrainingConfig
 from vaak.core.task import Dataset
+from vaak.data.batching.planner import training_planner
 from vaak.data.loader import load, training_addresses
 from vaak.data.plan import LastPlan
-from vaak.data.plans import training_planner
 from vaak.data.reader import Microbatch, Reader
-from vaak.engine.journal import SkippedExamples
+from vaak.engine.distributed.ranks import Ranks
 from vaak.engine.position import Position
-from vaak.engine.ranks import Ranks
+from vaak.engine.records.journal import SkippedExamples
 
 
 @dataclass(frozen=True)

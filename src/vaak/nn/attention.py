@@ -12,16 +12,16 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from vaak.nn.cache import LayerCache
 from vaak.nn.config import LINEAR, StackConfig
-from vaak.nn.linear_attention import linear_attention
-from vaak.nn.local_attention import local_attention
+from vaak.nn.decoding.cache import LayerCache
+from vaak.nn.kernels.linear_attention import linear_attention
+from vaak.nn.kernels.local_attention import local_attention
+from vaak.nn.kernels.random_features import RandomFeatures
+from vaak.nn.kernels.softmax_attention import attend, attention_weights
+from vaak.nn.kernels.squared_norms import SquaredNorms
+from vaak.nn.kernels.visibility import Sight
 from vaak.nn.norms import RMSNorm
-from vaak.nn.random_features import RandomFeatures
-from vaak.nn.rotary import Rotation, rotate
-from vaak.nn.sight import Sight
-from vaak.nn.softmax_attention import attend, attention_weights
-from vaak.nn.squared_norms import SquaredNorms
+from vaak.nn.positions.rotary import Rotation, rotate
 
 
 class Attention(nn.Module):

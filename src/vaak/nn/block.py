@@ -16,13 +16,13 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from vaak.nn.attention import Attention
-from vaak.nn.cache import LayerCache
 from vaak.nn.config import StackConfig
+from vaak.nn.decoding.cache import LayerCache
 from vaak.nn.feed_forward import inner_width, make_feed_forward
+from vaak.nn.kernels.squared_norms import SquaredNorms
+from vaak.nn.kernels.visibility import Sight
 from vaak.nn.norms import make_norm
-from vaak.nn.rotary import Rotation
-from vaak.nn.sight import Sight
-from vaak.nn.squared_norms import SquaredNorms
+from vaak.nn.positions.rotary import Rotation
 
 
 class Surroundings(NamedTuple):

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import model_validator
 
-from vaak.config.section import ResumeClass, Section, option
+from vaak.config.base import ResumeClass, Section, option
 
 FACTORS_END = 32
 """A ``d_ff`` below this is no width but a multiple of ``d_model``."""

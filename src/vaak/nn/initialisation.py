@@ -23,7 +23,7 @@ from collections import Counter
 
 from torch import nn
 
-from vaak.nn.convolutional_positions import ConvolutionalPositions
+from vaak.nn.positions.convolutional import ConvolutionalPositions
 
 DEVIATION = 0.02
 RESIDUAL_OUTPUTS = ("attention.output", "feed_forward.down")

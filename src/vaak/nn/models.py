@@ -14,11 +14,11 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vaak.nn.cache import StackCache
 from vaak.nn.config import EncoderDecoderConfig, StackConfig
 from vaak.nn.copying import Copying
+from vaak.nn.decoding.cache import StackCache
 from vaak.nn.initialisation import initialise
-from vaak.nn.squared_norms import SquaredNorms
+from vaak.nn.kernels.squared_norms import SquaredNorms
 from vaak.nn.stack import TransformerStack
 
 

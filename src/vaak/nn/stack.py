@@ -12,13 +12,13 @@ from torch.utils.checkpoint import checkpoint
 
 from vaak.nn.attention import is_dense
 from vaak.nn.block import Block, Surroundings
-from vaak.nn.cache import StackCache
 from vaak.nn.config import DecoderConfig, StackConfig
-from vaak.nn.documents import positions_in_documents
+from vaak.nn.decoding.cache import StackCache
+from vaak.nn.kernels.documents import positions_in_documents
+from vaak.nn.kernels.squared_norms import SquaredNorms
+from vaak.nn.kernels.visibility import Sight
 from vaak.nn.norms import make_norm
-from vaak.nn.positions import Positions
-from vaak.nn.sight import Sight
-from vaak.nn.squared_norms import SquaredNorms
+from vaak.nn.positions.kinds import Positions
 
 
 class TransformerStack(nn.Module):

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from vaak.core.errors import UserError
+from vaak.engine.devices.randomness import make_deterministic
+from vaak.engine.distributed.launcher import pick_device
+from vaak.engine.distributed.ranks import Ranks
 from vaak.engine.evaluation import Evaluator
-from vaak.engine.launcher import pick_device
-from vaak.engine.randomness import make_deterministic
-from vaak.engine.ranks import Ranks
-from vaak.runs.opened import open_run
+from vaak.runs.open_run import open_run
 
 
 def evaluate_run(

@@ -17,10 +17,10 @@ from typing import Any, Self
 
 import vaak
 from vaak.core.errors import DataError, UserError
-from vaak.core.files import fingerprint_of, read_json, write_json
-from vaak.core.lock import locked
-from vaak.core.sizes import damage_in, sizes_of
-from vaak.runs.directory import holds_a_run
+from vaak.core.storage.files import fingerprint_of, read_json, write_json
+from vaak.core.storage.lock import locked
+from vaak.core.storage.sizes import damage_in, sizes_of
+from vaak.runs.folder.directory import holds_a_run
 
 log = logging.getLogger("vaak")
 

@@ -16,20 +16,22 @@ import torch
 import vaak
 from vaak.config.catalog import task_class
 from vaak.config.load import Loaded
-from vaak.config.show import resolved_values
+from vaak.config.show.resolved import resolved_values
 from vaak.core.callback import Callback
 from vaak.core.errors import UserError
 from vaak.core.task import Task
-from vaak.engine.initial_weights import initialise
-from vaak.engine.launcher import precision_from_launcher, warn_of_what_a_device_lacks
-from vaak.engine.memory import read_memory
-from vaak.engine.ranks import Ranks, start_ranks
-from vaak.engine.records import read_records
-from vaak.engine.resume import begin_anew
-from vaak.engine.shared_folder import demand_shared
+from vaak.engine.checkpoint.initial_weights import initialise
+from vaak.engine.checkpoint.writer import remove_leftovers
+from vaak.engine.distributed.launcher import precision_from_launcher, warn_of_what_a_device_lacks
+from vaak.engine.distributed.ranks import Ranks, start_ranks
+from vaak.engine.distributed.shared_folder import demand_shared
+from vaak.engine.memory.device import read_memory
+from vaak.engine.records.metrics_file import read_records
+from vaak.engine.resuming.resume import begin_anew
 from vaak.engine.trainer import Trainer
-from vaak.engine.writer import remove_leftovers
-from vaak.runs.directory import (
+from vaak.runs.build_callbacks import callbacks_of
+from vaak.runs.doctor.finding import size
+from vaak.runs.folder.directory import (
     checkpoints_elsewhere,
     demand_room,
     holds_a_run,
@@ -37,14 +39,12 @@ from vaak.runs.directory import (
     the_only_writer,
     write_status,
 )
-from vaak.runs.doctor.finding import size
-from vaak.runs.environment import environment
-from vaak.runs.logs import logging_to
-from vaak.runs.memory_forecast import at_rest
-from vaak.runs.owner import claim
-from vaak.runs.sessions import begin_session, write_current
-from vaak.runs.user_code import config_of_run
-from vaak.runs.watchers import callbacks_of
+from vaak.runs.folder.environment import environment
+from vaak.runs.folder.logs import logging_to
+from vaak.runs.folder.owner import claim
+from vaak.runs.folder.sessions import begin_session, write_current
+from vaak.runs.folder.user_code import config_of_run
+from vaak.runs.forecast.memory import at_rest
 
 log = logging.getLogger("vaak")
 

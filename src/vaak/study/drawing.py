@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from vaak.core.errors import UserError
-from vaak.study.range_test import Curve
+from vaak.study.lr_range import Curve
 
 
 def draw_curve(curve: Curve, path: Path | None = None) -> Any:

@@ -10,13 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from vaak.config.load import Loaded
-from vaak.core import files
 from vaak.core.errors import NonFiniteError, UserError
 from vaak.core.report import StepReport
+from vaak.core.storage import files
 from vaak.engine.trainer import Trainer
-from vaak.runs.scratch import scratch_trainer
+from vaak.runs.temporary_run import scratch_trainer
 from vaak.study.drawing import draw_curve
-from vaak.study.range_test import Curve, RateRange
+from vaak.study.lr_range import Curve, RateRange
 
 
 def find_lr(loaded: Loaded, rates: RateRange) -> Curve:

@@ -19,10 +19,10 @@ from torch import Tensor, nn
 from vaak.config.load import Loaded
 from vaak.core.batch import Batch
 from vaak.core.errors import UserError
-from vaak.core.keys import draw_key
+from vaak.core.random_keys import draw_key
 from vaak.core.task import Task
-from vaak.engine.randomness import keeping_generators, seed_everything
-from vaak.runs.scratch import scratch_trainer
+from vaak.engine.devices.randomness import keeping_generators, seed_everything
+from vaak.runs.temporary_run import scratch_trainer
 
 LONGER_STEPS = (1, 30, 1000)  # a slope is right if it is at any h: small ones drown in rounding, large ones bend
 NOISE = 1000.0  # rounding of the loss, in units of its last place

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from vaak.core.batch import Batch
 from vaak.core.errors import UserError
 from vaak.study.drawing import draw_curve
-from vaak.study.range_test import Curve, RateRange
+from vaak.study.lr_range import Curve, RateRange
 from vaak.study.restoring import left_as_it_was
 
 TARGETS = ("targets", "labels")

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from vaak.engine.randomness import keeping_generators
+from vaak.engine.devices.randomness import keeping_generators
 
 
 @contextlib.contextmanager

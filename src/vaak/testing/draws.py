@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from vaak.core.keys import draw_key
+from vaak.core.random_keys import draw_key
 from vaak.core.task import Dataset
 from vaak.data.reader import generator_of, seed_generators
 from vaak.testing.case import Case, folder, microbatches, opened

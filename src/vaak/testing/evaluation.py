@@ -12,10 +12,10 @@ from torch.nn.modules.module import register_module_forward_hook
 
 from vaak.core.batch import Batch
 from vaak.core.task import Meters
+from vaak.data.batching.planner import evaluation_plan
 from vaak.data.loader import evaluation_addresses
-from vaak.data.plans import evaluation_plan
 from vaak.data.reader import Reader
-from vaak.engine.checkpoint import model_tensors
+from vaak.engine.checkpoint.files import model_tensors
 from vaak.engine.evaluation import Evaluator
 from vaak.engine.trainer import Trainer
 from vaak.testing.case import Case, opened

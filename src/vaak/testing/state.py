@@ -17,8 +17,8 @@ from torch.optim import Optimizer
 from vaak.callbacks.early_stopping import EarlyStoppingCallback
 from vaak.core.report import StepReport
 from vaak.data.reader import seed_generators
-from vaak.engine.checkpoint import load_checkpoint, save_checkpoint
-from vaak.engine.journal import Journal
+from vaak.engine.checkpoint.files import load_checkpoint, save_checkpoint
+from vaak.engine.records.journal import Journal
 from vaak.engine.state import State
 from vaak.engine.trainer import Trainer
 from vaak.testing.case import Case, folder

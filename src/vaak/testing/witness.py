@@ -8,7 +8,7 @@ from torch import Tensor
 
 from vaak.core.callback import Callback, Run
 from vaak.core.report import StepReport
-from vaak.engine.checkpoint import model_tensors
+from vaak.engine.checkpoint.files import model_tensors
 from vaak.engine.trainer import Trainer
 
 

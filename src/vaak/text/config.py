@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from vaak.config.section import ResumeClass, Section, option
+from vaak.config.base import ResumeClass, Section, option
 
 
 class TokenizerConfig(Section):

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from tiny_audio import write_audio
-from vaak.audio.annotated_folder import UNLABELLED, WITHOUT_AUDIO
 from vaak.audio.config import AudioConfig, DatasetConfig
-from vaak.audio.corpora import AudioCorpus
+from vaak.audio.corpora.annotated_folder import UNLABELLED, WITHOUT_AUDIO
+from vaak.audio.corpora.corpus import AudioCorpus
+from vaak.audio.formats.textgrid import Interval, write_textgrid
 from vaak.audio.labelled import Segment
-from vaak.audio.reading import segments_of
-from vaak.audio.recordings import A_LITTLE_BEYOND, FAR_BEYOND, OVERLAPPING
-from vaak.audio.textgrid import Interval, write_textgrid
+from vaak.audio.waveforms.reading import segments_of
+from vaak.audio.waveforms.recordings import A_LITTLE_BEYOND, FAR_BEYOND, OVERLAPPING
 from vaak.core.errors import DataError
 
 

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tiny_audio import noise, write_audio
-from vaak.audio.audio_file import AudioFile, read_header, samples_in
+from vaak.audio.waveforms.audio_file import AudioFile, read_header, samples_in
 from vaak.core.errors import DataError
 
 
@@ -166,7 +166,7 @@ def test_chunks_before_and_behind_the_samples_are_passed_over(tmp_path: Path):
 WINDOWS_OF_THREE_HOURS = """
 import resource, sys
 import numpy as np, soundfile
-from vaak.audio.audio_file import AudioFile
+from vaak.audio.waveforms.audio_file import AudioFile
 with soundfile.SoundFile(sys.argv[1], "w", 44100, 2, subtype="PCM_16") as file:
     for _ in range(180):
         file.write(np.zeros((44100 * 60, 2), np.float32))

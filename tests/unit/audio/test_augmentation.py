@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from vaak.audio.augmentation import augmented, longest_factor, voices_of
+from vaak.audio.augmentation.pipeline import augmented, longest_factor, voices_of
 from vaak.audio.config import AugmentationConfig
 from vaak.audio.labelled import LabelledAudio, Segment
 from vaak.core.errors import UserError

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vaak.audio.config import DatasetConfig
-from vaak.audio.corpus_splits import CorpusSplits
+from vaak.audio.corpora.splits import CorpusSplits
 from vaak.core.errors import UserError
 
 SPLITS = ("train", "valid", "test")

@@ -14,9 +14,9 @@ from lhotse import Recording, SupervisionSegment
 
 from tiny_audio import cut_of, write_audio
 from vaak.audio.config import AudioConfig
-from vaak.audio.cut_source import CutSource, Labels, WindowSource, at_its_pauses, is_one_segment, windows_of
-from vaak.audio.cut_store import CutStore, write_cuts
 from vaak.audio.labelled import LabelledAudio, Segment
+from vaak.audio.sources.cut_source import CutSource, Labels, WindowSource, at_its_pauses, is_one_segment, windows_of
+from vaak.audio.sources.cut_store import CutStore, write_cuts
 
 AUDIO = AudioConfig()
 NO_CACHE = AudioConfig(cache_gigabytes=0)

@@ -14,9 +14,9 @@ import pytest
 
 from tiny_audio import write_audio
 from vaak.audio.config import AudioConfig, DatasetConfig
-from vaak.audio.corpora import AudioCorpus
-from vaak.audio.download import fetch
-from vaak.audio.recipe_corpus import get_corpus
+from vaak.audio.corpora.corpus import AudioCorpus
+from vaak.audio.corpora.download import fetch
+from vaak.audio.corpora.recipe_corpus import get_corpus
 from vaak.core.errors import UserError
 
 CONTENT = bytes(range(256)) * 4000

@@ -17,10 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toy_recordings import OneBreaksWhileAnotherIsRead, ToyRecordings, extract_in_small_shards
-from vaak.audio import feature_store
 from vaak.audio.config import AudioConfig
-from vaak.audio.feature_store import WITHOUT_EFFECT, FeatureStore, extract, feature_fingerprint
-from vaak.audio.features import Features
+from vaak.audio.features import store as feature_store
+from vaak.audio.features.extractors import Features
+from vaak.audio.features.store import WITHOUT_EFFECT, FeatureStore, extract, feature_fingerprint
 from vaak.core.errors import DataError, UserError
 
 LENGTHS = [16000, 0, 24000, 8000, 100, 48000, 16000, 16000, 5000, 32000]

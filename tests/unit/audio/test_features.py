@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vaak.audio.config import AudioConfig
-from vaak.audio.features import Features, dithered
+from vaak.audio.features.extractors import Features, dithered
 
 kaldi = pytest.importorskip("kaldi_native_fbank")
 

@@ -11,11 +11,11 @@ import pytest
 
 from tiny_audio import write_audio
 from vaak.audio.config import AudioConfig, DatasetConfig
-from vaak.audio.corpora import AudioCorpus
-from vaak.audio.json_manifest import NOTHING_SAID
+from vaak.audio.corpora.corpus import AudioCorpus
+from vaak.audio.corpora.json_manifest import NOTHING_SAID
 from vaak.audio.labelled import Segment
-from vaak.audio.reading import read_cut, segments_of, text_of
-from vaak.audio.recordings import A_LITTLE_BEYOND, OVERLAPPING
+from vaak.audio.waveforms.reading import read_cut, segments_of, text_of
+from vaak.audio.waveforms.recordings import A_LITTLE_BEYOND, OVERLAPPING
 from vaak.core.errors import DataError
 
 

@@ -10,10 +10,10 @@ from lhotse.audio import AudioSource
 
 from tiny_audio import write_audio
 from vaak.audio.config import AudioConfig, DatasetConfig
-from vaak.audio.corpora import AudioCorpus
-from vaak.audio.cut_store import write_cuts
-from vaak.audio.lhotse_manifests import WITHOUT_RECORDING, WITHOUT_SUPERVISIONS
-from vaak.audio.reading import read_cut
+from vaak.audio.corpora.corpus import AudioCorpus
+from vaak.audio.corpora.lhotse_manifests import WITHOUT_RECORDING, WITHOUT_SUPERVISIONS
+from vaak.audio.sources.cut_store import write_cuts
+from vaak.audio.waveforms.reading import read_cut
 from vaak.core.errors import DataError
 
 

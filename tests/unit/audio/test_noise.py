@@ -11,8 +11,16 @@ import soundfile
 from hypothesis import given
 from hypothesis import strategies as st
 
+from vaak.audio.augmentation.noise import (
+    ACTIVE_BLOCK,
+    active_power,
+    at_snr,
+    babble,
+    coloured_noise,
+    drawn_noise,
+    file_noise,
+)
 from vaak.audio.config import NoiseConfig
-from vaak.audio.noise import ACTIVE_BLOCK, active_power, at_snr, babble, coloured_noise, drawn_noise, file_noise
 from vaak.core.errors import DataError, UserError
 
 RATE = 16000

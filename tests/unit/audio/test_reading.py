@@ -14,7 +14,7 @@ from lhotse.audio import AudioSource
 from tiny_audio import write_audio
 from vaak.audio.config import AudioConfig
 from vaak.audio.labelled import Segment
-from vaak.audio.reading import read_cut, read_samples
+from vaak.audio.waveforms.reading import read_cut, read_samples
 from vaak.core.errors import DataError
 
 AUDIO = AudioConfig()

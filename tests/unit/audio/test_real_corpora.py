@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from vaak.audio.config import AudioConfig, DatasetConfig
-from vaak.audio.corpora import AudioCorpus
-from vaak.audio.cut_source import CutSource
-from vaak.audio.cut_store import write_cuts
-from vaak.audio.reading import segments_of
+from vaak.audio.corpora.corpus import AudioCorpus
+from vaak.audio.sources.cut_source import CutSource
+from vaak.audio.sources.cut_store import write_cuts
+from vaak.audio.waveforms.reading import segments_of
 
 AUDIO = AudioConfig()
 WHOLE = {"train_fraction": 1, "valid_fraction": 0}

@@ -10,10 +10,10 @@ import pytest
 
 from tiny_audio import write_audio
 from vaak.audio.config import AudioConfig, DatasetConfig
-from vaak.audio.corpora import AudioCorpus
-from vaak.audio.recipe_corpus import prepare_corpus
-from vaak.audio.recipes import recipe_named, recipes
-from vaak.audio.recordings import Reading
+from vaak.audio.corpora.corpus import AudioCorpus
+from vaak.audio.corpora.recipe_corpus import prepare_corpus
+from vaak.audio.corpora.recipes import recipe_named, recipes
+from vaak.audio.waveforms.recordings import Reading
 from vaak.core.errors import DataError, UserError
 
 
@@ -131,7 +131,7 @@ def test_manifests_of_the_users_own_lhotse_prepare_are_taken(tmp_path: Path, aud
 
 
 def test_a_preparation_that_fails_or_is_interrupted_is_made_again(tmp_path: Path, audio: AudioConfig, monkeypatch):
-    from vaak.audio import recipe_corpus
+    from vaak.audio.corpora import recipe_corpus
 
     folder = tmp_path / "data" / "yesno"
     write_yesno(folder)

@@ -12,13 +12,13 @@ from lhotse import CutSet
 from lhotse.qa import validate
 
 from vaak.audio.config import AudioConfig, DatasetConfig
-from vaak.audio.corpora import AudioCorpus
+from vaak.audio.corpora.corpus import AudioCorpus
+from vaak.audio.formats.rttm import read_rttm
 from vaak.audio.labelled import LabelledAudio, Segment
-from vaak.audio.reading import segments_of
-from vaak.audio.rttm import read_rttm
-from vaak.audio.simulated_folder import write_conversations
+from vaak.audio.simulation.folder import write_conversations
+from vaak.audio.waveforms.reading import segments_of
 from vaak.core.errors import UserError
-from vaak.core.lock import locked
+from vaak.core.storage.lock import locked
 
 RATE = 8000
 

@@ -12,10 +12,10 @@ import soundfile
 from hypothesis import given
 from hypothesis import strategies as st
 
+from vaak.audio.augmentation.noise import active_power
 from vaak.audio.config import ConversationsConfig, NoiseConfig, RoomConfig
 from vaak.audio.labelled import LabelledAudio
-from vaak.audio.noise import active_power
-from vaak.audio.simulation import SimulatedConversations, at_speeds
+from vaak.audio.simulation.conversations import SimulatedConversations, at_speeds
 from vaak.core.errors import DataError
 
 RATE = 1000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from toy_recordings import ToyRecordings
-from vaak.audio.sources import Sources
+from vaak.audio.sources.concatenation import Sources
 
 
 def test_every_index_reaches_its_source():

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from vaak.audio.augmentation.spec_augment import masked
 from vaak.audio.config import SpecAugmentConfig
-from vaak.audio.spec_augment import masked
 
 SHIFT = 0.01
 

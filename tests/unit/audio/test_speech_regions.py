@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vaak.audio.speech_regions import (
+from vaak.audio.waveforms.speech_regions import (
     FRAME,
     MARGIN,
     SHORTEST_PAUSE,

@@ -12,9 +12,9 @@ import pytest
 import soundfile
 
 from vaak.audio.config import AudioConfig, DatasetConfig
-from vaak.audio.corpora import AudioCorpus
-from vaak.audio.cut_store import CutStore, write_cuts
-from vaak.audio.utterances import LEVEL, CutUtterances
+from vaak.audio.corpora.corpus import AudioCorpus
+from vaak.audio.simulation.utterances import LEVEL, CutUtterances
+from vaak.audio.sources.cut_store import CutStore, write_cuts
 from vaak.core.errors import DataError
 
 RATE = 16000

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from toy import toy_trainer
-from vaak.callbacks.console import ConsoleCallback
+from vaak.callbacks.console.lines import ConsoleCallback
 from vaak.callbacks.step_log import StepLogCallback
 
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from vaak.callbacks.terminal import FORCING, is_terminal
+from vaak.callbacks.console.terminal import FORCING, is_terminal
 
 
 class Terminal(io.StringIO):

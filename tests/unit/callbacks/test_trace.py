@@ -12,7 +12,7 @@ import pytest
 
 import tiny_runs
 from toy import toy_trainer
-from vaak.callbacks.trace import TraceCallback
+from vaak.callbacks.profiling.trace import TraceCallback
 from vaak.core.callback import Callback
 from vaak.core.report import StepReport
 

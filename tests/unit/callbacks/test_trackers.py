@@ -10,11 +10,11 @@ import pytest
 
 from toy import toy_trainer
 from vaak.callbacks.step_log import StepLogCallback
-from vaak.callbacks.tracked import Tracker, numbers, reason_of
-from vaak.callbacks.trackers import AccelerateTrackerCallback
+from vaak.callbacks.tracking.tracked import Tracker, numbers, reason_of
+from vaak.callbacks.tracking.trackers import AccelerateTrackerCallback
 from vaak.core.callback import Callback
 from vaak.core.errors import UserError
-from vaak.engine.records import Record, read_records
+from vaak.engine.records.metrics_file import Record, read_records
 
 
 class Failing(Tracker):

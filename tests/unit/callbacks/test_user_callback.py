@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from vaak.callbacks import EarlyStoppingCallback, LRMonitorCallback
-from vaak.config.section import Component
+from vaak.config.base import Component
 from vaak.core.errors import UserError
-from vaak.runs.watchers import built
+from vaak.runs.build_callbacks import built
 
 CODE = '''
 from pathlib import Path

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import tiny_runs
-from vaak.runs.opened import open_run
+from vaak.runs.open_run import open_run
 
 
 @pytest.mark.parametrize("overrides", [(), ("data.layout=stream", "data.corpus.document=file", "model.qk_norm=true")])

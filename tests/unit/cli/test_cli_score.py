@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from vaak.audio.formats.rttm import write_rttm
+from vaak.audio.formats.uem import write_uem
 from vaak.audio.labelled import Segment
-from vaak.audio.rttm import write_rttm
-from vaak.audio.uem import write_uem
 
 REFERENCE = {"one": [Segment(0, 10, "A")], "two": [Segment(0, 20, "A"), Segment(20, 30, "B")]}
 HYPOTHESIS = {"one": [Segment(0, 8, "x"), Segment(8, 12, "y")], "two": [Segment(0, 20, "x"), Segment(20, 30, "y")]}

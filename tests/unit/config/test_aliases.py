@@ -2,11 +2,11 @@
 
 import pytest
 
-from vaak.config.aliases import FLAT_SECTIONS, option_aliases
-from vaak.config.errors import ConfigError
 from vaak.config.load import load
-from vaak.config.tree import Node, from_plain, put, to_plain
-from vaak.config.yaml_writer import yaml_text
+from vaak.config.resolve.aliases import FLAT_SECTIONS, option_aliases
+from vaak.config.yaml.errors import ConfigError
+from vaak.config.yaml.tree import Node, from_plain, put, to_plain
+from vaak.config.yaml.writer import yaml_text
 from vaak.tasks.lm.config import ALIASES, LanguageModelConfig
 
 VALUES = {

@@ -2,8 +2,8 @@
 
 import pytest
 
-from vaak.config.errors import ConfigError
 from vaak.config.load import load
+from vaak.config.yaml.errors import ConfigError
 from vaak.core.errors import UserError
 
 

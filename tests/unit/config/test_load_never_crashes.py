@@ -5,14 +5,14 @@ import contextlib
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from vaak.config.aliases import option_aliases
 from vaak.config.catalog import TASKS
-from vaak.config.errors import ConfigError
 from vaak.config.experiment import aliases_of, experiment_type
+from vaak.config.fields import item_of, section_of
 from vaak.config.load import load
-from vaak.config.shape import item_of, section_of
-from vaak.config.show import as_yaml
-from vaak.config.yaml_writer import yaml_text
+from vaak.config.resolve.aliases import option_aliases
+from vaak.config.show.resolved import as_yaml
+from vaak.config.yaml.errors import ConfigError
+from vaak.config.yaml.writer import yaml_text
 
 
 def names_of(section):

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from vaak.config.all_options import all_options
 from vaak.config.catalog import TASKS
 from vaak.config.experiment import aliases_of, experiment_type
+from vaak.config.fields import item_of, section_of
 from vaak.config.load import load
-from vaak.config.schema import json_schema
-from vaak.config.shape import item_of, section_of
+from vaak.config.show.all_options import all_options
+from vaak.config.show.schema import json_schema
 
 ROOT = Path(__file__).parents[3]
 FILES = {

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from vaak.config.parser import parse_arguments, unified_parser
+from vaak.compat.unified_parser import parse_arguments, unified_parser
 from vaak.config.training import TrainingConfig
 from vaak.tasks.lm.config import LanguageModelConfig, LanguageModelDataConfig
 

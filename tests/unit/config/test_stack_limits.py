@@ -2,9 +2,9 @@
 
 import pytest
 
-from vaak.config.errors import ConfigError
 from vaak.config.load import load
-from vaak.config.show import as_yaml, resolved_values
+from vaak.config.show.resolved import as_yaml, resolved_values
+from vaak.config.yaml.errors import ConfigError
 
 LINEAR = "task: seq2seq\nmodel: {encoder: {attention_type: linear}, decoder: {attention_type: causal_linear}}\n"
 

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vaak.config.errors import ConfigError
-from vaak.config.tree import find, to_plain
-from vaak.config.yaml_reader import read_value, read_yaml
-from vaak.config.yaml_writer import yaml_text
+from vaak.config.yaml.errors import ConfigError
+from vaak.config.yaml.reader import read_value, read_yaml
+from vaak.config.yaml.tree import find, to_plain
+from vaak.config.yaml.writer import yaml_text
 
 
 def read(tmp_path, text):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vaak.core import files
+from vaak.core.storage import files
 
 
 def test_what_is_written_is_read(tmp_path: Path):

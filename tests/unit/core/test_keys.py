@@ -5,7 +5,7 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vaak.core.keys import draw_key
+from vaak.core.random_keys import draw_key
 
 parts = st.lists(st.one_of(st.integers(0, 10**9), st.text("ab1", max_size=3)), max_size=4)
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from vaak.core.lock import holder_of, is_locked, locked
+from vaak.core.storage.lock import holder_of, is_locked, locked
 
 HOLDER = """
 import os, signal, sys
 from pathlib import Path
-from vaak.core.lock import is_locked, locked
+from vaak.core.storage.lock import is_locked, locked
 path = Path(sys.argv[1])
 with locked(path):
     {body}
@@ -48,7 +48,7 @@ def holder(path: Path, body: str = "pass") -> subprocess.Popen[str]:
 SEEN = """
 import sys
 from pathlib import Path
-from vaak.core.lock import is_locked
+from vaak.core.storage.lock import is_locked
 print(is_locked(Path(sys.argv[1])))
 """
 

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from vaak.config.training import TrainingConfig
 from vaak.core.errors import DataError, UserError
+from vaak.data.batching.planner import curriculum_scheduler, training_planner
 from vaak.data.curriculum import CurriculumScheduler, easiest_first
 from vaak.data.loader import training_addresses
 from vaak.data.plan import BatchPlan, Planner
-from vaak.data.plans import curriculum_scheduler, training_planner
 
 KINDS = ("fixed", "bucketed", "packed", "stratified")
 CAPACITY = 100

@@ -12,9 +12,9 @@ from toy import ToyDataset
 from vaak.config.training import PerformanceConfig
 from vaak.core.errors import DataError
 from vaak.data import loader
-from vaak.data.fixed import FixedPlanner
+from vaak.data.batching.fixed import FixedPlanner
+from vaak.data.batching.planner import evaluation_plan
 from vaak.data.loader import evaluation_addresses, load, training_addresses
-from vaak.data.plans import evaluation_plan
 from vaak.data.reader import Address, Microbatch, Reader
 
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from vaak.config.training import BatchingConfig
 from vaak.core.errors import DataError, UserError
+from vaak.data.batching.planner import evaluation_plan, make_planner
 from vaak.data.plan import BatchPlan, Planner
-from vaak.data.plans import evaluation_plan, make_planner
 
 KINDS = ("fixed", "bucketed", "packed", "stratified")
 CAPACITY = 100

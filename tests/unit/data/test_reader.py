@@ -13,7 +13,7 @@ import torch
 from toy import ToyDataset
 from vaak.core.batch import Batch
 from vaak.core.errors import DataError, UserError
-from vaak.core.keys import draw_key
+from vaak.core.random_keys import draw_key
 from vaak.data.reader import Address, Reader, Skip
 
 

@@ -10,8 +10,8 @@ import sys
 import pytest
 
 from vaak.core.errors import UserError
-from vaak.engine import attendance
-from vaak.engine.attendance import Attendance
+from vaak.engine.distributed import attendance
+from vaak.engine.distributed.attendance import Attendance
 
 
 class Shelf(dict):

@@ -6,7 +6,7 @@ import pytest
 
 from vaak.config.training import CheckpointConfig
 from vaak.core.errors import UserError
-from vaak.engine.best import Best, improves
+from vaak.engine.checkpoint.best import Best, improves
 
 NAN = float("nan")
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from vaak.engine.buckets import GradientBuckets
-from vaak.engine.ranks import Ranks
+from vaak.engine.distributed.gradient_buckets import GradientBuckets
+from vaak.engine.distributed.ranks import Ranks
 
 
 class Echo:

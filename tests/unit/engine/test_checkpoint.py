@@ -15,7 +15,7 @@ from torch import nn
 
 from toy import ToyModel, same_bits
 from vaak.core.errors import CheckpointError
-from vaak.engine.checkpoint import (
+from vaak.engine.checkpoint.files import (
     Snapshot,
     copy_to_cpu,
     find_latest_checkpoint,

@@ -16,9 +16,9 @@ from vaak.config.training import TrainingConfig
 from vaak.core.callback import Callback
 from vaak.core.errors import CheckpointError
 from vaak.core.report import StepReport
-from vaak.engine.conversion import PlanKind, converted_place
+from vaak.engine.optim.schedules import make_schedule
 from vaak.engine.position import Position
-from vaak.engine.schedules import make_schedule
+from vaak.engine.resuming.conversion import PlanKind, converted_place
 from vaak.engine.trainer import Trainer
 
 OPTIONS: dict[str, Any] = {"epochs": 3, "memory": {"rehearsal": False}}

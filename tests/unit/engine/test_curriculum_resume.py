@@ -13,7 +13,7 @@ import torch
 from toy import StopAt, ToyDataset, ToyTask, next_microbatches, same_bits, toy_trainer, weights
 from vaak.core.callback import Callback
 from vaak.core.errors import CheckpointError
-from vaak.engine.ranks import Ranks
+from vaak.engine.distributed.ranks import Ranks
 from vaak.engine.trainer import Trainer
 
 OPTIONS: dict[str, Any] = {

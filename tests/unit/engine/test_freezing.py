@@ -11,9 +11,9 @@ from torch import nn
 from toy import ToyTask, names_of, same_bits, toy_trainer, weights
 from vaak.config.training import FreezeConfig, OptimizerConfig
 from vaak.core.errors import UserError
-from vaak.engine.freezing import Freezing, freeze_parameters, unfreeze_parameters
-from vaak.engine.optimizer_state import load_optimizer_tensors, optimizer_tensors
-from vaak.engine.optimizers import build_optimizers
+from vaak.engine.optim.freezing import Freezing, freeze_parameters, unfreeze_parameters
+from vaak.engine.optim.optimizer_state import load_optimizer_tensors, optimizer_tensors
+from vaak.engine.optim.optimizers import build_optimizers
 
 KINDS = ("adamw", "adam", "sgd", "adafactor", "lion", "muon")
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from vaak.core.batch import Batch, Term
-from vaak.engine.inspection import Finding, Place, culprits, first_non_finite, watching
+from vaak.engine.diagnosis.inspection import Finding, Place, culprits, first_non_finite, watching
 
 
 class NanBackwards(torch.autograd.Function):

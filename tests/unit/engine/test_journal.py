@@ -12,7 +12,7 @@ from toy import ToyTask, same_bits, toy_trainer, weights
 from vaak.core.callback import Callback
 from vaak.core.errors import DataError
 from vaak.data.reader import Address, Microbatch, Skip
-from vaak.engine.journal import SkippedExamples
+from vaak.engine.records.journal import SkippedExamples
 
 ADDRESS = Address(1, 0, 0, [])
 

@@ -13,9 +13,9 @@ from toy import ToyTask, toy_trainer
 from vaak.core.callback import Callback
 from vaak.core.errors import UserError
 from vaak.core.report import StepReport
-from vaak.engine.checkpoint import load_checkpoint
+from vaak.engine.checkpoint.files import load_checkpoint
+from vaak.engine.checkpoint.writer import Order
 from vaak.engine.trainer import Trainer
-from vaak.engine.writer import Order
 
 EVENTS = [name for name in vars(Callback) if name.startswith("on_")]
 EVERY_EPOCH: dict[str, Any] = {"validation": {"interval_epochs": 1}, "checkpoint": {"interval_epochs": 1}}

@@ -11,8 +11,8 @@ from torch.nn import functional as F
 
 from vaak.config.training import LossConfig
 from vaak.core.errors import UserError
-from vaak.engine import cross_entropy
-from vaak.engine.losses import LossRegistry, auxiliary_losses, make_loss, z_loss
+from vaak.engine.objective import cross_entropy
+from vaak.engine.objective.losses import LossRegistry, auxiliary_losses, make_loss, z_loss
 
 CLASSES = 7
 
@@ -220,7 +220,7 @@ def test_mistakes_in_the_configuration_are_said(registry):
         (LossConfig(main={"type": "mse"}, label_smoothing=0.1), "mse has no label smoothing"),
         (LossConfig(main={"type": "cross_entropy", "label_smoothing": 0.1}, label_smoothing=0.1), "given twice"),
         (LossConfig(main={"type": "cross_entropy", "label_smoothing": 1.5}), "must be from 0 to below 1"),
-        (LossConfig(main={"type": "vaak.engine.losses:Loss"}), "is no torch.nn.Module"),
+        (LossConfig(main={"type": "vaak.engine.objective.losses:Loss"}), "is no torch.nn.Module"),
     ):
         with pytest.raises(UserError, match=message):
             make_loss(config)

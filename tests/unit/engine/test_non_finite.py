@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from toy import ToyDataset, ToyModel, ToyTask, next_data, next_microbatches, same_bits, toy_trainer, weights
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import NonFiniteError
-from vaak.engine.inspection import Place
-from vaak.engine.non_finite import NonFinite, record_path
-from vaak.engine.ranks import Ranks
+from vaak.engine.diagnosis.inspection import Place
+from vaak.engine.diagnosis.non_finite import NonFinite, record_path
+from vaak.engine.distributed.ranks import Ranks
 from vaak.engine.trainer import Trainer
 
 

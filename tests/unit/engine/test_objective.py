@@ -24,8 +24,8 @@ from vaak.core.callback import Callback
 from vaak.core.errors import NonFiniteError, UserError
 from vaak.core.report import StepReport
 from vaak.core.task import Objective
-from vaak.engine.checkpoint import find_latest_checkpoint, list_checkpoints, load_checkpoint
-from vaak.engine.records import read_records
+from vaak.engine.checkpoint.files import find_latest_checkpoint, list_checkpoints, load_checkpoint
+from vaak.engine.records.metrics_file import read_records
 from vaak.engine.trainer import Trainer
 from vaak.testing.case import in_float64
 from vaak.testing.equality import same

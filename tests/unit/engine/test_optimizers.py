@@ -13,9 +13,9 @@ from torch import nn
 from toy import names_of
 from vaak.config.training import OptimizerConfig
 from vaak.core.errors import CheckpointError, UserError
-from vaak.engine.lion import Lion
-from vaak.engine.optimizer_state import load_optimizer_tensors, optimizer_tensors
-from vaak.engine.optimizers import build_optimizers, set_learning_rates
+from vaak.engine.optim.lion import Lion
+from vaak.engine.optim.optimizer_state import load_optimizer_tensors, optimizer_tensors
+from vaak.engine.optim.optimizers import build_optimizers, set_learning_rates
 
 ALL = ("adamw", "adam", "sgd", "adafactor", "lion", "muon")
 

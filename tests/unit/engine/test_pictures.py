@@ -13,8 +13,8 @@ import torch
 from toy import StopAt, ToyMeters, ToyTask, same_bits, toy_trainer, weights
 from vaak.callbacks.step_log import StepLogCallback
 from vaak.core.errors import UserError
-from vaak.engine import pictures
-from vaak.engine.pictures import Pictures
+from vaak.engine.records import pictures
+from vaak.engine.records.pictures import Pictures
 
 OPTIONS: dict[str, Any] = {
     "validation": {"interval": 2},
@@ -118,8 +118,8 @@ def test_what_fails_is_said_once_and_training_goes_on(tmp_path: Path, caplog: py
 
 def test_an_evaluator_alone_draws_nothing(tmp_path: Path):
     """``vaak eval`` and the like ask for figures only."""
+    from vaak.engine.distributed.ranks import Ranks
     from vaak.engine.evaluation import Evaluator
-    from vaak.engine.ranks import Ranks
 
     trainer = toy_trainer(tmp_path, task=Unable(), **OPTIONS)
     evaluator = Evaluator(Unable(), trainer.config, Ranks(torch.device("cpu")))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vaak.engine.cadence import due
+from vaak.engine.due import due
 from vaak.engine.position import Position
 
 

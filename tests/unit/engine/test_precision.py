@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from toy import ToyTask, one_step, same_bits, toy_trainer, weights
-from vaak.engine import precision
-from vaak.engine.precision import LossScale, Precision
+from vaak.engine.devices import precision
+from vaak.engine.devices.precision import LossScale, Precision
 from vaak.engine.trainer import Trainer
 
 CPU = torch.device("cpu")

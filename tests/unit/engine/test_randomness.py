@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from vaak.config.training import TrainingConfig
-from vaak.engine.randomness import make_deterministic, seed_everything
+from vaak.engine.devices.randomness import make_deterministic, seed_everything
 
 CPU = torch.device("cpu")
 

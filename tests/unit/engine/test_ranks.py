@@ -13,9 +13,9 @@ import torch
 import vaak
 from vaak.config.training import TrainingConfig
 from vaak.core.errors import UserError
-from vaak.engine.launcher import pick_device, precision_from_launcher
-from vaak.engine.messages import StepMessage
-from vaak.engine.ranks import Ranks, start_ranks
+from vaak.engine.distributed.launcher import pick_device, precision_from_launcher
+from vaak.engine.distributed.messages import StepMessage
+from vaak.engine.distributed.ranks import Ranks, start_ranks
 
 ENVIRONMENT = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "ACCELERATE_USE_CPU", "ACCELERATE_MIXED_PRECISION")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vaak.engine.records import Record, Records, read_records
+from vaak.engine.records.metrics_file import Record, Records, read_records
 
 values = st.one_of(st.integers(), st.booleans(), st.text(), st.floats(allow_nan=False, allow_infinity=False))
 

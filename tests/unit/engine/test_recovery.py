@@ -17,10 +17,10 @@ from toy import StopAt, ToyTask, same_bits, toy_trainer, weights
 from vaak.core.batch import Batch, Term
 from vaak.core.callback import Callback
 from vaak.core.errors import UserError
-from vaak.engine.checkpoint import list_checkpoints
-from vaak.engine.messages import StepMessage, combine
+from vaak.engine.checkpoint.files import list_checkpoints
+from vaak.engine.distributed.messages import StepMessage, combine
+from vaak.engine.memory.microbatch_pieces import Cut
 from vaak.engine.position import Position
-from vaak.engine.splits import Cut
 from vaak.engine.trainer import Trainer
 
 QUIET: dict[str, Any] = {"batch_size": 8, "gradient_accumulation_steps": 2, "epochs": 2}

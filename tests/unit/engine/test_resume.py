@@ -15,8 +15,8 @@ from vaak.callbacks.step_log import StepLogCallback
 from vaak.core.callback import Callback
 from vaak.core.errors import CheckpointError
 from vaak.core.report import StepReport
-from vaak.engine.checkpoint import list_checkpoints, load_checkpoint, pointed
-from vaak.engine.records import read_records
+from vaak.engine.checkpoint.files import list_checkpoints, load_checkpoint, pointed
+from vaak.engine.records.metrics_file import read_records
 from vaak.engine.trainer import Trainer
 
 EVERYTHING: dict[str, Any] = {

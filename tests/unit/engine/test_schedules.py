@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from vaak.config.training import SchedulerConfig
 from vaak.core.errors import UserError
-from vaak.engine.plateau import Plateau
-from vaak.engine.schedules import make_schedule
+from vaak.engine.optim.plateau import Plateau
+from vaak.engine.optim.schedules import make_schedule
 
 DECAYING = ("linear", "cosine", "wsd", "polynomial")
 ALL = ("constant", *DECAYING, "cosine_restarts", "inverse_sqrt", "one_cycle", "plateau")

@@ -15,8 +15,8 @@ from vaak.callbacks.step_log import StepLogCallback
 from vaak.core.callback import Callback
 from vaak.core.errors import NonFiniteError
 from vaak.core.report import StepReport
-from vaak.engine.checkpoint import find_latest_checkpoint, load_checkpoint
-from vaak.engine.records import read_records
+from vaak.engine.checkpoint.files import find_latest_checkpoint, load_checkpoint
+from vaak.engine.records.metrics_file import read_records
 from vaak.engine.trainer import Trainer
 
 

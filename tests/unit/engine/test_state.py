@@ -21,8 +21,8 @@ from vaak.callbacks.step_log import StepLogCallback
 from vaak.config.training import TrainingConfig
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import CheckpointError
-from vaak.engine.checkpoint import load_checkpoint, save_checkpoint
-from vaak.engine.splits import Cut
+from vaak.engine.checkpoint.files import load_checkpoint, save_checkpoint
+from vaak.engine.memory.microbatch_pieces import Cut
 from vaak.engine.state import State
 from vaak.engine.trained import make_trained
 from vaak.engine.trainer import Trainer

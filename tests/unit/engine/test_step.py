@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from toy import ToyTask, next_data, next_microbatches, one_step, same_bits, toy_trainer, weights
 from vaak.config.training import GradientClippingConfig
 from vaak.core.batch import Term
-from vaak.core.keys import draw_key
+from vaak.core.random_keys import draw_key
 from vaak.data.reader import Address, Microbatch
 from vaak.engine.gradient import Losses
 from vaak.engine.step import clip_gradients

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adafactor, Adam, AdamW
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from vaak.engine.lion import Lion
-from vaak.engine.uncompiled import backward, uncompiled
+from vaak.engine.optim.lion import Lion
+from vaak.engine.optim.uncompiled import backward, uncompiled
 
 RULES: dict[str, tuple[Any, dict[str, Any]]] = {
     "adam": (Adam, {"fused": True}),

@@ -12,7 +12,7 @@ import torch
 from toy import StopAt, ToyTask, same_bits, toy_trainer, weights
 from vaak.core.callback import Callback
 from vaak.core.report import StepReport
-from vaak.engine.checkpoint import load_checkpoint
+from vaak.engine.checkpoint.files import load_checkpoint
 from vaak.engine.trainer import Trainer
 
 EMA: dict[str, Any] = {"ema": {"decay": 0.9, "start_step": 2}}

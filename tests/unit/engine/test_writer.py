@@ -13,9 +13,16 @@ from hypothesis import strategies as st
 
 from toy import toy_trainer
 from vaak.core.errors import CheckpointError
-from vaak.engine import checkpoint
-from vaak.engine.checkpoint import Snapshot, list_checkpoints, load_checkpoint, pointed, save_checkpoint, step_folder
-from vaak.engine.writer import CheckpointWriter, Order, remove_leftovers
+from vaak.engine.checkpoint import files as checkpoint
+from vaak.engine.checkpoint.files import (
+    Snapshot,
+    list_checkpoints,
+    load_checkpoint,
+    pointed,
+    save_checkpoint,
+    step_folder,
+)
+from vaak.engine.checkpoint.writer import CheckpointWriter, Order, remove_leftovers
 
 
 def order(step: int, is_best: bool = False) -> Order:

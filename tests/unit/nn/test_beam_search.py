@@ -14,9 +14,9 @@ from torch import Tensor
 
 from tables import TableWriter
 from vaak.core.errors import UserError
-from vaak.nn.beam_search import BeamSettings, beam_search, highest
-from vaak.nn.decoding import Hypothesis, write
-from vaak.nn.sampling import SamplingSettings
+from vaak.nn.decoding.beam_search import BeamSettings, beam_search, highest
+from vaak.nn.decoding.rows import Hypothesis, write
+from vaak.nn.decoding.sampling import SamplingSettings
 
 END = 1
 PENALTIES = st.sampled_from([0.0, 0.6, 1.0, 2.0])

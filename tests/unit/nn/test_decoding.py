@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tables import TableWriter
-from vaak.nn.decoding import Hypothesis, write
-from vaak.nn.sampling import SamplingSettings, probabilities
+from vaak.nn.decoding.rows import Hypothesis, write
+from vaak.nn.decoding.sampling import SamplingSettings, probabilities
 
 END, VOCAB_SIZE = 1, 5
 

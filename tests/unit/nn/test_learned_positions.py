@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from vaak.nn.learned_positions import LearnedPositions
+from vaak.nn.positions.learned import LearnedPositions
 
 
 def test_adds_each_places_vector():

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from vaak.nn import causal_sums, pieces
-from vaak.nn.cache import LayerCache
-from vaak.nn.linear_attention import linear_attention
-from vaak.nn.random_features import RandomFeatures
-from vaak.nn.sight import Sight
+from vaak.nn.decoding.cache import LayerCache
+from vaak.nn.kernels import causal_sums, pieces
+from vaak.nn.kernels.linear_attention import linear_attention
+from vaak.nn.kernels.random_features import RandomFeatures
+from vaak.nn.kernels.visibility import Sight
 
 HEADS, WIDTH = 2, 4
 

@@ -7,12 +7,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vaak.nn import local_attention as local
-from vaak.nn.alibi import Alibi
-from vaak.nn.cache import LayerCache
-from vaak.nn.local_attention import local_attention
-from vaak.nn.sight import Sight, distances
-from vaak.nn.t5_bias import RelativeBias
+from vaak.nn.decoding.cache import LayerCache
+from vaak.nn.kernels import local_attention as local
+from vaak.nn.kernels.local_attention import local_attention
+from vaak.nn.kernels.visibility import Sight, distances
+from vaak.nn.positions.alibi import Alibi
+from vaak.nn.positions.t5_bias import RelativeBias
 
 sides = pytest.mark.parametrize("causal", [True, False])
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vaak.nn.cache import StackCache
 from vaak.nn.config import LINEAR, StackConfig
-from vaak.nn.local_attention import SMALLEST_BLOCK
+from vaak.nn.decoding.cache import StackCache
+from vaak.nn.kernels.local_attention import SMALLEST_BLOCK
 from vaak.nn.stack import TransformerStack
 
 WIDTH, TIME = 16, 90

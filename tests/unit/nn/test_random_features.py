@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from vaak.nn.random_features import RELU_FLOOR, RandomFeatures, draw_projection
+from vaak.nn.kernels.random_features import RELU_FLOOR, RandomFeatures, draw_projection
 
 
 def pairs(norm: float, head_width: int = 8, count: int = 12) -> tuple[torch.Tensor, torch.Tensor]:

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vaak.nn.rotary import Rotation, ntk_theta, rotate, rotation
+from vaak.nn.positions.rotary import Rotation, ntk_theta, rotate, rotation
 
 
 def test_turns_each_pair_by_its_angle():

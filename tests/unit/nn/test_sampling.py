@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from vaak.core.errors import UserError
-from vaak.nn.sampling import SamplingSettings, next_tokens, penalised, probabilities
+from vaak.nn.decoding.sampling import SamplingSettings, next_tokens, penalised, probabilities
 
 
 def generators(number: int) -> list[torch.Generator]:

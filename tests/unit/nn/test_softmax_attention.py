@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
-from vaak.nn import softmax_attention
-from vaak.nn.documents import causal_mask
-from vaak.nn.softmax_attention import attend
+from vaak.nn.kernels import softmax_attention
+from vaak.nn.kernels.documents import causal_mask
+from vaak.nn.kernels.softmax_attention import attend
 
 
 def reference(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:

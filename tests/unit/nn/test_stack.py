@@ -2,8 +2,8 @@
 
 import torch
 
-from vaak.nn.cache import StackCache
 from vaak.nn.config import StackConfig
+from vaak.nn.decoding.cache import StackCache
 from vaak.nn.initialisation import initialise
 from vaak.nn.stack import TransformerStack
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vaak.nn.cache import StackCache
 from vaak.nn.config import LINEAR, DecoderConfig, EncoderDecoderConfig, StackConfig
+from vaak.nn.decoding.cache import StackCache
 from vaak.nn.models import EncoderDecoderModel
 from vaak.nn.stack import TransformerStack
 

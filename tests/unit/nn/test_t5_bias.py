@@ -5,8 +5,8 @@ from types import ModuleType
 import pytest
 import torch
 
-from vaak.nn.sight import distances
-from vaak.nn.t5_bias import RelativeBias, distance_buckets
+from vaak.nn.kernels.visibility import distances
+from vaak.nn.positions.t5_bias import RelativeBias, distance_buckets
 
 sides = pytest.mark.parametrize("bidirectional", [True, False])
 

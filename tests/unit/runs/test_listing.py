@@ -16,8 +16,8 @@ import pytest
 import tiny_runs
 from commands import Commands, wait_until
 from vaak.core.errors import UserError
-from vaak.runs.directory import holds_a_run, make_directory, the_only_writer, write_status
-from vaak.runs.listing import list_runs
+from vaak.runs.folder.directory import holds_a_run, make_directory, the_only_writer, write_status
+from vaak.runs.folder.listing import list_runs
 
 
 @pytest.fixture(scope="module")
@@ -167,7 +167,7 @@ def refuse(event, arguments):
     if writes or event in ("os.mkdir", "os.rename", "os.remove"):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), arguments[0])
 from vaak.cli.main import main
-import vaak.cli.runs, vaak.runs.listing
+import vaak.cli.runs, vaak.runs.folder.listing
 sys.addaudithook(refuse)
 sys.argv = ["vaak", "runs", sys.argv[1], "--json"]
 main()
@@ -207,7 +207,7 @@ def test_what_lists_runs_imports_no_torch(tiny_run: Path):
 HOLDER = """
 import sys
 from pathlib import Path
-from vaak.runs.directory import the_only_writer
+from vaak.runs.folder.directory import the_only_writer
 with the_only_writer(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.readline()

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from vaak.config.training import EmaConfig, OptimizerConfig, TrainingConfig
-from vaak.engine.optimizers import build_optimizers
-from vaak.runs.memory_forecast import at_rest
+from vaak.engine.optim.optimizers import build_optimizers
+from vaak.runs.forecast.memory import at_rest
 
 
 def network():

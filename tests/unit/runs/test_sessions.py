@@ -11,8 +11,8 @@ import pytest
 
 import tiny_runs
 from vaak.config.load import load
-from vaak.core.files import read_json
-from vaak.runs.sessions import configuration_of_step
+from vaak.core.storage.files import read_json
+from vaak.runs.folder.sessions import configuration_of_step
 
 RESUME = "training.checkpoint.resume"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import tiny_runs
-from vaak.core.files import sha256_of
+from vaak.core.storage.files import sha256_of
 
 LOSS = """\
 import torch

@@ -15,10 +15,10 @@ import torch
 import tiny_runs
 from vaak.core.errors import UserError
 from vaak.engine.step import Step
-from vaak.runs.scratch import scratch_trainer
+from vaak.runs.temporary_run import scratch_trainer
 from vaak.study import find_lr as module
 from vaak.study.find_lr import find_lr, write_curve
-from vaak.study.range_test import RateRange
+from vaak.study.lr_range import RateRange
 
 SHORT = RateRange(num_iter=12)
 

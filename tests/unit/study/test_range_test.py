@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from vaak.core.errors import UserError
 from vaak.study.drawing import draw_curve, short
-from vaak.study.range_test import Curve, RateRange
+from vaak.study.lr_range import Curve, RateRange
 
 
 def curve_of(losses, rates=None) -> Curve:

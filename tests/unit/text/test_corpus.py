@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vaak.core.errors import DataError, UserError
-from vaak.text.corpus import CorpusBuilder
-from vaak.text.statistics import SplitStatistics, format_statistics
+from vaak.text.corpora.corpus import CorpusBuilder
+from vaak.text.corpora.statistics import SplitStatistics, format_statistics
 
 
 def options(**given: Any) -> SimpleNamespace:

@@ -9,8 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vaak.core.errors import UserError
-from vaak.text.difficulty import MEASURES, WordCounts, difficulties_of, difficulty_stages, sort_by_difficulty, stem
-from vaak.text.hindi import sentences
+from vaak.text.difficulty.measures import (
+    MEASURES,
+    WordCounts,
+    difficulties_of,
+    difficulty_stages,
+    sort_by_difficulty,
+    stem,
+)
+from vaak.text.grammar import sentences
 
 TEXTS = st.lists(st.text("कखा ीोंa।\n", max_size=20), min_size=1, max_size=20)
 

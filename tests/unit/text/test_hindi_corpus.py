@@ -5,9 +5,9 @@ import unicodedata
 
 import pytest
 
-from vaak.text.hindi import SPLITS, sentences
-from vaak.text.hindi.holdout import held_out, meets_held_out, readings, split_of
-from vaak.text.hindi.lexicon import NUMERALS, PRONOUNS, QUESTION_WORDS, lexicon
+from vaak.text.grammar import SPLITS, sentences
+from vaak.text.grammar.holdout import held_out, meets_held_out, readings, split_of
+from vaak.text.grammar.lexicon import NUMERALS, PRONOUNS, QUESTION_WORDS, lexicon
 
 FUNCTION_WORDS = """
 ने को का के की में पर से तक पास साथ सामने पीछे ऊपर जी और लेकिन नहीं मत बहुत जो जिस जिन यह वह ये वे इस उस इन उन एक

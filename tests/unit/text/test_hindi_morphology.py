@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-import vaak.text.hindi as hindi
-from vaak.text.hindi.holdout import readings
-from vaak.text.hindi.lexicon import (
+import vaak.text.grammar as hindi
+from vaak.text.grammar.holdout import readings
+from vaak.text.grammar.lexicon import (
     NUMERALS,
     ONE,
     PARTICLES,
@@ -17,7 +17,7 @@ from vaak.text.hindi.lexicon import (
     RELATIONS,
     lexicon,
 )
-from vaak.text.hindi.morphology import (
+from vaak.text.grammar.morphology import (
     Features,
     adjective_form,
     future,
@@ -27,7 +27,7 @@ from vaak.text.hindi.morphology import (
     perfective,
     verb_group,
 )
-from vaak.text.hindi.phrases import Nominal, Predicate
+from vaak.text.grammar.phrases import Nominal, Predicate
 
 # singular oblique, plural direct, plural oblique
 NOUNS = """

@@ -6,8 +6,8 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from vaak.text.hindi import PHENOMENA, MinimalPair, minimal_pairs, sentences
-from vaak.text.hindi.holdout import meets_held_out
+from vaak.text.grammar import PHENOMENA, MinimalPair, minimal_pairs, sentences
+from vaak.text.grammar.holdout import meets_held_out
 
 PER_PHENOMENON = 120
 BLIMP_KEYS = {"sentence_good", "sentence_bad", "UID", "pairID", "field", "linguistics_term"}

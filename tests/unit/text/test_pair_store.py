@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vaak.core.errors import DataError
-from vaak.text.pair_store import PairStore, Texts, write_pairs
-from vaak.text.parallel import Pair
+from vaak.text.corpora.pair_store import PairStore, Texts, write_pairs
+from vaak.text.corpora.parallel import Pair
 
 PAIRS = st.lists(st.builds(Pair, st.text(), st.lists(st.text(), min_size=1, max_size=3).map(tuple), st.text()))
 

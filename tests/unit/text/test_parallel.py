@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from vaak.core.errors import DataError, UserError
 from vaak.tasks.seq2seq.config import ParallelCorpusConfig
-from vaak.text.parallel import Pair, ParallelCorpus, cleaned
+from vaak.text.corpora.parallel import Pair, ParallelCorpus, cleaned
 
 PAIRS = [("one", "एक"), ("two  “2”", 'दो "२"'), ("three", "तीन")]
 

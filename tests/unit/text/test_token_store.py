@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from vaak.core.errors import DataError
-from vaak.text import token_store
-from vaak.text.token_store import TokenStore, write_tokens
-from vaak.text.tokenizer_factory import TokenizerFactory
-from vaak.text.tokenizers import Tokenizer
+from vaak.text.corpora import token_store
+from vaak.text.corpora.token_store import TokenStore, write_tokens
+from vaak.text.tokenizers.tokenizer import Tokenizer
+from vaak.text.tokenizers.training import TokenizerFactory
 
 TEXTS = ["लड़का घर गया।", "", "एक\nदो\n\n", "😀 <mask>", " तीन  चार"] * 3
 
@@ -129,8 +129,8 @@ def test_foreign_folders_are_refused(content: str, tokenizer: Tokenizer, tmp_pat
 MEASURE = """
 import random, sys, time
 from pathlib import Path
-from vaak.text.token_store import write_tokens
-from vaak.text.tokenizers import Tokenizer
+from vaak.text.corpora.token_store import write_tokens
+from vaak.text.tokenizers.tokenizer import Tokenizer
 folder, megabytes, layout = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 tokenizer = Tokenizer.load(folder)
 words = ["लड़का", "घर", "गया", "हमारी", "दादी", "मंदिर", "सुबह", "है।", "जनसंख्या"]

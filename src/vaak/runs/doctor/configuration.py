@@ -19,16 +19,16 @@ from vaak.config.experiment import Experiment
 from vaak.config.load import Loaded, load
 from vaak.config.training import TrainingConfig
 from vaak.core.errors import UserError
-from vaak.engine.checkpoint_names import list_checkpoints
-from vaak.engine.dry_pass import numberless
-from vaak.engine.launcher import check_launcher, pick_device, precision_from_launcher
-from vaak.engine.memory import read_memory
-from vaak.runs.directory import checkpoints_elsewhere, demand_room, holds_a_run, is_being_written
+from vaak.engine.checkpoint.names import list_checkpoints
+from vaak.engine.cost.dry_pass import numberless
+from vaak.engine.distributed.launcher import check_launcher, pick_device, precision_from_launcher
+from vaak.engine.memory.device import read_memory
 from vaak.runs.doctor.finding import Finding, size
 from vaak.runs.doctor.machine import nearest_existing
 from vaak.runs.doctor.packages import version_of
 from vaak.runs.doctor.training import has_wandb_key, what_compiling_lacks
-from vaak.runs.memory_forecast import at_rest
+from vaak.runs.folder.directory import checkpoints_elsewhere, demand_room, holds_a_run, is_being_written
+from vaak.runs.forecast.memory import at_rest
 
 ABOUT = "configuration"
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import vaak
-from vaak.engine.host_memory import host_memory
+from vaak.engine.memory.host import host_memory
 from vaak.runs.doctor.finding import GIB, Finding, Mark, size
 
 ABOUT = "machine"

@@ -15,10 +15,10 @@ from urllib.parse import urlsplit
 
 import torch
 
-from vaak.config.tree import to_plain
-from vaak.config.yaml_reader import read_yaml
+from vaak.config.yaml.reader import read_yaml
+from vaak.config.yaml.tree import to_plain
 from vaak.core.errors import UserError
-from vaak.engine.launcher import pick_device
+from vaak.engine.distributed.launcher import pick_device
 from vaak.runs.doctor.finding import Finding, size
 from vaak.runs.doctor.machine import allowed_cores
 from vaak.runs.doctor.packages import short, try_imports, version_of

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import model_validator
 
 from vaak.audio.config import AUDIO_ALIASES, AugmentationConfig
-from vaak.config.section import ResumeClass, Section, option
+from vaak.config.base import ResumeClass, Section, option
 from vaak.nn.config import STACK_ALIASES, StackConfig
 
 PRESETS: dict[str, dict[str, Any]] = {

@@ -7,25 +7,25 @@ from dataclasses import replace
 
 import numpy as np
 
-from vaak.audio.augmentation import augmented, longest_factor, voices_of
-from vaak.audio.bounded_cache import BoundedCache
+from vaak.audio.augmentation.pipeline import augmented, longest_factor, voices_of
+from vaak.audio.augmentation.spec_augment import masked
 from vaak.audio.config import AudioConfig, AugmentationConfig, DatasetConfig
-from vaak.audio.cut_source import CutSource, WindowSource
-from vaak.audio.feature_store import feature_fingerprint
-from vaak.audio.features import Features, dithered
+from vaak.audio.features.extractors import Features, dithered
+from vaak.audio.features.store import feature_fingerprint
 from vaak.audio.labelled import AudioSource
-from vaak.audio.simulation import SimulatedConversations, at_speeds
-from vaak.audio.sources import Sources
-from vaak.audio.spec_augment import masked
-from vaak.audio.stored_source import LabelledFeatures, StoredSource
-from vaak.audio.utterances import CutUtterances
+from vaak.audio.simulation.conversations import SimulatedConversations, at_speeds
+from vaak.audio.simulation.utterances import CutUtterances
+from vaak.audio.sources.concatenation import Sources
+from vaak.audio.sources.cut_source import CutSource, WindowSource
+from vaak.audio.sources.stored_source import LabelledFeatures, StoredSource
+from vaak.audio.waveforms.bounded_cache import BoundedCache
 from vaak.core.batch import Batch
 from vaak.core.errors import UserError
-from vaak.core.files import fingerprint_of
+from vaak.core.storage.files import fingerprint_of
 from vaak.tasks.diarization.config import DiarizationDataConfig
-from vaak.tasks.diarization.labels import DiarizationCollator, DiarizationExample
+from vaak.tasks.diarization.examples.labels import DiarizationCollator, DiarizationExample
+from vaak.tasks.diarization.examples.stored_features import with_stored_features
 from vaak.tasks.diarization.prepare import Prepared
-from vaak.tasks.diarization.stored_features import with_stored_features
 
 
 def audio_source(

@@ -24,12 +24,12 @@ from vaak.audio.labelled import Segment
 from vaak.audio.segments import cropped, shifted
 from vaak.core.batch import Batch, Term
 from vaak.tasks.diarization.config import DiarizationDataConfig
-from vaak.tasks.diarization.labels import DiarizationExample
+from vaak.tasks.diarization.examples.labels import DiarizationExample
 from vaak.tasks.diarization.model import DiarizationModel, Outputs
+from vaak.tasks.diarization.postprocessing.stitching import WindowOutput
 from vaak.tasks.diarization.predict import Diarizer
-from vaak.tasks.diarization.scoring import diarization_error, jaccard_error
-from vaak.tasks.diarization.stitching import WindowOutput
-from vaak.tasks.diarization.timeline_picture import timelines_png
+from vaak.tasks.diarization.scoring.errors import diarization_error, jaccard_error
+from vaak.tasks.diarization.scoring.timeline_picture import timelines_png
 
 SHOWN_RECORDINGS = 4
 

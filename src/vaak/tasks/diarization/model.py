@@ -17,13 +17,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vaak.nn.initialisation import initialise
-from vaak.nn.squared_norms import SquaredNorms
+from vaak.nn.kernels.squared_norms import SquaredNorms
 from vaak.nn.stack import TransformerStack
-from vaak.tasks.diarization.attractors import Attractors
 from vaak.tasks.diarization.config import DiarizationModelConfig
-from vaak.tasks.diarization.front_end import make_front_end
-from vaak.tasks.diarization.labels import DiarizationCollator
-from vaak.tasks.diarization.losses import exact, speaker_embeddings
+from vaak.tasks.diarization.examples.labels import DiarizationCollator
+from vaak.tasks.diarization.network.attractors import Attractors
+from vaak.tasks.diarization.network.front_end import make_front_end
+from vaak.tasks.diarization.network.losses import exact, speaker_embeddings
 
 CLUSTER_WIDTH = 32
 """Of the vectors of deep clustering."""

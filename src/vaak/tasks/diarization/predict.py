@@ -16,15 +16,15 @@ import numpy as np
 import torch
 
 from vaak.audio.config import AudioConfig
-from vaak.audio.features import Features
+from vaak.audio.features.extractors import Features
 from vaak.audio.labelled import Segment
-from vaak.audio.reading import AudioFile
 from vaak.audio.segments import cropped
+from vaak.audio.waveforms.reading import AudioFile
 from vaak.tasks.diarization.config import InferenceConfig
-from vaak.tasks.diarization.labels import DiarizationCollator
+from vaak.tasks.diarization.examples.labels import DiarizationCollator
 from vaak.tasks.diarization.model import DiarizationModel
-from vaak.tasks.diarization.postprocessing import segments_of
-from vaak.tasks.diarization.stitching import WindowOutput, blended, stitched
+from vaak.tasks.diarization.postprocessing.segments import segments_of
+from vaak.tasks.diarization.postprocessing.stitching import WindowOutput, blended, stitched
 
 WINDOWS_AT_ONCE = 8
 

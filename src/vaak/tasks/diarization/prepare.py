@@ -1,7 +1,7 @@
 """Corpora to cut stores, once.
 
 FOLDER (RUN/prepared, or CACHE_DIR/FINGERPRINT, to which RUN/prepared then points)
-  train/0/  train/1/ ...       the cuts of each of ``datasets`` in this split (vaak.audio.cut_store)
+  train/0/  train/1/ ...       the cuts of each of ``datasets`` in this split (vaak.audio.sources.cut_store)
   valid/  test/
   prepared.json                the fingerprint and statistics; written last: it means "complete"
 """
@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from vaak.audio.config import AudioConfig, DatasetConfig
-from vaak.audio.corpora import AudioCorpus, AudioStatistics
-from vaak.audio.cut_store import CutStore, write_cuts
+from vaak.audio.corpora.corpus import AudioCorpus, AudioStatistics
+from vaak.audio.sources.cut_store import CutStore, write_cuts
 from vaak.core.errors import DataError, UserError
 from vaak.runs.prepared import PreparedFolder, Recipe, fingerprint_with_files, prepare_folder, prepare_for_run
 

@@ -2,7 +2,7 @@
 
 - ``prepare``: corpora as cut stores, once (prepare.py)
 - ``dataset``: features of recordings, windows or simulated conversations (data.py)
-- ``losses``: the label type's cross-entropy in the best order of speakers, and its helpers (losses.py)
+- ``losses``: the label type's cross-entropy in the best order of speakers, and its helpers (network/losses.py)
 - ``meters``: loss and accuracy per frame, DER and JER of recordings (metrics.py)
 - ``predict``: who spoke when in audio files (predict.py)
 """
@@ -19,28 +19,34 @@ from typing import cast
 from torch import nn
 
 from vaak.audio.config import AudioConfig, DatasetConfig
-from vaak.audio.features import Features
+from vaak.audio.features.extractors import Features
 from vaak.audio.labelled import AudioSource
 from vaak.config.experiment import Experiment
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
+from vaak.data.batching.planner import evaluation_plan
 from vaak.data.loader import evaluation_addresses
-from vaak.data.plans import evaluation_plan
 from vaak.data.reader import Address, Reader
-from vaak.engine.launcher import pick_device
-from vaak.engine.losses import Loss, losses_of_logits, make_loss
-from vaak.nn.squared_norms import NORM_REG, SquaredNorms, norm_reg
+from vaak.engine.distributed.launcher import pick_device
+from vaak.engine.objective.losses import Loss, losses_of_logits, make_loss
+from vaak.nn.kernels.squared_norms import NORM_REG, SquaredNorms, norm_reg
 from vaak.runs.prepared import prepared_folder
 from vaak.tasks.diarization.config import DiarizationDataConfig, DiarizationModelConfig, InferenceConfig
 from vaak.tasks.diarization.data import DiarizationDataset, audio_source, conversations_of, training_speakers
-from vaak.tasks.diarization.labels import (
+from vaak.tasks.diarization.estimate import sketch_batch, source_files
+from vaak.tasks.diarization.examples.labels import (
     IGNORED,
     DiarizationCollator,
     DiarizationExample,
     LabelOptions,
     make_collator,
 )
-from vaak.tasks.diarization.losses import (
+from vaak.tasks.diarization.examples.stored_features import store_features
+from vaak.tasks.diarization.inference.samples import show_timelines
+from vaak.tasks.diarization.inference.tuning import Tuning, tune
+from vaak.tasks.diarization.metrics import SHOWN_RECORDINGS, DiarizationMeters, Scored
+from vaak.tasks.diarization.model import DiarizationModel, alone, frame_mask
+from vaak.tasks.diarization.network.losses import (
     ATTRACTOR,
     CLUSTERING,
     SPEAKER,
@@ -51,9 +57,6 @@ from vaak.tasks.diarization.losses import (
     reordered,
     speaker_loss,
 )
-from vaak.tasks.diarization.metrics import SHOWN_RECORDINGS, DiarizationMeters, Scored
-from vaak.tasks.diarization.model import DiarizationModel, alone, frame_mask
-from vaak.tasks.diarization.outlook import sketch_batch, source_files
 from vaak.tasks.diarization.predict import Diarized, Diarizer
 from vaak.tasks.diarization.prepare import (
     Prepared,
@@ -63,9 +66,6 @@ from vaak.tasks.diarization.prepare import (
     read_for,
     refuse_other_features,
 )
-from vaak.tasks.diarization.showcase import show_timelines
-from vaak.tasks.diarization.stored_features import store_features
-from vaak.tasks.diarization.tuning import Tuning, tune
 
 log = logging.getLogger("vaak")
 

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 
 from vaak.core.batch import Batch
-from vaak.tasks.lm.difficulty import window_difficulties
-from vaak.tasks.lm.windows import cut_windows
-from vaak.text.token_store import TokenStore
+from vaak.tasks.lm.examples.difficulty import window_difficulties
+from vaak.tasks.lm.examples.windows import cut_windows
+from vaak.text.corpora.token_store import TokenStore
 
 IGNORED = -100
 

@@ -19,10 +19,10 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer
 
 from vaak.core.errors import UserError
-from vaak.core.files import sync_directory, sync_file, usual_mode, write_json
+from vaak.core.storage.files import sync_directory, sync_file, usual_mode, write_json
 from vaak.nn.feed_forward import inner_width
 from vaak.nn.initialisation import DEVIATION
-from vaak.nn.rotary import ntk_theta
+from vaak.nn.positions.rotary import ntk_theta
 from vaak.tasks.lm.config import LanguageModelConfig
 from vaak.tasks.lm.model import LanguageModel
 

@@ -16,9 +16,9 @@ import torch
 from vaak.core.batch import Batch
 from vaak.core.errors import DataError, UserError
 from vaak.tasks.lm.data import Sequence, SpecialTokens, collate
-from vaak.text.normalise import normalise
-from vaak.text.readers import find_files
-from vaak.text.tokenizers import Tokenizer
+from vaak.text.corpora.readers import find_files
+from vaak.text.tokenizers.normalise import normalise
+from vaak.text.tokenizers.tokenizer import Tokenizer
 
 GRAMMAR_PAIRS = 100  # of each phenomenon: +- 5 % at two standard errors for a model at 90 %
 
@@ -41,7 +41,7 @@ def read_pairs(sources: tuple[str, ...]) -> list[Pair]:
     pairs: list[Pair] = []
     for source in sources:
         if source == "grammar":
-            from vaak.text import hindi  # most runs don't need its words
+            from vaak.text import grammar as hindi  # most runs don't need its words
 
             pairs += [
                 Pair(pair.sentence_good, pair.sentence_bad, pair.phenomenon, f"grammar:{pair.pair_id}")

@@ -1,4 +1,4 @@
-"""Text from a decoder, token by token, with a cache of what was read; how tokens are drawn: ``vaak.nn.sampling``.
+"""Text from a decoder, token by token, with a cache of what was read. Tokens are drawn by ``nn.decoding.sampling``.
 
 Rotary positions say little beyond the lengths seen in training. So with ``max_length`` the model reads at most that
 many tokens: when a text outgrows it, all but its last ``max_length // 2`` tokens are forgotten, and those are read
@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from vaak.core.errors import UserError
-from vaak.core.keys import draw_key
-from vaak.nn.cache import StackCache
-from vaak.nn.decoding import without_dropout
-from vaak.nn.sampling import SamplingSettings, next_tokens
+from vaak.core.random_keys import draw_key
+from vaak.nn.decoding.cache import StackCache
+from vaak.nn.decoding.rows import without_dropout
+from vaak.nn.decoding.sampling import SamplingSettings, next_tokens
 from vaak.tasks.lm.model import LanguageModel
 
 

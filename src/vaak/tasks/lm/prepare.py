@@ -18,11 +18,11 @@ from typing import Any
 
 from vaak.runs.prepared import PreparedFolder, Recipe, fingerprint_with_files, prepare_folder, prepare_for_run
 from vaak.tasks.lm.config import LanguageModelDataConfig
-from vaak.text.corpus import CorpusBuilder
-from vaak.text.statistics import format_statistics
-from vaak.text.token_store import TokenStore, write_tokens
-from vaak.text.tokenizer_factory import TokenizerFactory
-from vaak.text.tokenizers import Tokenizer, round_trip_report
+from vaak.text.corpora.corpus import CorpusBuilder
+from vaak.text.corpora.statistics import format_statistics
+from vaak.text.corpora.token_store import TokenStore, write_tokens
+from vaak.text.tokenizers.tokenizer import Tokenizer, round_trip_report
+from vaak.text.tokenizers.training import TokenizerFactory
 
 log = logging.getLogger("vaak")
 

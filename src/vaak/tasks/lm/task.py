@@ -19,20 +19,20 @@ from vaak.config.experiment import Experiment
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
 from vaak.core.split_ranges import SPLITS
-from vaak.engine.losses import Loss, losses_of_logits, make_loss
-from vaak.nn.squared_norms import NORM_REG, SquaredNorms, norm_reg
+from vaak.engine.objective.losses import Loss, losses_of_logits, make_loss
+from vaak.nn.kernels.squared_norms import NORM_REG, SquaredNorms, norm_reg
 from vaak.runs.prepared import prepared_folder
 from vaak.tasks.lm.config import CorpusConfig, LanguageModelConfig, LanguageModelDataConfig
 from vaak.tasks.lm.data import IGNORED, Corruption, SpecialTokens, StreamDataset, TextDataset
+from vaak.tasks.lm.estimate import sketch, sketch_batch, source_files
 from vaak.tasks.lm.export import export_hf
 from vaak.tasks.lm.metrics import PairMeters, TextMeters, sight_of
 from vaak.tasks.lm.minimal_pairs import PairDataset, read_pairs
 from vaak.tasks.lm.model import LanguageModel
-from vaak.tasks.lm.outlook import sketch, sketch_batch, source_files
 from vaak.tasks.lm.predict import SamplingSettings, generate
 from vaak.tasks.lm.prepare import Prepared, prepare, prepare_run
-from vaak.text.normalise import normalise
-from vaak.text.tokenizers import Tokenizer
+from vaak.text.tokenizers.normalise import normalise
+from vaak.text.tokenizers.tokenizer import Tokenizer
 
 SHOWN_SAMPLES = 5
 

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from vaak.core.errors import UserError
-from vaak.core.files import write_text
-from vaak.nn.decoding import without_dropout
+from vaak.core.storage.files import write_text
+from vaak.nn.decoding.rows import without_dropout
 from vaak.nn.models import EncoderDecoderModel
 from vaak.tasks.seq2seq.predict import Translation, Translator
-from vaak.text.tokenizers import Tokenizer
+from vaak.text.tokenizers.tokenizer import Tokenizer
 
 SHADES = 20
 

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import field_validator, model_validator
 
-from vaak.config.section import ResumeClass, Section, option
+from vaak.config.base import ResumeClass, Section, option
 from vaak.nn.config import STACK_ALIASES, EncoderDecoderConfig
 from vaak.text.config import TokenizerConfig
 

@@ -19,13 +19,13 @@ import torch
 
 from vaak.core.batch import Batch
 from vaak.core.errors import UserError
-from vaak.core.files import fingerprint_of
+from vaak.core.storage.files import fingerprint_of
 from vaak.tasks.seq2seq.config import Seq2SeqDataConfig
-from vaak.tasks.seq2seq.filters import used_pairs
+from vaak.tasks.seq2seq.examples.filters import used_pairs
 from vaak.tasks.seq2seq.prepare import Prepared
-from vaak.text.difficulty import MEASURES
-from vaak.text.kept_difficulties import kept_difficulties
-from vaak.text.parallel import Pair
+from vaak.text.corpora.parallel import Pair
+from vaak.text.difficulty.measures import MEASURES
+from vaak.text.difficulty.store import kept_difficulties
 
 IGNORED = -100
 

@@ -25,7 +25,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from vaak.core.batch import Batch
-from vaak.engine.cross_entropy import IGNORED
+from vaak.engine.objective.cross_entropy import IGNORED
 from vaak.tasks.seq2seq.config import DecodingConfig
 
 METHOD_OPTIONS: dict[str, tuple[str, ...]] = {

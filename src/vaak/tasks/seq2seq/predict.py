@@ -14,15 +14,15 @@ import torch
 from torch import Tensor
 
 from vaak.core.errors import UserError
-from vaak.core.keys import draw_key
-from vaak.nn.beam_search import beam_search
-from vaak.nn.decoding import Hypothesis, without_dropout, write
+from vaak.core.random_keys import draw_key
+from vaak.nn.decoding.beam_search import beam_search
+from vaak.nn.decoding.rows import Hypothesis, without_dropout, write
 from vaak.nn.models import EncoderDecoderModel
-from vaak.tasks.seq2seq.consensus import expected_chrf
-from vaak.tasks.seq2seq.decoding_settings import DecodingSettings
+from vaak.tasks.seq2seq.decoding.mbr import expected_chrf
+from vaak.tasks.seq2seq.decoding.settings import DecodingSettings
 from vaak.tasks.seq2seq.prepare import glossed
-from vaak.text.parallel import cleaned
-from vaak.text.tokenizers import Tokenizer
+from vaak.text.corpora.parallel import cleaned
+from vaak.text.tokenizers.tokenizer import Tokenizer
 from vaak.text.word_dictionary import WordDictionary
 
 SORTED_TOGETHER = 1024
@@ -152,7 +152,7 @@ class Translator:
 
 
 class TargetWriter:
-    """A model in the midst of writing the targets of some sources (``vaak.nn.decoding.Writer``)."""
+    """A model in the midst of writing the targets of some sources (``vaak.nn.decoding.rows.Writer``)."""
 
     def __init__(self, model: EncoderDecoderModel, sources: Sequence[Sequence[int]], impossible: list[int]) -> None:
         self.model = model

@@ -4,7 +4,7 @@ FOLDER (RUN/prepared, or CACHE_DIR/FINGERPRINT, to which RUN/prepared then point
   dictionary.json              with data.gloss: target words for source words, drawn from the training pairs
   tokenizer/tokenizer.json     of both sides, or of the source where the target has its own
   target_tokenizer/            the target's own, if it has one
-  train/  valid/  test/        pairs.jsonl and offsets.bin (vaak.text.pair_store), and token stores:
+  train/  valid/  test/        pairs.jsonl and offsets.bin (vaak.text.corpora.pair_store), and token stores:
     source/  target/           of several references the first one's tokens
   prepared.json                the fingerprint, statistics and round trips; written last: it means "complete"
 """
@@ -23,14 +23,14 @@ from typing import Any
 from vaak.core.errors import DataError
 from vaak.runs.prepared import PreparedFolder, Recipe, fingerprint_with_files, prepare_folder, prepare_for_run
 from vaak.tasks.seq2seq.config import Seq2SeqDataConfig
-from vaak.tasks.seq2seq.filters import Selection, SplitStores, used_pairs
+from vaak.tasks.seq2seq.examples.filters import Selection, SplitStores, used_pairs
 from vaak.text.config import TokenizerConfig
-from vaak.text.pair_store import PairStore, Texts, write_pairs
-from vaak.text.parallel import ParallelCorpus
-from vaak.text.scripts import script_of_language, script_of_texts
-from vaak.text.token_store import write_tokens
-from vaak.text.tokenizer_factory import TokenizerFactory
-from vaak.text.tokenizers import Tokenizer, round_trip_report
+from vaak.text.corpora.pair_store import PairStore, Texts, write_pairs
+from vaak.text.corpora.parallel import ParallelCorpus
+from vaak.text.corpora.scripts import script_of_language, script_of_texts
+from vaak.text.corpora.token_store import write_tokens
+from vaak.text.tokenizers.tokenizer import Tokenizer, round_trip_report
+from vaak.text.tokenizers.training import TokenizerFactory
 from vaak.text.word_dictionary import WordDictionary, translations_by_others
 
 log = logging.getLogger("vaak")

@@ -18,16 +18,16 @@ from torch import nn
 from vaak.config.experiment import Experiment
 from vaak.core.batch import Batch, Term
 from vaak.core.split_ranges import SPLITS
-from vaak.engine.losses import Loss, losses_of_logits, make_loss
-from vaak.nn.squared_norms import NORM_REG, SquaredNorms, norm_reg
+from vaak.engine.objective.losses import Loss, losses_of_logits, make_loss
+from vaak.nn.kernels.squared_norms import NORM_REG, SquaredNorms, norm_reg
 from vaak.runs.prepared import prepared_folder
 from vaak.tasks.seq2seq.attention_picture import draw_translation
 from vaak.tasks.seq2seq.config import Seq2SeqConfig, Seq2SeqDataConfig
 from vaak.tasks.seq2seq.data import IGNORED, PairDataset
-from vaak.tasks.seq2seq.decoding_settings import DecodingSettings, decoding_settings
+from vaak.tasks.seq2seq.decoding.settings import DecodingSettings, decoding_settings
+from vaak.tasks.seq2seq.estimate import sketch, sketch_batch, source_files
 from vaak.tasks.seq2seq.metrics import TranslationMeters, translation_protocol
 from vaak.tasks.seq2seq.model import Seq2SeqModel
-from vaak.tasks.seq2seq.outlook import sketch, sketch_batch, source_files
 from vaak.tasks.seq2seq.predict import Translator
 from vaak.tasks.seq2seq.prepare import Prepared, prepare, prepare_run
 

@@ -14,7 +14,7 @@ import soundfile
 from toy_speech import RATE, dataset_of, write_recordings, write_utterances
 from vaak.audio.labelled import Segment
 from vaak.config.load import load
-from vaak.config.yaml_writer import yaml_text
+from vaak.config.yaml.writer import yaml_text
 from vaak.data.reader import Address, Reader
 from vaak.tasks.diarization.data import training_speakers
 from vaak.tasks.diarization.task import DiarizationTask

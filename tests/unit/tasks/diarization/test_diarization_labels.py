@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vaak.audio.labelled import Segment
-from vaak.config.section import Component
+from vaak.config.base import Component
 from vaak.core.errors import UserError
-from vaak.tasks.diarization.labels import (
+from vaak.tasks.diarization.examples.labels import (
     IGNORED,
     BinaryCollator,
     DiarizationCollator,
@@ -172,7 +172,7 @@ def test_a_batch_splits_with_its_examples():
 
 OWN = """
 import numpy as np
-from vaak.tasks.diarization.labels import DiarizationCollator
+from vaak.tasks.diarization.examples.labels import DiarizationCollator
 
 class Loud(DiarizationCollator):
     num_outputs = 1
@@ -191,7 +191,10 @@ def test_a_label_type_of_ones_own(tmp_path: Path):
     made = make_collator(Component(type="./own.py:Loud", least=1), OPTIONS, tmp_path)
     assert made.labels(example([(0.0, 0.2, "a")]), 4)[:, 0].tolist() == [1, 1, 0, 0]
     for component, expected in [
-        (Component(type="./own.py:Other"), "Other is no subclass of vaak.tasks.diarization.labels:DiarizationCollator"),
+        (
+            Component(type="./own.py:Other"),
+            "Other is no subclass of vaak.tasks.diarization.examples.labels:DiarizationCollator",
+        ),
         (Component(type="./own.py:Loud", most=1), "Loud can't be made: .*unexpected keyword argument 'most'"),
         (Component(type="multilabel", most=1), "multilabel can't be made: .*unexpected keyword argument 'most'"),
         (Component(type="multi"), "'multi' is not known; expected one of binary, custom, multilabel"),

@@ -18,7 +18,7 @@ from vaak.audio.labelled import Segment
 from vaak.config.experiment import experiment_type
 from vaak.core.batch import Batch
 from vaak.tasks.diarization.config import DiarizationDataConfig
-from vaak.tasks.diarization.labels import DiarizationExample
+from vaak.tasks.diarization.examples.labels import DiarizationExample
 from vaak.tasks.diarization.metrics import DiarizationMeters, scoring_protocol, window_of
 from vaak.tasks.diarization.model import DiarizationModel
 from vaak.tasks.diarization.predict import Diarizer

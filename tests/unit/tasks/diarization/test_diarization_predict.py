@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from small_diarizers import COLLATORS, FRAME_SHIFT, NUM_BINS, conversation, small_diarizer
 from vaak.audio.config import AudioConfig
-from vaak.audio.features import Features
+from vaak.audio.features.extractors import Features
 from vaak.audio.segments import cropped
 from vaak.core.errors import DataError
 from vaak.tasks.diarization.config import InferenceConfig

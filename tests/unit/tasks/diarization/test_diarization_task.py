@@ -13,7 +13,7 @@ import torch
 
 from toy_speech import RATE, dataset_of, write_recordings, write_utterances
 from vaak.config.load import load
-from vaak.config.yaml_writer import yaml_text
+from vaak.config.yaml.writer import yaml_text
 from vaak.core.batch import Batch
 from vaak.core.errors import DataError, UserError
 from vaak.tasks.diarization.task import DiarizationTask
@@ -23,7 +23,7 @@ Vaak = Callable[..., tuple[int, str, str]]
 OWN = """
 import numpy as np
 
-from vaak.tasks.diarization.labels import DiarizationCollator, activity
+from vaak.tasks.diarization.examples.labels import DiarizationCollator, activity
 
 
 class Overlap(DiarizationCollator):
@@ -167,7 +167,7 @@ def test_a_label_type_of_ones_own_trains_and_is_kept_with_the_run(
             "custom",
             "label_type: custom is a label type of your own: name its class, a DiarizationCollator, by ./file.py",
         ),
-        ("./own.py:np", "./own.py:np is no subclass of vaak.tasks.diarization.labels:DiarizationCollator"),
+        ("./own.py:np", "./own.py:np is no subclass of vaak.tasks.diarization.examples.labels:DiarizationCollator"),
         ("multi", "'multi' is not known; expected one of binary, custom, multilabel, powerset, speaker_id"),
     ],
 )

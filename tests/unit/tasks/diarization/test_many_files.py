@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from vaak.audio.formats.rttm import read_rttm, write_rttm
 from vaak.audio.labelled import Segment
-from vaak.audio.rttm import read_rttm, write_rttm
-from vaak.tasks.diarization.many_files import audio_files, recording_names
+from vaak.tasks.diarization.inference.many_files import audio_files, recording_names
 
 
 def touch(*paths: Path) -> None:

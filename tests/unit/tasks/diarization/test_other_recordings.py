@@ -11,16 +11,16 @@ import soundfile
 
 import tiny_diarizer
 import tiny_runs
-from vaak.audio.rttm import write_rttm
-from vaak.audio.uem import write_uem
+from vaak.audio.formats.rttm import write_rttm
+from vaak.audio.formats.uem import write_uem
 from vaak.core.errors import UserError
-from vaak.runs.opened import open_run
+from vaak.runs.open_run import open_run
 from vaak.tasks.diarization.data import DiarizationDataset
 
 CUSTOM = """\
 import numpy as np
 
-from vaak.tasks.diarization.labels import MultilabelCollator
+from vaak.tasks.diarization.examples.labels import MultilabelCollator
 
 with open({marker!r}, "a") as file:
     file.write("executed ")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from vaak.config.errors import ConfigError
 from vaak.config.load import load
+from vaak.config.yaml.errors import ConfigError
 
 YAML = """task: diarization
 datasets:

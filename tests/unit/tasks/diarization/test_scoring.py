@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
+from vaak.audio.formats.rttm import read_rttm
 from vaak.audio.labelled import Segment
-from vaak.audio.rttm import read_rttm
 from vaak.core.errors import DataError
-from vaak.tasks.diarization.scoring import (
+from vaak.tasks.diarization.scoring.errors import (
     ErrorSeconds,
     diarization_error,
     jaccard_error,

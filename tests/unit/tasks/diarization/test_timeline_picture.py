@@ -12,7 +12,7 @@ from matplotlib.image import imread
 
 from vaak.audio.labelled import Segment
 from vaak.core.errors import UserError
-from vaak.tasks.diarization.timeline_picture import (
+from vaak.tasks.diarization.scoring.timeline_picture import (
     GREYS,
     MOST_LANES,
     MOST_ROWS,

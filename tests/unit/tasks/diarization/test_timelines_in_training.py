@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from vaak.runs.opened import open_run
+from vaak.runs.open_run import open_run
 from vaak.tasks.diarization import metrics
 
 PNG = b"\x89PNG\r\n\x1a\n"

@@ -14,9 +14,9 @@ from vaak.core.errors import DataError
 from vaak.data.plan import checked_lengths
 from vaak.data.reader import Address, Reader
 from vaak.tasks.lm.data import IGNORED, Corruption, Sequence, SpecialTokens, StreamDataset, TextDataset, collate
-from vaak.text.token_store import TokenStore, write_tokens
-from vaak.text.tokenizer_factory import TokenizerFactory
-from vaak.text.tokenizers import Tokenizer
+from vaak.text.corpora.token_store import TokenStore, write_tokens
+from vaak.text.tokenizers.tokenizer import Tokenizer
+from vaak.text.tokenizers.training import TokenizerFactory
 
 LETTERS = "कखगघच"
 DOCUMENTS = st.lists(st.text(LETTERS, max_size=12), min_size=1, max_size=8)

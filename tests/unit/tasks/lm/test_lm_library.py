@@ -10,20 +10,20 @@ import torch
 from safetensors.torch import load_file
 from torch.nn import functional as F
 
-from vaak.config.errors import ConfigError
-from vaak.config.load import load
-from vaak.core.errors import CheckpointError, UserError
-from vaak.engine import find_latest_checkpoint, load_checkpoint
-from vaak.engine.records import read_records
-from vaak.runs.evaluate import evaluate_run
-from vaak.runs.start import train as train_run
-from vaak.tasks.lm.library import (
+from vaak.compat.hindi_lm import (
     CorpusBuilder,
     ExperimentConfig,
     HindiLanguageModelTrainer,
     ModelFactory,
     TokenizerFactory,
 )
+from vaak.config.load import load
+from vaak.config.yaml.errors import ConfigError
+from vaak.core.errors import CheckpointError, UserError
+from vaak.engine import find_latest_checkpoint, load_checkpoint
+from vaak.engine.records.metrics_file import read_records
+from vaak.runs.evaluate import evaluate_run
+from vaak.runs.start import train as train_run
 
 BASE_CONFIG = """\
 experiment_name: base
@@ -46,11 +46,11 @@ logging: {interval: 1, tensorboard: false}
 """
 
 EXAMPLE = """\
-from vaak.tasks.lm.library import ModelFactory
-from vaak.tasks.lm.library import TokenizerFactory
-from vaak.tasks.lm.library import CorpusBuilder
-from vaak.tasks.lm.library import HindiLanguageModelTrainer
-from vaak.tasks.lm.library import ExperimentConfig
+from vaak.compat.hindi_lm import ModelFactory
+from vaak.compat.hindi_lm import TokenizerFactory
+from vaak.compat.hindi_lm import CorpusBuilder
+from vaak.compat.hindi_lm import HindiLanguageModelTrainer
+from vaak.compat.hindi_lm import ExperimentConfig
 
 # 1. Load configuration
 config = ExperimentConfig.load_config('configs/base_config.yaml')

@@ -12,13 +12,13 @@ from torch.nn import functional as F
 
 import tiny_runs
 from vaak.core.batch import Batch
+from vaak.engine.distributed.ranks import Ranks
 from vaak.engine.evaluation import Evaluator
-from vaak.engine.ranks import Ranks
 from vaak.tasks.lm.data import IGNORED
 from vaak.tasks.lm.metrics import PairMeters
 from vaak.tasks.lm.model import LanguageModel
 from vaak.tasks.lm.task import LanguageModelTask
-from vaak.text.normalise import normalise
+from vaak.text.tokenizers.normalise import normalise
 
 SIZE, STRIDE = 128, 64
 

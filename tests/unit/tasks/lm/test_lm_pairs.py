@@ -10,8 +10,8 @@ import torch
 
 import tiny_runs
 from vaak.core.errors import DataError, UserError
+from vaak.engine.distributed.ranks import Ranks
 from vaak.engine.evaluation import Evaluator
-from vaak.engine.ranks import Ranks
 from vaak.tasks.lm.minimal_pairs import GRAMMAR_PAIRS, read_pairs
 
 

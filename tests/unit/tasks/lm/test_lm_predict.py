@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vaak.core.errors import UserError
-from vaak.nn.sampling import probabilities
+from vaak.nn.decoding.sampling import probabilities
 from vaak.tasks.lm.config import LanguageModelConfig
 from vaak.tasks.lm.model import LanguageModel
 from vaak.tasks.lm.predict import Reader, SamplingSettings, generate, generate_batch

@@ -16,8 +16,8 @@ import tiny_runs
 from vaak.core.errors import DataError, UserError
 from vaak.runs.prepared import DONE
 from vaak.tasks.lm.prepare import Prepared, fingerprint, prepare
-from vaak.text.token_store import TokenStore
-from vaak.text.tokenizers import Tokenizer
+from vaak.text.corpora.token_store import TokenStore
+from vaak.text.tokenizers.tokenizer import Tokenizer
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ import torch
 import tiny_runs
 from vaak.config.load import load
 from vaak.core.batch import Batch
-from vaak.core.files import read_json
-from vaak.data.plans import make_planner
-from vaak.engine.records import read_records
+from vaak.core.storage.files import read_json
+from vaak.data.batching.planner import make_planner
+from vaak.engine.records.metrics_file import read_records
 from vaak.runs.start import train as train_run
 from vaak.tasks.lm.model import LanguageModel
 from vaak.tasks.lm.predict import SamplingSettings, generate

@@ -12,7 +12,7 @@ import torch
 from tiny_translator import SENTENCES, tiny_translator
 from vaak.core.errors import UserError
 from vaak.tasks.seq2seq.attention_picture import cross_attention, draw_attention, draw_translation, token_texts
-from vaak.tasks.seq2seq.decoding_settings import DecodingSettings
+from vaak.tasks.seq2seq.decoding.settings import DecodingSettings
 
 GREEDY = DecodingSettings("greedy", 8)
 

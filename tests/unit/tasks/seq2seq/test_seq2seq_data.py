@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vaak.core.errors import UserError
-from vaak.data.bucketed import BucketedPlanner
+from vaak.data.batching.bucketed import BucketedPlanner
 from vaak.data.reader import Address, Reader
 from vaak.tasks.seq2seq.config import Seq2SeqDataConfig
 from vaak.tasks.seq2seq.data import IGNORED, Example, PairDataset, SpecialTokens, collate
 from vaak.tasks.seq2seq.prepare import Prepared, prepare
-from vaak.text.difficulty import WordCounts
+from vaak.text.difficulty.measures import WordCounts
 
 SPECIAL = SpecialTokens(
     source_pad=0, source_eos=2, source_mask=3, target_pad=5, target_bos=6, target_eos=7, target_mask=8

@@ -19,7 +19,7 @@ from vaak.runs.prepared import DONE
 from vaak.tasks.seq2seq.config import Seq2SeqDataConfig
 from vaak.tasks.seq2seq.data import PairDataset
 from vaak.tasks.seq2seq.prepare import Prepared, fingerprint, prepare, prepare_run
-from vaak.text.tokenizers import Tokenizer
+from vaak.text.tokenizers.tokenizer import Tokenizer
 
 TRAIN = [(f"the word {number}", f"शब्द {number} है") for number in range(40)]
 VALID = [("a new word", ["नया शब्द", "एक नया शब्द"]), ("another", "और एक")]

@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from vaak.text.hindi.dictionary import adjective_english, bilingual_lexicon, noun_english, verb_english
-from vaak.text.hindi.english_morphology import article, auxiliary_and_verb, comparative, plural, verb_forms
-from vaak.text.hindi.morphology import ASPECT_OF
+from vaak.text.grammar.dictionary import adjective_english, bilingual_lexicon, noun_english, verb_english
+from vaak.text.grammar.english_morphology import article, auxiliary_and_verb, comparative, plural, verb_forms
+from vaak.text.grammar.morphology import ASPECT_OF
 
 PLURALS = """
 boy:boys story:stories lady:ladies box:boxes watch:watches bus:buses brush:brushes child:children woman:women

@@ -7,16 +7,16 @@ from itertools import islice
 
 import pytest
 
-from vaak.text.hindi import SPLITS, ParallelGrammar, grammar_pairs
-from vaak.text.hindi.bilingual_clauses import Event
-from vaak.text.hindi.bilingual_composer import BilingualComposer
-from vaak.text.hindi.bilingual_phrases import HE, ME, SHE, THEY, WE, YOU
-from vaak.text.hindi.dictionary import bilingual_lexicon, verb_english
-from vaak.text.hindi.english_morphology import verb_forms
-from vaak.text.hindi.holdout import meets_held_out, split_of
-from vaak.text.hindi.lexicon import Lexicon
-from vaak.text.hindi.morphology import ASPECT_OF
-from vaak.text.hindi.translation import draw_pair
+from vaak.text.grammar import SPLITS, ParallelGrammar, grammar_pairs
+from vaak.text.grammar.bilingual_clauses import Event
+from vaak.text.grammar.bilingual_composer import BilingualComposer
+from vaak.text.grammar.bilingual_phrases import HE, ME, SHE, THEY, WE, YOU
+from vaak.text.grammar.dictionary import bilingual_lexicon, verb_english
+from vaak.text.grammar.english_morphology import verb_forms
+from vaak.text.grammar.holdout import meets_held_out, split_of
+from vaak.text.grammar.lexicon import Lexicon
+from vaak.text.grammar.morphology import ASPECT_OF
+from vaak.text.grammar.translation import draw_pair
 
 
 @pytest.fixture(scope="module")

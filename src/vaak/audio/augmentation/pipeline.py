@@ -1,0 +1,104 @@
+"""What is done to training audio, in the order in which the world does it: speed, room, noise, codec, volume.
+
+Nothing is clipped: samples may pass ±1, which features don't mind. Each part draws from a generator of its own, so one
+that is switched off leaves the others' draws as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from vaak.audio.augmentation.codecs import coded
+from vaak.audio.augmentation.noise import at_snr, drawn_noise
+from vaak.audio.augmentation.rooms import reverberated, room_responses
+from vaak.audio.augmentation.speed import at_speed
+from vaak.audio.config import AugmentationConfig
+from vaak.audio.labelled import AudioSource, LabelledAudio, Segment
+from vaak.core.random_keys import draw_key
+
+Voices = Callable[[np.random.Generator], np.ndarray]
+"""Gives the samples ``(time,)`` of a drawn utterance of someone else, at the same rate."""
+
+PARTS = ("speed", "room", "noise", "codec", "volume")
+
+
+def augmented(
+    audio: LabelledAudio, config: AugmentationConfig, rng: np.random.Generator, voices: Voices | None = None
+) -> LabelledAudio:
+    """``audio`` with what ``config`` asks for; its segments and uem follow the speed.
+
+    Noise of type babble needs ``voices``. All who speak stand at one place of a drawn room. ``spec_augment`` is of
+    features, and not done here.
+    """
+    key = int(rng.integers(2**63))
+    speed, room, noise, codec, volume = (_generator(key, name) for name in PARTS)
+    audio = _at_drawn_speed(audio, config, speed)
+    samples, rate = audio.samples, audio.sampling_rate
+    samples = _in_room(samples, rate, config, room)
+    samples = _with_noise(samples, rate, config, noise, voices)
+    samples = _through_codec(samples, rate, config, codec)
+    if config.volume is not None:
+        samples = samples * np.float32(10 ** (volume.uniform(*config.volume) / 20))
+    return replace(audio, samples=samples)
+
+
+def longest_factor(config: AugmentationConfig) -> float:
+    """How many times as long audio can become, to half a sample."""
+    return max((1 / factor for factor in config.speed), default=1.0)
+
+
+def voices_of(source: AudioSource) -> Voices:
+    """Voices for babble: drawn stretches of speech of drawn examples of ``source``."""
+
+    def voice(rng: np.random.Generator) -> np.ndarray:
+        audio = source.load(int(rng.integers(len(source.durations))), rng)
+        if not audio.segments:
+            return audio.samples[:0]
+        start, end, _ = audio.segments[int(rng.integers(len(audio.segments)))]
+        return audio.samples[round(start * audio.sampling_rate) : round(end * audio.sampling_rate)]
+
+    return voice
+
+
+def _generator(key: int, name: str) -> np.random.Generator:
+    return np.random.default_rng(draw_key("augmentation", key, name))
+
+
+def _at_drawn_speed(audio: LabelledAudio, config: AugmentationConfig, rng: np.random.Generator) -> LabelledAudio:
+    factor = float(rng.choice(config.speed)) if config.speed else 1.0
+    if factor == 1:
+        return audio
+    faster = replace(audio, samples=at_speed(audio.samples, factor))
+
+    def moved(start: float, end: float) -> tuple[float, float]:
+        return start / factor, min(end / factor, faster.duration)
+
+    segments = tuple(Segment(*moved(start, end), speaker) for start, end, speaker in audio.segments)
+    uem = None if audio.uem is None else tuple(moved(start, end) for start, end in audio.uem)
+    return replace(faster, segments=segments, uem=uem)
+
+
+def _in_room(samples: np.ndarray, rate: int, config: AugmentationConfig, rng: np.random.Generator) -> np.ndarray:
+    if config.room is None or rng.random() >= config.room.probability:
+        return samples
+    [response] = room_responses(1, rate, rng.uniform(*config.room.t60), rng)
+    return reverberated(samples, response)
+
+
+def _with_noise(
+    samples: np.ndarray, rate: int, config: AugmentationConfig, rng: np.random.Generator, voices: Voices | None
+) -> np.ndarray:
+    if config.noise is None or rng.random() >= config.noise.probability:
+        return samples
+    snr = rng.uniform(*config.noise.snr)
+    others = None if voices is None else lambda: voices(rng)
+    return at_snr(samples, drawn_noise(config.noise, len(samples), rate, rng, others), snr)
+
+
+def _through_codec(samples: np.ndarray, rate: int, config: AugmentationConfig, rng: np.random.Generator) -> np.ndarray:
+    if not config.codecs or rng.random() >= config.codec_probability:
+        return samples
+    return coded(samples, rate, config.codecs[int(rng.integers(len(config.codecs)))], rng)

@@ -1,0 +1,109 @@
+"""Audio files beside their annotations.
+
+A folder is searched in any depth for both. Of audio files that are named one by one, or by a pattern, the annotations
+are those beside them, and those in folders ``rttm``, ``uem``, ``ctm``, ``textgrid`` beside theirs or in it:
+
+    audio/a.flac  audio/b.flac  rttm/a.rttm  rttm/b.rttm  uem/a.uem        train: [FOLDER], or train: [FOLDER/audio/a*]
+    a.wav  b.wav  all.rttm
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from vaak.audio.config import DatasetConfig
+from vaak.audio.corpora.entries import entries_of, lacks_train
+from vaak.audio.formats.annotations import READERS, Annotations, names_of
+from vaak.audio.waveforms.audio_file import read_header
+from vaak.audio.waveforms.recordings import Reading, label, recording_cut, set_uem, within
+from vaak.core.errors import DataError
+
+AUDIO = frozenset({".wav", ".flac", ".ogg", ".opus", ".mp3", ".aiff", ".aif", ".au", ".sph", ".w64", ".caf"})
+UNLABELLED = "audio files without RTTM or TextGrid"
+WITHOUT_AUDIO = "recordings of RTTM files that have no audio"
+
+
+@dataclass
+class Found:
+    """The audio of a split, its annotations, and annotations near it, which may be of other audio, too."""
+
+    audio: list[Path] = field(default_factory=list)
+    annotations: list[Path] = field(default_factory=list)
+    near: list[Path] = field(default_factory=list)
+
+    @property
+    def files(self) -> list[Path]:
+        return [*self.audio, *self.annotations, *self.near]
+
+
+class FolderReader:
+    """Recordings of folders (``vaak.audio.corpora.corpus.CutReader``)."""
+
+    def __init__(self, dataset: DatasetConfig) -> None:
+        """Look up the files. Raises DataError where a split has no audio, or two have the same."""
+        self.lacks_train = lacks_train(dataset)
+        self._found = {split: _found(entries) for split, entries in entries_of(dataset).items()}
+        self.given = tuple(self._found)
+        self.files = [path for found in self._found.values() for path in found.files]
+        splits: dict[Path, str] = {}
+        for split, found in self._found.items():
+            if not found.audio:
+                raise DataError(f"datasets, {dataset.name}, {split}: there is no audio ({' '.join(sorted(AUDIO))})")
+            for path in found.audio:
+                if splits.setdefault(path.resolve(), split) != split:
+                    other = splits[path.resolve()]
+                    raise DataError(f"datasets, {dataset.name}: {path} is in {other} and in {split}; leave it in one")
+
+    def read(self, split: str) -> Iterator[Reading]:
+        found = self._found[split]
+        annotations = Annotations([*found.annotations, *found.near])
+        names: dict[str, Path] = {}
+        for path in found.audio:
+            name = annotations.name_of(path)
+            if name in names:
+                raise DataError(f"{path}: {names[name]} is recording {name}, too; rename one, or name one by a pattern")
+            names[name] = path
+            yield _reading(name, path, annotations)
+        own = Annotations(path for path in found.annotations if path.suffix.lower() == ".rttm")
+        everyone = {name for part in self._found.values() for path in part.audio for name in names_of(path)}
+        for name in own.without_audio(everyone):
+            yield Reading(name, None, (WITHOUT_AUDIO,))
+
+
+def _reading(name: str, path: Path, annotations: Annotations) -> Reading:
+    labels, remarks = annotations.labels_of(name)
+    if labels is None:
+        return Reading(name, None, (UNLABELLED,))
+    cut = recording_cut(name, path, read_header(path))
+    inside, more = within(labels, cut.duration, str(path))
+    label(cut, inside)
+    set_uem(cut, annotations.uem_of(name), str(path))
+    return Reading(name, cut, (*remarks, *more))
+
+
+def _found(entries: Iterable[Path]) -> Found:
+    found = Found()
+    parents: dict[Path, None] = {}
+    for entry in entries:
+        files = sorted(path for path in entry.rglob("*") if path.is_file()) if entry.is_dir() else [entry]
+        files = [path for path in files if not path.name.startswith(".")]
+        found.audio += (audio := [path for path in files if path.suffix.lower() in AUDIO])
+        found.annotations += [path for path in files if path.suffix.lower() in READERS]
+        if not entry.is_dir():
+            parents.update(dict.fromkeys(path.parent for path in audio))
+    own = set(found.annotations)
+    found.near = [path for path in _beside(parents) if path not in own]
+    return found
+
+
+def _beside(parents: Iterable[Path]) -> list[Path]:
+    """Annotations in the folders of audio files, and in folders beside and in them that are called after a kind."""
+    kinds = {kind.removeprefix(".") for kind in READERS}
+    folders: dict[Path, None] = {}
+    for parent in parents:
+        around = [path for path in (*parent.iterdir(), *parent.absolute().parent.iterdir()) if path.is_dir()]
+        folders.update(dict.fromkeys([parent, *(path for path in around if path.name.lower() in kinds)]))
+    files = {path.resolve(): path for folder in folders for path in folder.iterdir() if path.suffix.lower() in READERS}
+    return sorted(files.values())

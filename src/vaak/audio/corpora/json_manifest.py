@@ -1,0 +1,199 @@
+"""JSON lines that name audio files, one recording or utterance a line.
+
+{"audio": "audio/a.flac", "speaker": "Ann", "text": "so it is"}                     an utterance of one speaker
+{"audio": "b.flac", "segments": [{"start": 0.5, "end": 2, "speaker": "Ann"}, …]}    a recording; "text" where known
+{"audio": "c.flac", "rttm": "c.rttm", "uem": "c.uem"}                               the same, from files
+
+Further keys: ``id`` (the file's name where there is none); ``offset`` and ``duration``, the stretch of the file that is
+meant (all of it); ``sampling_rate``, which is held against the file's; ``split``. Others go with the labels.
+A manifest that several splits name must say in each line which of them it is in.
+
+Files lie in the manifest's folder. What leads outside (``..``, absolute paths, links) is refused.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from vaak.audio.config import DatasetConfig
+from vaak.audio.corpora.entries import entries_of, inside, lacks_train
+from vaak.audio.formats.rttm import read_rttm
+from vaak.audio.formats.uem import read_uem
+from vaak.audio.labelled import Segment
+from vaak.audio.segments import merged
+from vaak.audio.waveforms.audio_file import Header, read_header
+from vaak.audio.waveforms.recordings import OVERLAPPING, Labelled, Reading, label, recording_cut, set_uem, within
+from vaak.core.errors import DataError
+
+LABELS = ("speaker", "speakers", "text", "segments", "rttm", "uem")
+KNOWN = frozenset(("id", "uri", "audio", "offset", "duration", "sampling_rate", "split", *LABELS))
+TOLERANCE = 0.1
+"""Seconds that a manifest's duration may differ from the file's, for durations are rounded."""
+SPLIT_NAMES = {"validation": "valid", "val": "valid", "dev": "valid"}
+NOTHING_SAID = "lines without speaker, text, segments or rttm"
+
+
+class JsonReader:
+    """Recordings and utterances of manifests (``vaak.audio.corpora.corpus.CutReader``)."""
+
+    def __init__(self, dataset: DatasetConfig) -> None:
+        """Look up the manifests. Raises DataError for those that aren't there."""
+        self.lacks_train = lacks_train(dataset)
+        self._manifests = entries_of(dataset)
+        self.given = tuple(self._manifests)
+        self.files = sorted({path for paths in self._manifests.values() for path in paths})
+        for path in self.files:
+            if path.is_dir():
+                raise DataError(f"datasets, {dataset.name}: {path} is a folder; name its manifests, {path}/*.jsonl")
+
+    def read(self, split: str) -> Iterator[Reading]:
+        for path in self._manifests[split]:
+            is_shared = sum(path in paths for paths in self._manifests.values()) > 1
+            for where, entry in json_lines(path):
+                if not is_shared or _split_of(entry, where) == split:
+                    yield _reading(entry, path.parent, where)
+
+
+def json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each line's place and object; blank lines are none. Reads ``.gz``, too. Raises DataError with file and line."""
+    try:
+        with _opened(path) as lines:
+            for number, line in enumerate(lines, start=1):
+                where = f"{path}:{number}"
+                if not line.strip():
+                    continue
+                try:
+                    entry = json.loads(line)
+                except ValueError as error:  # no JSON, or no UTF-8
+                    raise DataError(f"{where}: this is no JSON: {error}") from error
+                if not isinstance(entry, dict):
+                    raise DataError(f"{where}: a line is an object, not a {type(entry).__name__}")
+                yield where, entry
+    except (OSError, EOFError) as error:  # EOFError, and a zlib error that is an OSError: half a .gz
+        reason = getattr(error, "strerror", None) or error
+        raise DataError(f"{path}: can't be read: {reason}") from error
+
+
+def _opened(path: Path) -> IO[bytes]:
+    return gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb")  # type: ignore[return-value]
+
+
+def _split_of(entry: dict[str, Any], where: str) -> str:
+    split = entry.get("split")
+    if not isinstance(split, str):
+        raise DataError(f"{where}: several splits name this manifest, so each line needs a split; this one has none")
+    return SPLIT_NAMES.get(split, split)
+
+
+def _reading(entry: dict[str, Any], folder: Path, where: str) -> Reading:
+    audio = _text(entry, "audio", where)
+    if audio is None:
+        raise DataError(f"{where}: there is no audio; a line names its file under the key audio")
+    path = inside(folder, audio, where)
+    try:
+        header = read_header(path)
+    except DataError as error:
+        raise DataError(f"{where}: {error}") from error
+    _demand_rate(entry, header, path, where)
+    cut = recording_cut(_text(entry, "id", where) or _text(entry, "uri", where) or path.stem, path, header, audio)
+    _take_stretch(cut, entry, path, where)
+    labels, remarks = _labels(entry, cut, folder, where)
+    if labels is None:
+        return Reading(audio, None, (NOTHING_SAID,))
+    kept, more = within(labels, cut.duration, where)
+    label(cut, kept)
+    uem = _text(entry, "uem", where)
+    if uem is not None:
+        set_uem(cut, _of_recording(read_uem(inside(folder, uem, where)), cut.id, uem, where), where)
+    return Reading(audio, cut, (*remarks, *more))
+
+
+def _demand_rate(entry: dict[str, Any], header: Header, path: Path, where: str) -> None:
+    rate = _number(entry, "sampling_rate", where)
+    if rate is not None and rate != header.sampling_rate and not header.is_opus:
+        raise DataError(
+            f"{where}: {path} has {header.sampling_rate} Hz, sampling_rate says {rate:g}; mend the manifest or the file"
+        )
+
+
+def _take_stretch(cut: Any, entry: dict[str, Any], path: Path, where: str) -> None:
+    """Make the cut what ``offset`` and ``duration`` say."""
+    offset, duration = _number(entry, "offset", where) or 0.0, _number(entry, "duration", where)
+    rest = cut.duration - offset
+    if duration is not None and duration > rest + TOLERANCE:
+        raise DataError(
+            f"{where}: {path} lasts {cut.duration:.3f} s, the manifest says {offset + duration:.3f} s: it was cut "
+            "short, or the manifest is of another file"
+        )
+    if rest <= 0:
+        raise DataError(f"{where}: offset {offset:g} s lies beyond the end of {path} ({cut.duration:.3f} s)")
+    cut.start = offset
+    cut.duration = rest if duration is None or duration > rest - TOLERANCE else duration
+    if cut.duration <= 0:
+        raise DataError(f"{where}: duration is {duration:g} s")
+
+
+def _labels(entry: dict[str, Any], cut: Any, folder: Path, where: str) -> tuple[list[Labelled] | None, list[str]]:
+    """What is said by whom, in seconds of the cut; None where the line says nothing of it."""
+    segments, rttm = entry.get("segments"), _text(entry, "rttm", where)
+    if rttm is not None and cut.start > 0:
+        raise DataError(
+            f"{where}: rttm counts from the beginning of the file, so it can't go with offset; give segments"
+        )
+    if rttm is not None:
+        found = _of_recording(read_rttm(inside(folder, rttm, where)), cut.id, rttm, where)
+        joined = merged(found)
+        overlaps = len(joined) < sum(one.end > one.start for one in found)
+        return [Labelled(segment) for segment in joined], [OVERLAPPING] if overlaps else []
+    if segments is not None:
+        if not isinstance(segments, list):
+            raise DataError(f"{where}: segments is a {type(segments).__name__}, not a list of start, end, speaker")
+        return sorted((_labelled(one, where) for one in segments), key=lambda one: one.segment), []
+    speaker, text = _text(entry, "speaker", where), _text(entry, "text", where)
+    if speaker is None and text is None:
+        return None, []
+    rest = {key: value for key, value in entry.items() if key not in KNOWN and isinstance(value, str | int | float)}
+    return [Labelled(Segment(0.0, cut.duration, speaker or ""), text, None, rest or None)], []
+
+
+def _labelled(entry: Any, where: str) -> Labelled:
+    if not isinstance(entry, dict):
+        raise DataError(f"{where}: a segment is an object with start, end and speaker, not a {type(entry).__name__}")
+    start, end = _number(entry, "start", where), _number(entry, "end", where)
+    if start is None or end is None or end <= start:
+        raise DataError(f"{where}: a segment from {start} to {end}; start and end are seconds, the end the later one")
+    return Labelled(Segment(start, end, _text(entry, "speaker", where) or ""), _text(entry, "text", where))
+
+
+def _of_recording(found: dict[str, Any], name: str, file: str, where: str) -> Any:
+    """The annotations of the recording: those of its name, or the only ones; an empty file says that there is none."""
+    if not found:
+        return []
+    if name not in found and len(found) != 1:
+        raise DataError(f"{where}: {file} has no recording {name}; it has {', '.join(found) or 'none'}")
+    return found[name] if name in found else next(iter(found.values()))
+
+
+def _number(entry: dict[str, Any], key: str, where: str) -> float | None:
+    """A number that isn't negative, or None where there is none. Raises DataError for anything else."""
+    value = entry.get(key)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value >= 0):
+        raise DataError(f"{where}: {key} is {value!r}, and should be a number, 0 or more")
+    return float(value)
+
+
+def _text(entry: dict[str, Any], key: str, where: str) -> str | None:
+    """A text, or a whole number as one; None where there is none. Raises DataError for anything else."""
+    value = entry.get(key)
+    if value is None or value == "":
+        return None
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise DataError(f"{where}: {key} is a {type(value).__name__}, and should be a text")
+    return str(value)

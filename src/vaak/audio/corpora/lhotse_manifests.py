@@ -1,0 +1,153 @@
+"""Lhotse's manifests as cuts, line by line: manifests of cuts, or of recordings with supervisions.
+
+Paths are Lhotse's: absolute, or seen from the current folder; one that isn't there is looked up in the manifest's
+folder. They may lead anywhere, for Lhotse writes absolute paths, and the manifest is the user's own; but a source that
+is no file (a command would be run) is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from vaak.audio.config import DatasetConfig
+from vaak.audio.corpora.entries import entries_of, lacks_train
+from vaak.audio.corpora.json_manifest import json_lines
+from vaak.audio.waveforms.reading import demand_file
+from vaak.audio.waveforms.recordings import Reading
+from vaak.core.errors import DataError, UserError
+
+if TYPE_CHECKING:
+    from lhotse import Recording, SupervisionSegment
+
+WITHOUT_SUPERVISIONS = "recordings without supervisions"
+WITHOUT_RECORDING = "recordings that only supervisions name"
+
+
+class Manifests(NamedTuple):
+    """The files of a split, by what their lines are."""
+
+    cuts: list[Path]
+    recordings: list[Path]
+    supervisions: list[Path]
+
+
+class ManifestReader:
+    """Cuts of Lhotse's manifests (``vaak.audio.corpora.corpus.CutReader``)."""
+
+    def __init__(self, dataset: DatasetConfig, entries: dict[str, list[Path]] | None = None) -> None:
+        """Look at the first line of each file. Raises DataError where it is no manifest."""
+        self.lacks_train = lacks_train(dataset)
+        self._manifests = {
+            split: sorted_by_kind(paths, f"datasets, {dataset.name}, {split}")
+            for split, paths in (entries_of(dataset) if entries is None else entries).items()
+        }
+        self.given = tuple(self._manifests)
+        self.files = [path for manifests in self._manifests.values() for paths in manifests for path in paths]
+
+    def read(self, split: str) -> Iterator[Reading]:
+        manifests = self._manifests[split]
+        yield from _cuts(manifests.cuts)
+        if manifests.recordings:
+            recordings = (one for path in manifests.recordings for one in _recordings(path))
+            supervisions = (one for path in manifests.supervisions for one in _supervisions(path))
+            yield from joined(recordings, supervisions)
+
+
+def sorted_by_kind(paths: Iterable[Path], option: str) -> Manifests:
+    """The files, and those of folders, by what they hold; features and other manifests are left alone.
+
+    Raises DataError where a file is no manifest, or there are neither cuts nor recordings.
+    """
+    found = Manifests([], [], [])
+    for path in paths:
+        for file in sorted([*path.glob("*.jsonl"), *path.glob("*.jsonl.gz")]) if path.is_dir() else [path]:
+            kind = _kind_of(file)
+            if kind is not None:
+                found[("cuts", "recordings", "supervisions").index(kind)].append(file)
+            elif not path.is_dir():
+                raise DataError(f"{file}: this is no Lhotse manifest of cuts, recordings or supervisions in JSON lines")
+    if not found.cuts and not found.recordings:
+        raise DataError(f"{option}: name a manifest of cuts, or those of recordings and supervisions together")
+    return found
+
+
+def _kind_of(path: Path) -> str | None:
+    first = next(json_lines(path), None)
+    if first is None:
+        raise DataError(f"{path}: this manifest is empty")
+    keys = first[1].keys()
+    if "sources" in keys:
+        return "recordings"
+    if "type" in keys and ("duration" in keys or "tracks" in keys):
+        return "cuts"
+    return "supervisions" if {"recording_id", "start", "duration"} <= keys and "num_features" not in keys else None
+
+
+def joined(recordings: Iterable[Recording], supervisions: Iterable[SupervisionSegment]) -> Iterator[Reading]:
+    """A cut of each recording with its supervisions, which wait in memory: nothing says that they are in order."""
+    waiting: dict[str, list[SupervisionSegment]] = {}
+    for one in supervisions:
+        waiting.setdefault(one.recording_id, []).append(one)
+    for recording in recordings:
+        own = waiting.pop(recording.id, None)
+        if own is None:
+            yield Reading(recording.id, None, (WITHOUT_SUPERVISIONS,))
+            continue
+        cut = recording.to_cut()
+        cut.supervisions = own
+        yield Reading(recording.id, cut)
+    for name in waiting:
+        yield Reading(name, None, (WITHOUT_RECORDING,))
+
+
+def _cuts(paths: Iterable[Path]) -> Iterator[Reading]:
+    for path in paths:
+        for where, entry in json_lines(path):
+            cut = _made(entry, where)
+            parts = [track.cut for track in cut.tracks] if hasattr(cut, "tracks") else [cut]
+            for part in parts:
+                if getattr(part, "recording", None) is not None:
+                    _find_files(part.recording, path.parent, where)
+            if all(getattr(part, "recording", None) is None for part in parts):
+                raise DataError(
+                    f"{where}: there is no recording in cut {cut.id}; give a manifest of cuts with recordings"
+                )
+            yield Reading(getattr(cut, "recording_id", None) or cut.id, cut)
+
+
+def _recordings(path: Path) -> Iterator[Recording]:
+    for where, entry in json_lines(path):
+        recording = _made(entry, where)
+        _find_files(recording, path.parent, where)
+        yield recording
+
+
+def _supervisions(path: Path) -> Iterator[SupervisionSegment]:
+    for where, entry in json_lines(path):
+        yield _made(entry, where)
+
+
+def _made(entry: dict[str, Any], where: str) -> Any:
+    """The line as one of Lhotse's objects."""
+    try:
+        from lhotse.serialization import deserialize_item
+    except (ImportError, OSError) as error:
+        raise UserError("manifests are read by lhotse: pip install 'vaak[audio]'") from error
+    try:
+        return deserialize_item(entry)
+    except Exception as error:  # Lhotse's constructors raise what they come upon
+        raise DataError(f"{where}: Lhotse can't read this line: {type(error).__name__}: {error}") from error
+
+
+def _find_files(recording: Recording, folder: Path, where: str) -> None:
+    """Make the paths of a recording absolute. Raises DataError for files that aren't there, and for what is no file."""
+    for source in recording.sources:
+        demand_file(source, where)
+        path = Path(str(source.source))
+        if not path.exists() and not path.is_absolute() and (folder / path).exists():
+            path = folder / path
+        if not path.is_file():
+            raise DataError(f"{where}: the audio of recording {recording.id} isn't there: {path}")
+        source.source = str(path.absolute())

@@ -1,0 +1,315 @@
+"""Features computed once and kept: any frames of any recording at once, none in memory.
+
+::
+
+    FOLDER/FINGERPRINT/        the fingerprint is of the recordings and of every option that the features depend on
+      shard-00000.bin          features of consecutive recordings, half an hour or a little more: see shards.py
+      lengths.bin              int64, the frames of each recording
+      features.json            what they are, and the size of every file; written last: it means "complete"
+
+Shards are cut by the recordings' durations alone and each is made by itself: so any number of processes makes the same
+bytes, and an extraction that was interrupted makes those shards that aren't there.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vaak.audio.config import AudioConfig
+from vaak.audio.features.extractors import Features
+from vaak.audio.features.shards import TYPES, Shard, lilcom_module, write_shard
+from vaak.audio.labelled import AudioSource
+from vaak.core.child_processes import begin_as_worker
+from vaak.core.errors import DataError, UserError
+from vaak.core.progress import progress
+from vaak.core.random_keys import draw_key
+from vaak.core.storage.files import fingerprint_of, read_json, write_bytes, write_json
+from vaak.core.storage.lock import locked
+from vaak.core.storage.sizes import damage_in, sizes_of
+
+log = logging.getLogger("vaak")
+
+FORMAT = "vaak features 1"
+DONE = "features.json"
+SIZES = "sizes"
+SHARD_SECONDS = 1800.0
+BATCH_SECONDS = 300.0
+WITHOUT_EFFECT = {
+    "corpus_dir",
+    "output_dir",
+    "storage_path",
+    "num_jobs",
+    "progress_bar",
+    "cache_gigabytes",
+    "dither",
+}
+"""Options that stored features don't depend on."""
+
+
+class FeatureStore:
+    """The features of a source's recordings; ``lengths`` are their frames, ``frame_shift`` is in seconds.
+
+    Pickles as its path, so workers map the same pages of memory instead of copying them.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        """Map the features in ``folder``. Raises DataError where there are none, or not whole."""
+        self.folder = Path(folder)
+        about = _read_about(self.folder)
+        self.dims: int = about["dims"]
+        self.frame_shift: float = about["frame_shift"]
+        self.storage_type: str = about["storage_type"]
+        self.fingerprint: str = about["fingerprint"]
+        self._starts = np.concatenate([[0], np.cumsum(about["shards"], dtype=np.int64)])
+        self._shards: dict[int, Shard] = {}
+        try:
+            self.lengths = np.fromfile(self.folder / "lengths.bin", "<i8")
+        except OSError as error:
+            raise DataError(
+                f"{self.folder}/lengths.bin: {error.strerror}; delete the folder to make it anew"
+            ) from error
+        if len(self.lengths) != self._starts[-1]:
+            raise DataError(f"{self.folder}/lengths.bin: this has been cut short; delete the folder to make it anew")
+
+    @classmethod
+    def open(cls, folder: str | Path) -> FeatureStore:
+        """The store in ``folder``; the same as ``FeatureStore(folder)``."""
+        return cls(folder)
+
+    def frames(self, index: int, first: int = 0, last: int | None = None) -> np.ndarray:
+        """Frames ``first`` to ``last`` of recording ``index``, ``(frame, dims)`` float32; what lies beyond is left out.
+
+        Raises DataError where the file that holds them is missing or cut short.
+        """
+        if not 0 <= index < len(self):
+            raise IndexError(f"recording {index} of {len(self)}")
+        number = int(np.searchsorted(self._starts, index, side="right")) - 1
+        if number not in self._shards:
+            size = int(self._starts[number + 1] - self._starts[number])
+            self._shards[number] = Shard(_shard_path(self.folder, number), size, self.dims, self.storage_type)
+        first, last, _ = slice(first, last).indices(int(self.lengths[index]))
+        return self._shards[number].frames(index - int(self._starts[number]), first, max(first, last))
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FeatureStore, (self.folder,)
+
+
+def extract(source: AudioSource, audio: AudioConfig, folder: Path, device: str = "cpu") -> FeatureStore:
+    """The features of all recordings of a source, made in ``folder/FINGERPRINT`` unless they are there, whole.
+
+    ``audio.num_jobs`` processes make them, on the ``device``. The source must give the same audio each time. Processes
+    that extract the same wait for one another. Raises UserError where nothing can be written, and what the source
+    raises; shards that are whole are then kept.
+    """
+    if audio.storage_type == "lilcom":
+        lilcom_module()
+    mark = feature_fingerprint(source, audio)
+    folder = folder / mark
+    extraction = _Extraction(source, audio, folder, device, _runs(source.durations, SHARD_SECONDS))
+    lacking = extraction.lacking()
+    if lacking is None:
+        return FeatureStore(folder)
+    if (folder / DONE).exists():
+        log.warning("%s; what is damaged of the features in %s is made again", lacking, folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with locked(folder / ".lock"):
+            if extraction.lacking() is not None:  # another process may have made it meanwhile
+                (folder / DONE).unlink(missing_ok=True)
+                for path in folder.glob(".*.tmp"):  # half-written by processes that were killed
+                    path.unlink()
+                _make_shards(extraction)
+                _finish(extraction, mark)
+    except OSError as error:
+        raise UserError(
+            f"features can't be stored in {folder}: {error.strerror or error}; make room, or set "
+            "global_config.storage_path to another folder"
+        ) from error
+    return FeatureStore(folder)
+
+
+def feature_fingerprint(source: AudioSource, audio: AudioConfig) -> str:
+    """A hash of the recordings and of every option that their features depend on."""
+    options = audio.model_dump(mode="json", exclude=WITHOUT_EFFECT)
+    return fingerprint_of({"format": FORMAT, "source": source.fingerprint, "options": options})
+
+
+@dataclass(frozen=True)
+class _Extraction:
+    """What is to be extracted, and where to; ``shards`` are the recordings of each."""
+
+    source: AudioSource
+    audio: AudioConfig
+    folder: Path
+    device: str
+    shards: list[range]
+
+    def path(self, number: int) -> Path:
+        """Where a shard lies."""
+        return _shard_path(self.folder, number)
+
+    def lacking(self) -> str | None:
+        """What isn't there as it was made; None where all is.
+
+        Of a store without recorded sizes, which older versions made, the tables of every shard are read instead.
+        """
+        try:
+            sizes = _read_about(self.folder).get(SIZES)
+            store = FeatureStore(self.folder)
+        except DataError as error:
+            return str(error)
+        if isinstance(sizes, dict):
+            return damage_in(self.folder, sizes)
+        missing = self.missing(store.dims)
+        return f"{self.path(missing[0])}: this has been cut short" if missing else None
+
+    def missing(self, dims: int) -> list[int]:
+        """The numbers of the shards that aren't there, or aren't whole."""
+        found = []
+        for number, indices in enumerate(self.shards):
+            try:
+                Shard(self.path(number), len(indices), dims, self.audio.storage_type)
+            except DataError:
+                found.append(number)
+        return found
+
+
+def _runs(durations: np.ndarray, seconds: float) -> list[range]:
+    """Consecutive recordings, each run but the last ``seconds`` or longer.
+
+    >>> _runs(np.array([2.0, 1.0, 5.0, 1.0]), 3.0)
+    [range(0, 2), range(2, 3), range(3, 4)]
+    """
+    found, start, total = [], 0, 0.0
+    for index, duration in enumerate(durations.tolist()):
+        total += duration
+        if total >= seconds:
+            found.append(range(start, index + 1))
+            start, total = index + 1, 0.0
+    return found + ([range(start, len(durations))] if start < len(durations) else [])
+
+
+def _make_shards(extraction: _Extraction) -> None:
+    """Make the shards that are missing, here or in processes of their own."""
+    audio, shards, durations = extraction.audio, extraction.shards, extraction.source.durations
+    worker = _Worker(extraction)
+    missing = extraction.missing(worker.features.dims)
+    if len(missing) < len(shards):
+        there = len(shards) - len(missing)
+        log.info("features: %d of %d parts are in %s already", there, len(shards), extraction.folder)
+    seconds = [float(np.sum(durations[indices.start : indices.stop])) for indices in shards]
+    made = map(worker.make, missing) if min(audio.num_jobs, len(missing)) < 2 else _in_processes(extraction, missing)
+    with progress("features", sum(seconds), audio.progress_bar) as advance:
+        advance(sum(seconds) - sum(seconds[number] for number in missing))
+        for number in made:
+            advance(seconds[number])
+
+
+def _in_processes(extraction: _Extraction, missing: list[int]) -> Iterator[int]:
+    """Make shards in ``num_jobs`` processes; yields their numbers as they are done."""
+    jobs = min(extraction.audio.num_jobs, len(missing))
+    context = multiprocessing.get_context("spawn")  # a fork would share what torch's threads and CUDA hold
+    with ProcessPoolExecutor(jobs, context, _start_worker, (extraction,)) as pool:
+        try:
+            for done in as_completed([pool.submit(_make_in_worker, number) for number in missing]):
+                yield done.result()
+        except BrokenProcessPool as error:
+            raise UserError(
+                "a process that extracts features was ended from outside, often because memory ran out; the same "
+                "command goes on where it stopped, perhaps with fewer global_config.num_jobs"
+            ) from error
+        finally:
+            pool.shutdown(cancel_futures=True)  # waits for those that are being made: the folder is ours that long
+
+
+class _Worker:
+    """Makes shards, one at a time."""
+
+    def __init__(self, extraction: _Extraction) -> None:
+        self.extraction = extraction
+        self.features = Features(extraction.audio, extraction.device)
+
+    def make(self, number: int) -> int:
+        recordings = self._recordings(self.extraction.shards[number])
+        write_shard(self.extraction.path(number), recordings, self.extraction.audio.storage_type)
+        return number
+
+    def _recordings(self, indices: range) -> Iterator[np.ndarray]:
+        """The features of recordings, some minutes of audio at a time."""
+        source = self.extraction.source
+        for together in _runs(source.durations[indices.start : indices.stop], BATCH_SECONDS):
+            batch = indices[together.start : together.stop]
+            rngs = [np.random.default_rng(draw_key("features", index)) for index in batch]
+            loaded = [source.load(index, rng).samples for index, rng in zip(batch, rngs, strict=True)]
+            yield from self.features.batch(loaded)
+
+
+_workers: list[_Worker] = []
+"""The one of this process, where it is a process of a pool."""
+
+
+def _start_worker(extraction: _Extraction) -> None:
+    import torch
+
+    begin_as_worker()
+    torch.set_num_threads(1)  # the processes share the cores
+    _workers.append(_Worker(extraction))
+
+
+def _make_in_worker(number: int) -> int:
+    return _workers[0].make(number)
+
+
+def _finish(extraction: _Extraction, mark: str) -> None:
+    """Write what all shards have in common, once all are there."""
+    features, audio = Features(extraction.audio), extraction.audio
+    lengths = [np.empty(0, "<i8")]
+    for number, indices in enumerate(extraction.shards):
+        lengths.append(Shard(extraction.path(number), len(indices), features.dims, audio.storage_type).lengths)
+    write_bytes(extraction.folder / "lengths.bin", np.concatenate(lengths).tobytes())
+    about = {
+        "format": FORMAT,
+        "fingerprint": mark,
+        "dims": features.dims,
+        "frame_shift": features.frame_shift,
+        "storage_type": audio.storage_type,
+        "shards": [len(indices) for indices in extraction.shards],
+        SIZES: sizes_of(extraction.folder, leave_out={DONE}),
+    }
+    write_json(extraction.folder / DONE, about)
+    durations = extraction.source.durations
+    log.info(
+        "features of %d recordings, %.1f hours, are in %s", len(durations), np.sum(durations) / 3600, extraction.folder
+    )
+
+
+def _shard_path(folder: Path, number: int) -> Path:
+    return folder / f"shard-{number:05d}.bin"
+
+
+def _read_about(folder: Path) -> dict[str, Any]:
+    path = folder / DONE
+    try:
+        about = read_json(path)
+    except FileNotFoundError as error:
+        raise DataError(f"{folder}: there are no features here, or not all (no {DONE})") from error
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: this can't be read: {error}; delete the folder to make it anew") from error
+    kinds = {"fingerprint": str, "dims": int, "frame_shift": float, "storage_type": str, "shards": list}
+    known = isinstance(about, dict) and about.get("format") == FORMAT
+    known = known and all(isinstance(about.get(name), kind) for name, kind in kinds.items())
+    if not known or about["storage_type"] not in (*TYPES, "lilcom"):
+        raise DataError(f"{path}: these are no features that this version reads; delete the folder to make it anew")
+    return about

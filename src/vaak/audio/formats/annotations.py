@@ -1,0 +1,131 @@
+"""What RTTM, UEM, CTM and TextGrid files say of the recordings of a folder.
+
+An annotation belongs to a recording that is called like the audio file, or like its name up to the first dot, as
+``ES2002a`` of ``ES2002a.Mix-Headset.wav``. Of several files that have it, the one that is called so counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from vaak.audio.formats.ctm import Word, read_ctm
+from vaak.audio.formats.rttm import read_rttm
+from vaak.audio.formats.textgrid import Interval, read_textgrid
+from vaak.audio.formats.uem import read_uem
+from vaak.audio.labelled import Segment
+from vaak.audio.segments import merged
+from vaak.audio.waveforms.recordings import OVERLAPPING, Labelled
+from vaak.core.errors import DataError
+
+ALIGNMENT_TIERS = {"words": "word", "word": "word", "phones": "phone", "phone": "phone", "phonemes": "phone"}
+"""Tiers of these names are alignments, also behind ``SPEAKER - ``; every other tier is a speaker."""
+
+Times = tuple[str, float, float]
+
+
+def _read_textgrid(path: Path) -> dict[str, Any]:
+    return {path.stem: read_textgrid(path)}
+
+
+READERS: dict[str, Callable[[Path], dict[str, Any]]] = {
+    ".rttm": read_rttm,
+    ".uem": read_uem,
+    ".ctm": read_ctm,
+    ".textgrid": _read_textgrid,
+}
+
+
+class Annotations:
+    """What the files say, by kind and name of recording."""
+
+    def __init__(self, files: Iterable[Path]) -> None:
+        """Read the files. Raises DataError with file and line."""
+        self._said: dict[str, dict[str, dict[Path, Any]]] = {kind: {} for kind in READERS}
+        self._silent: set[str] = set()
+        for path in files:
+            kind = path.suffix.lower()
+            said = READERS[kind](path)
+            for name, annotation in said.items():
+                self._said[kind].setdefault(name, {})[path] = annotation
+            if kind == ".rttm" and not said:
+                self._silent.add(path.stem)
+
+    def name_of(self, audio: Path) -> str:
+        """What the annotations call the recording; its own name where there are none."""
+        for name in names_of(audio):
+            if name in self._silent or any(name in said for said in self._said.values()):
+                return name
+        return audio.stem
+
+    def labels_of(self, name: str) -> tuple[list[Labelled] | None, list[str]]:
+        """Who speaks when, by RTTM or by the tiers of a TextGrid, and remarks; None where no one says it."""
+        segments: list[Segment] | None = self._of(".rttm", name)
+        tiers: dict[str, list[Interval]] = self._of(".textgrid", name) or {}
+        remarks: list[str] = []
+        if segments is None and name in self._silent:
+            segments = []
+        if segments is not None:
+            joined = merged(segments)
+            remarks = [OVERLAPPING] if len(joined) < sum(one.end > one.start for one in segments) else []
+            labels = [Labelled(segment) for segment in joined]
+        else:
+            labels = [
+                Labelled(Segment(start, end, tier), text)
+                for tier, intervals in tiers.items()
+                if _alignment(tier) is None
+                for start, end, text in intervals
+                if start < end
+            ]
+            if not labels:
+                return None, []
+        return list(_aligned(sorted(labels, key=lambda one: one.segment), self._words_of(name, tiers))), remarks
+
+    def uem_of(self, name: str) -> list[tuple[float, float]] | None:
+        """The parts that count; None where no UEM says it."""
+        return self._of(".uem", name)
+
+    def without_audio(self, names: Iterable[str]) -> list[str]:
+        """Recordings of RTTM files that aren't among ``names``."""
+        return sorted(set(self._said[".rttm"]) - set(names))
+
+    def _words_of(self, name: str, tiers: dict[str, list[Interval]]) -> list[tuple[str, str | None, Times]]:
+        """Kind, speaker (None is anyone) and times of what is aligned."""
+        words: list[Word] = self._of(".ctm", name) or []
+        found: list[tuple[str, str | None, Times]] = [("word", None, (w.text, w.start, w.end)) for w in words]
+        for tier, intervals in tiers.items():
+            kind = _alignment(tier)
+            if kind is not None:
+                speaker = tier.rpartition(" - ")[0] or None
+                found += [(kind, speaker, (text, start, end)) for start, end, text in intervals]
+        return found
+
+    def _of(self, kind: str, name: str) -> Any:
+        found = self._said[kind].get(name, {})
+        own = [path for path in found if path.stem == name] or list(found)
+        if len(own) > 1:
+            raise DataError(f"{own[1]}: recording {name} is also in {own[0]}; keep it in one of them")
+        return found[own[0]] if own else None
+
+
+def names_of(audio: Path) -> Iterator[str]:
+    """What its recording may be called."""
+    yield audio.stem
+    yield audio.name.partition(".")[0]
+
+
+def _alignment(tier: str) -> str | None:
+    return ALIGNMENT_TIERS.get(tier.rpartition(" - ")[2].lower())
+
+
+def _aligned(labels: list[Labelled], words: list[tuple[str, str | None, Times]]) -> Iterator[Labelled]:
+    """The labels, each with the words whose middle lies in it, and the text that they make where it has none."""
+    for one in labels:
+        start, end, speaker = one.segment
+        alignment: dict[str, list[Times]] = {}
+        for kind, whose, times in words:
+            if whose in (None, speaker) and start <= (times[1] + times[2]) / 2 < end:
+                alignment.setdefault(kind, []).append(times)
+        text = one.text or " ".join(word for word, _, _ in alignment.get("word", ())) or None
+        yield one._replace(text=text, alignment=alignment or None)

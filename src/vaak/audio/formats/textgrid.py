@@ -1,0 +1,198 @@
+"""TextGrid, Praat's annotations: tiers of labelled intervals, in its long and its short form.
+
+    long   item [1]:  class = "IntervalTier"  name = "Ann"  xmin = 0  xmax = 2  intervals: size = 1  intervals [1]: …
+    short  "IntervalTier"  "Ann"  0  2  1  …                                                     one value a line
+
+In both, what counts are the numbers, the texts in quotes and ``<exists>``; the words around them are for people. So one
+reader reads both, as Praat's own does.
+
+Source: Boersma and Weenink, "Praat: doing phonetics by computer", manual, TextGrid file formats.
+Differs: praatio writes; it doesn't read, for it drops what stands behind a broken line of the short form, and the sign
+of negative times.
+"""
+
+from __future__ import annotations
+
+import codecs
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from vaak.audio.formats.annotation_lines import decoded, read_content, seconds_of
+from vaak.audio.labelled import Segment
+from vaak.audio.segments import merged
+from vaak.core.errors import DataError, UserError
+from vaak.core.storage.files import write_text
+
+TOKEN = re.compile(r'"(?:[^"]|"")*"|![^\n]*|[^\s"=]+|=|"')
+NUMBER = re.compile(r"[-+]?\d+(\.\d*)?([eE][-+]?\d+)?")
+NUM_TIMES = {"IntervalTier": 2, "TextTier": 1}
+
+
+class Interval(NamedTuple):
+    """A labelled stretch of time, in seconds; a point in time ends where it starts."""
+
+    start: float
+    end: float
+    text: str
+
+
+def read_textgrid(path: str | Path) -> dict[str, list[Interval]]:
+    """The intervals and points of each tier that have a text; tiers of one name are one.
+
+    Raises DataError with file and line.
+    """
+    values = _Values(path)
+    for expected in ("ooTextFile", "TextGrid"):
+        found = values.text("file type")
+        if not found.startswith(expected):
+            raise DataError(f"{values.where}: this is no TextGrid of text: {expected} is expected, not {found!r}")
+    values.seconds("start"), values.seconds("end")
+    tiers: dict[str, list[Interval]] = {}
+    if values.next("<exists>") == "<exists>":
+        for _ in range(values.count("number of tiers")):
+            name, intervals = _tier(values)
+            tiers.setdefault(name, []).extend(interval for interval in intervals if interval.text)
+    values.demand_end()
+    return tiers
+
+
+def _tier(values: _Values) -> tuple[str, list[Interval]]:
+    kind = values.text("tier's class")
+    if kind not in NUM_TIMES:
+        raise DataError(f"{values.where}: a tier is an IntervalTier or a TextTier, not {kind!r}")
+    name = values.text("tier's name")
+    values.seconds("tier's start"), values.seconds("tier's end")
+    return name, [_interval(values, NUM_TIMES[kind]) for _ in range(values.count("number of intervals"))]
+
+
+def _interval(values: _Values, num_times: int) -> Interval:
+    start = end = values.seconds("start")
+    if num_times == 2:
+        end = values.seconds("end")
+    if end < start:
+        raise DataError(f"{values.where}: this interval ends at {end} s, and begins at {start} s")
+    return Interval(start, end, values.text("text").strip())
+
+
+class _Values:
+    """The values of a TextGrid, one after another; ``where`` is ``FILE:LINE`` of the last one."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.where = f"{path}:1"
+        self.values = _values(_text_of(path), path)
+
+    def next(self, what: str) -> str:
+        """The next value as it stands. Raises DataError where there is none."""
+        try:
+            self.where, value = next(self.values)
+        except StopIteration:
+            raise DataError(f"{self.where}: the file ends here, where a {what} is expected") from None
+        return value
+
+    def text(self, what: str) -> str:
+        value = self.next(what)
+        if value == '"' or not value.startswith('"'):
+            raise DataError(f"{self.where}: a {what} is expected, in quotes, not {value}")
+        return value[1:-1].replace('""', '"')
+
+    def seconds(self, what: str) -> float:
+        return seconds_of(self.next(what), what, self.where)
+
+    def count(self, what: str) -> int:
+        value = self.next(what)
+        if not re.fullmatch(r"[0-9]+", value):
+            raise DataError(f"{self.where}: a {what} is expected, not {value}")
+        return int(value)
+
+    def demand_end(self) -> None:
+        for where, value in self.values:
+            raise DataError(f"{where}: nothing more is expected, but here is {value}; is a number of intervals wrong?")
+
+
+def _values(text: str, path: str | Path) -> Iterator[tuple[str, str]]:
+    """Each value and where it stands: what is in quotes or ``<>``, a number, behind ``=``, or alone on its line."""
+    line, counted, is_behind_equals = 1, 0, False
+    for token in TOKEN.finditer(text):
+        word, start = token[0], token.start()
+        line, counted = line + text.count("\n", counted, start), start
+        if word.startswith(('"', "<")) or NUMBER.fullmatch(word) or is_behind_equals or _is_alone(text, token):
+            yield f"{path}:{line}", word
+        is_behind_equals = word == "="
+
+
+def _is_alone(text: str, token: re.Match[str]) -> bool:
+    begin, end = text.rfind("\n", 0, token.start()) + 1, text.find("\n", token.end())
+    return token[0] == text[begin : end if end >= 0 else None].strip() and not token[0].startswith("!")
+
+
+def _text_of(path: str | Path) -> str:
+    """The file's text, lines ending with a newline; Praat writes UTF-8 or UTF-16. Raises DataError."""
+    content = read_content(path)
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        try:
+            text = content.decode("utf-16")
+        except UnicodeDecodeError as error:
+            raise DataError(f"{path}: UTF-16 ends at byte {error.start}; is the file cut short?") from error
+    else:
+        lines = enumerate(content.split(b"\n"), start=1)
+        text = "\n".join(decoded(line, f"{path}:{number}") for number, line in lines)
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def write_textgrid(
+    path: str | Path,
+    tiers: Mapping[str, Sequence[Interval]],
+    duration: float,
+    form: Literal["long", "short"] = "long",
+) -> None:
+    """Write tiers that last from 0 to ``duration``; a tier whose intervals have no length is one of points.
+
+    Raises DataError where intervals of a tier overlap, or lie outside; UserError where praatio is missing.
+    """
+    try:
+        from praatio.utilities.textgrid_io import getTextgridAsStr
+    except (ImportError, OSError) as error:
+        raise UserError("TextGrid files are written by praatio: pip install 'vaak[audio]'") from error
+    path = Path(path)
+    for name, intervals in tiers.items():
+        _demand_order(path, name, intervals, duration)
+    content = {"xmin": 0.0, "xmax": float(duration)}
+    entries = [{**content, **_entries(name, intervals)} for name, intervals in tiers.items()]
+    text = getTextgridAsStr({**content, "tiers": entries}, f"{form}_textgrid", True, minimumIntervalLength=None)
+    write_text(path, text)
+
+
+def _demand_order(path: Path, name: str, intervals: Sequence[Interval], duration: float) -> None:
+    """Raises DataError where a tier can't hold the intervals."""
+    before = 0.0
+    for start, end, _ in sorted(intervals):
+        if not before <= start <= end <= duration < math.inf:
+            raise DataError(
+                f"{path}: can't be written: in tier {name}, {start} to {end} s overlaps with what is before it, "
+                f"or lies outside of 0 to {duration} s"
+            )
+        before = end
+    if len({interval.start == interval.end for interval in intervals}) > 1:
+        raise DataError(f"{path}: can't be written: tier {name} has points and intervals; make them two tiers")
+
+
+def _entries(name: str, intervals: Sequence[Interval]) -> dict[str, Any]:
+    if intervals and all(interval.start == interval.end for interval in intervals):
+        return {"class": "TextTier", "name": name, "entries": [(start, text) for start, _, text in intervals]}
+    return {"class": "IntervalTier", "name": name, "entries": [tuple(interval) for interval in intervals]}
+
+
+def segments_of(tiers: Mapping[str, Sequence[Interval]]) -> list[Segment]:
+    """Who speaks when, where each tier is a speaker, whatever its texts say."""
+    return sorted(Segment(start, end, speaker) for speaker, tier in tiers.items() for start, end, _ in tier)
+
+
+def tiers_of(segments: Iterable[Segment]) -> dict[str, list[Interval]]:
+    """A tier for each speaker."""
+    tiers: dict[str, list[Interval]] = {}
+    for start, end, speaker in merged(segments):
+        tiers.setdefault(speaker, []).append(Interval(start, end, speaker))
+    return tiers

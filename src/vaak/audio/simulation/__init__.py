@@ -1,0 +1,1 @@
+"""Conversations simulated from utterances of single speakers. Start with conversations.py."""

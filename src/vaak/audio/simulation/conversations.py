@@ -1,0 +1,169 @@
+"""Conversations simulated from utterances of single speakers.
+
+Each speaker is a track of its own: a pause, a piece of an utterance, a pause, another piece. The tracks are added:
+
+    A  ──▓▓▓▓▓──────▓▓▓▓▓▓▓▓────▓▓▓──
+    B  ─────▓▓▓▓▓▓▓▓▓▓────────▓▓▓▓───     overlap arises by itself, the more the shorter the pauses
+       + noise, in a room
+
+Pauses are exponential with mean ``beta``. Source: Fujita et al. 2019, "End-to-End Neural Speaker Diarization with
+Self-Attention", algorithm 1. Differs: utterances are cut at their own pauses, and what is labelled is speech; a
+conversation has the length that the plan knows, so speakers go on to its end and what goes beyond is cut off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from vaak.audio.augmentation.noise import at_snr, babble, coloured_noise, file_noise
+from vaak.audio.augmentation.rooms import reverberated, room_responses
+from vaak.audio.augmentation.speed import at_speed
+from vaak.audio.config import ConversationsConfig, NoiseConfig
+from vaak.audio.labelled import LabelledAudio, Segment
+from vaak.core.errors import DataError
+from vaak.core.random_keys import draw_key
+from vaak.core.storage.files import fingerprint_of
+
+BABBLING_VOICES = 5
+LEVEL = 10 ** (-26 / 20)
+"""Root mean square of an utterance's speech: 26 dB under full scale, usual in tests of telephony (ITU-T P.56)."""
+
+
+class Utterances(Protocol):
+    """Recordings of single speakers (``vaak.audio.simulation.utterances`` makes them of cuts)."""
+
+    speaker_names: tuple[str, ...]
+    sampling_rate: int
+    fingerprint: str
+
+    def __len__(self) -> int: ...
+
+    def speaker_of(self, index: int) -> int:
+        """The number of the utterance's speaker in ``speaker_names``."""
+        ...
+
+    def pieces(self, index: int) -> list[np.ndarray]:
+        """The stretches of speech of an utterance, each ``(time,)``. Raises DataError, naming the file."""
+        ...
+
+
+class SimulatedConversations:
+    """An endless supply for training, other conversations in every epoch; the same few each time for evaluation."""
+
+    def __init__(self, utterances: Utterances, config: ConversationsConfig, split: str) -> None:
+        """Raises DataError where there are fewer speakers than a conversation has."""
+        self.utterances, self.config, self.split = utterances, config, split
+        speakers = np.array([utterances.speaker_of(index) for index in range(len(utterances))], dtype=np.int64)
+        self.utterances_of = [np.flatnonzero(speakers == number) for number in range(len(utterances.speaker_names))]
+        self.speed = config.speed if split == "train" else ()
+        self.speakers = at_speeds(utterances.speaker_names, self.speed)
+        if len(utterances.speaker_names) < config.num_speakers[1]:
+            raise DataError(
+                f"{split} has utterances of {len(utterances.speaker_names)} speakers, too few for conversations of "
+                f"{config.num_speakers[1]} (datasets.conversations.num_speakers)"
+            )
+        number = {"train": config.train, "valid": config.valid, "test": config.test}[split]
+        lengths = np.random.default_rng(draw_key("durations", config.seed, split))
+        drawn = lengths.uniform(*config.durations(split), number)
+        self.durations = np.ceil(drawn * utterances.sampling_rate) / utterances.sampling_rate
+        options = config.model_dump(mode="json")
+        self.fingerprint = fingerprint_of([options, split, utterances.fingerprint])
+
+    def load(self, index: int, rng: np.random.Generator) -> LabelledAudio:
+        """Conversation ``index``; of valid and test always the same one, whatever ``rng`` is."""
+        if self.split != "train":
+            rng = np.random.default_rng(draw_key("conversation", self.config.seed, self.split, index))
+        num_samples = round(self.durations[index] * self.utterances.sampling_rate)
+        if self.split == "train" and self.config.silence and rng.random() < self.config.silence:
+            return LabelledAudio(self.describe(index), self._silence(num_samples, rng), self.utterances.sampling_rate)
+        least, most = self.config.num_speakers
+        number = int(rng.integers(least, most + 1))
+        chosen = rng.choice(len(self.utterances_of), number, replace=False).tolist()
+        tracks, segments = zip(*(self._track(speaker, num_samples, rng) for speaker in chosen), strict=True)
+        mixed = self._mixed(list(tracks), chosen, rng)
+        together = sorted(segment for of_speaker in segments for segment in of_speaker)
+        return LabelledAudio(self.describe(index), mixed, self.utterances.sampling_rate, tuple(together))
+
+    def describe(self, index: int) -> str:
+        return f"{self.split}-conversation-{index:06}"
+
+    def _track(self, speaker: int, num_samples: int, rng: np.random.Generator) -> tuple[np.ndarray, list[Segment]]:
+        """What one speaker says in the conversation, and when."""
+        rate = self.utterances.sampling_rate
+        factor = float(rng.choice(self.speed)) if self.speed else 1.0
+        name = at_speed_name(self.utterances.speaker_names[speaker], factor)
+        half_difference = self.config.level_difference / 2
+        gain = 10 ** (rng.uniform(-half_difference, half_difference) / 20)
+        track = np.zeros(num_samples, dtype=np.float32)
+        segments: list[Segment] = []
+        place = _pause(self.config.beta, rate, rng)
+        pieces = self._pieces(speaker, rng)
+        while place < num_samples:
+            piece = next(pieces) if factor == 1.0 else at_speed(next(pieces), factor)
+            piece = piece[: num_samples - place]
+            track[place : place + len(piece)] = piece * np.float32(gain)
+            segments.append(Segment(place / rate, (place + len(piece)) / rate, name))
+            place += len(piece) + _pause(self.config.beta, rate, rng)
+        return track, segments
+
+    def _pieces(self, speaker: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
+        """Stretches of a speaker's speech without end: utterances in any order, and their pieces in any order."""
+        while True:
+            said = 0
+            for index in rng.permutation(self.utterances_of[speaker]).tolist():
+                pieces = self.utterances.pieces(index)
+                said += len(pieces)
+                yield from (pieces[place] for place in rng.permutation(len(pieces)).tolist())
+            if not said:
+                name = self.utterances.speaker_names[speaker]
+                raise DataError(f"{name}: no speech is found in any utterance of this speaker")
+
+    def _mixed(self, tracks: list[np.ndarray], chosen: list[int], rng: np.random.Generator) -> np.ndarray:
+        room, noise = self.config.room, self.config.noise
+        if room is not None and rng.random() < room.probability:
+            t60 = rng.uniform(*room.t60)
+            responses = room_responses(len(tracks), self.utterances.sampling_rate, t60, rng)
+            tracks = [reverberated(track, response) for track, response in zip(tracks, responses, strict=True)]
+        mixed: np.ndarray = np.stack(tracks).sum(0)
+        if noise is not None and rng.random() < noise.probability:
+            mixed = at_snr(mixed, self._noise(noise, len(mixed), chosen, rng), rng.uniform(*noise.snr))
+        return mixed
+
+    def _silence(self, num_samples: int, rng: np.random.Generator) -> np.ndarray:
+        """The noise that there is under speech, without any."""
+        noise = self.config.noise
+        if noise is None or rng.random() >= noise.probability:
+            return np.zeros(num_samples, dtype=np.float32)
+        found = self._noise(noise, num_samples, [], rng)
+        power = float(np.mean(np.square(found, dtype=np.float64)))
+        level = LEVEL * 10 ** (-rng.uniform(*noise.snr) / 20)
+        return (found * (level / np.sqrt(power)) if power else found).astype(np.float32)
+
+    def _noise(self, noise: NoiseConfig, num_samples: int, chosen: list[int], rng: np.random.Generator) -> np.ndarray:
+        if noise.type == "files":
+            assert noise.folder is not None
+            return file_noise(noise.folder, num_samples, self.utterances.sampling_rate, rng)
+        if noise.type == "coloured":
+            return coloured_noise(num_samples, rng)
+        others = np.setdiff1d(np.arange(len(self.utterances_of)), chosen)
+        if not len(others):
+            raise DataError(f"{self.split}: babble needs other voices than those who speak; take another noise")
+        return babble(lambda: next(self._pieces(int(rng.choice(others)), rng)), num_samples, BABBLING_VOICES, rng)
+
+
+def at_speed_name(speaker: str, factor: float) -> str:
+    """Another speed has another pitch, so it is another speaker: ``name@0.9``."""
+    return speaker if factor == 1.0 else f"{speaker}@{factor:g}"
+
+
+def at_speeds(speakers: Sequence[str], factors: Sequence[float]) -> tuple[str, ...]:
+    """The names of the speakers at these speeds, sorted; without any, as they are."""
+    return tuple(sorted(at_speed_name(speaker, factor) for speaker in speakers for factor in factors or (1.0,)))
+
+
+def _pause(mean: float, sampling_rate: int, rng: np.random.Generator) -> int:
+    """Samples."""
+    return round(rng.exponential(mean) * sampling_rate)

@@ -1,0 +1,156 @@
+"""Simulated conversations written to a folder, where any other tool can read them.
+
+FOLDER/
+  NAME.flac         a conversation, 16 bits
+  manifest.jsonl    a line a conversation: audio, duration, who speaks when; it grows as they are written, so that what
+                    was interrupted goes on after its last line
+  reference.rttm    who speaks when in all of them
+  cuts.jsonl        all of them for Lhotse
+  simulated.json    what they were made from; the folder takes no others
+
+A dataset of type folder, json or cuts reads them.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vaak import __version__
+from vaak.audio.formats.rttm import write_rttm
+from vaak.audio.labelled import AudioSource, LabelledAudio, Segment
+from vaak.core.errors import UserError
+from vaak.core.random_keys import draw_key
+from vaak.core.storage.files import fingerprint_of, read_json, sync_file, write_bytes, write_json, write_text
+from vaak.core.storage.lock import locked
+
+if TYPE_CHECKING:
+    from lhotse import MonoCut
+
+ABOUT = "simulated.json"
+MANIFEST = "manifest.jsonl"
+LOCK = ".lock"
+LOUDEST = 0.99
+"""A conversation that is louder is made softer, so that 16 bits hold it."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a folder holds; ``new`` were written now, the others were there."""
+
+    number: int
+    new: int
+    seconds: float
+
+
+def write_conversations(
+    source: AudioSource, folder: Path, *, seed: int, advance: Callable[[float], None] = lambda done: None
+) -> Written:
+    """Write all examples of ``source``, those of the first epoch; go on where this was interrupted.
+
+    The same source and seed give the same bits. ``advance`` is called with the number that is done.
+
+    Raises UserError where the folder can't be written, or holds something else.
+    """
+    number = len(source.durations)
+    mark = fingerprint_of([source.fingerprint, number, seed, __version__])
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with locked(folder / LOCK, patience=0):
+            _claim(folder, mark)
+            there = _whole_lines(folder / MANIFEST)
+            advance(len(there))
+            with open(folder / MANIFEST, "ab") as manifest:
+                for index in range(len(there), number):
+                    rng = np.random.default_rng(draw_key("data", seed, 0, index, 0))
+                    line = _write_conversation(source.load(index, rng), folder)
+                    manifest.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
+                    manifest.flush()
+                    advance(1)
+            sync_file(folder / MANIFEST)
+            lines = _whole_lines(folder / MANIFEST)
+            _write_references(lines, folder)
+    except BlockingIOError as error:
+        raise UserError(f"another process is writing conversations to {folder}; wait for it") from error
+    except OSError as error:
+        raise UserError(f"conversations can't be written to {folder}: {error.strerror or error}") from error
+    return Written(number, number - len(there), sum(line["duration"] for line in lines))
+
+
+def _claim(folder: Path, mark: str) -> None:
+    """Make the folder that of the conversations with this fingerprint; remove what a killed process left half-written.
+
+    Raises UserError where it is someone else's.
+    """
+    about = folder / ABOUT
+    if not about.exists():
+        if any(path.name != LOCK for path in folder.iterdir()):
+            raise UserError(f"{folder} holds other files; give a folder that is empty or not there")
+        write_json(about, {"fingerprint": mark})
+    elif read_json(about).get("fingerprint") != mark:
+        raise UserError(f"{folder} holds conversations made by other options or of other speech; give another folder")
+    for path in folder.glob(".*.tmp"):
+        path.unlink()
+
+
+def _whole_lines(manifest: Path) -> list[dict[str, Any]]:
+    """What the manifest says so far; the line that a killed process left half-written is cut off."""
+    content = manifest.read_bytes() if manifest.exists() else b""
+    whole = content[: content.rfind(b"\n") + 1]
+    if whole != content:
+        write_bytes(manifest, whole)
+    return [json.loads(line) for line in whole.splitlines()]
+
+
+def _write_conversation(conversation: LabelledAudio, folder: Path) -> dict[str, Any]:
+    """Write the audio; returns its line of the manifest, times to the microsecond as in RTTM."""
+    try:
+        import soundfile
+    except (ImportError, OSError) as error:
+        raise UserError(f"audio is written by soundfile: {error}; pip install vaak[audio]") from error
+    name, samples = conversation.name, conversation.samples
+    peak = float(np.abs(samples).max(initial=0.0))
+    content = io.BytesIO()
+    louder = np.float32(max(peak / LOUDEST, 1.0))
+    soundfile.write(content, samples / louder, conversation.sampling_rate, format="FLAC", subtype="PCM_16")
+    write_bytes(folder / f"{name}.flac", content.getvalue())
+    segments = [Segment(round(s.start, 6), round(s.end, 6), s.speaker) for s in conversation.segments]
+    return {
+        "audio": f"{name}.flac",
+        "duration": conversation.duration,
+        "sampling_rate": conversation.sampling_rate,
+        "segments": [segment._asdict() for segment in segments],
+    }
+
+
+def _write_references(lines: list[dict[str, Any]], folder: Path) -> None:
+    """The whole as one RTTM and as cuts."""
+    segments = {
+        Path(line["audio"]).stem: [Segment(s["start"], s["end"], s["speaker"]) for s in line["segments"]]
+        for line in lines
+    }
+    write_rttm(folder / "reference.rttm", segments)
+    cuts = (_cut(line, folder).to_dict() for line in lines)
+    write_text(folder / "cuts.jsonl", "".join(json.dumps(cut, ensure_ascii=False) + "\n" for cut in cuts))
+
+
+def _cut(line: dict[str, Any], folder: Path) -> MonoCut:
+    from lhotse import MonoCut, Recording, SupervisionSegment
+    from lhotse.audio import AudioSource as Source
+
+    name, duration = Path(line["audio"]).stem, line["duration"]
+    source = Source("file", [0], str(folder.resolve() / line["audio"]))
+    recording = Recording(name, [source], line["sampling_rate"], round(duration * line["sampling_rate"]), duration)
+    supervisions = []
+    for place, segment in enumerate(line["segments"]):
+        seconds = round(segment["end"] - segment["start"], 6)
+        supervisions.append(
+            SupervisionSegment(f"{name}-{place:03}", name, segment["start"], seconds, speaker=segment["speaker"])
+        )
+    return MonoCut(name, 0.0, duration, 0, supervisions=supervisions, recording=recording)

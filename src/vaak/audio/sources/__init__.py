@@ -1,0 +1,1 @@
+"""Where examples come from: stored cuts, windows of them, stored features, several sources together."""

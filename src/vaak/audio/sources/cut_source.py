@@ -1,0 +1,216 @@
+"""Audio sources of a cut store: whole cuts, or windows of long recordings.
+
+Windows begin at a frame of the features of the whole recording, so that theirs may be read from where those are stored.
+
+What was read is kept, as far as ``cache_gigabytes`` reaches. Windows that begin elsewhere each time are never read
+twice, so they are kept only where the whole split fits: then whole recordings are, and windows are cut from them.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from vaak.audio.config import AudioConfig, samples_of
+from vaak.audio.labelled import LabelledAudio, Segment
+from vaak.audio.segments import cropped
+from vaak.audio.sources.cut_store import CutStore
+from vaak.audio.waveforms.audio_file import samples_in
+from vaak.audio.waveforms.bounded_cache import BoundedCache
+from vaak.audio.waveforms.reading import read_samples, segments_of, text_of, uem_of
+from vaak.audio.waveforms.speech_regions import find_speech
+from vaak.core.storage.files import fingerprint_of
+
+if TYPE_CHECKING:
+    from lhotse.cut import Cut
+
+KEPT_LABELS = 256
+"""Cuts whose segments are kept: to parse a meeting of an hour takes longer than to read a window of it."""
+BYTES_PER_SAMPLE = 4
+
+
+class Labels(NamedTuple):
+    """A cut without its supervisions, and what they say."""
+
+    cut: Cut
+    segments: tuple[Segment, ...]
+    text: str | None
+    uem: tuple[tuple[float, float], ...] | None
+
+
+class Place(NamedTuple):
+    """A stretch of a cut: samples ``first`` to ``last``, counted at the features' rate."""
+
+    cut: int
+    first: int
+    last: int
+
+
+class Spoken(NamedTuple):
+    """What is known of a stretch without its audio; times in seconds from its start."""
+
+    name: str
+    segments: tuple[Segment, ...]
+    text: str | None = None
+    uem: tuple[tuple[float, float], ...] | None = None
+
+
+class CutSource:
+    """Whole cuts (``vaak.audio.labelled.AudioSource``)."""
+
+    def __init__(self, store: CutStore, audio: AudioConfig, *, find_speech: bool = False) -> None:
+        """With ``find_speech``, the segment of a cut that is one segment is cut at its pauses."""
+        self.store, self.audio, self.finds_speech = store, audio, find_speech
+        self.durations, self.speakers = store.durations, store.speakers
+        self.fingerprint = fingerprint_of([store.fingerprint, audio.sampling_rate, audio.channels, find_speech])
+        self._cache = BoundedCache(audio.cache_gigabytes * 2**30)
+
+    def place(self, index: int, rng: np.random.Generator) -> Place:
+        """All of cut ``index``; nothing is drawn."""
+        return Place(index, 0, samples_in(self.durations[index], self.audio.sampling_rate))
+
+    def hides_pauses(self, cut: int) -> bool:
+        """Whether the labels say that there is speech, not where, and that is to be found."""
+        return self.finds_speech and is_one_segment(labels_of(self.store[cut]))
+
+    def spoken(self, place: Place) -> Spoken:
+        """What is said in a cut."""
+        cut, segments, text, uem = labels_of(self.store[place.cut])
+        return Spoken(cut.id, segments, text, uem)
+
+    def at(self, place: Place) -> LabelledAudio:
+        """A cut, read."""
+        cut, segments, text, uem = labels_of(self.store[place.cut])
+        samples = self._cache.get(place.cut, lambda: read_samples(cut, self.audio))
+        found = LabelledAudio(cut.id, samples, self.audio.sampling_rate, segments, text, uem)
+        return at_its_pauses(found) if self.hides_pauses(place.cut) else found
+
+    def load(self, index: int, rng: np.random.Generator) -> LabelledAudio:
+        """Cut ``index``; nothing is drawn."""
+        return self.at(self.place(index, rng))
+
+    def describe(self, index: int) -> str:
+        return self.store.describe(index)
+
+
+class WindowSource:
+    """Windows of the cuts, within the parts that count (UEM); a cut without any segment in a window is silence there.
+
+    Window ``k`` of a part begins at ``k * window``; the last one ends with the part, shorter than the others. With
+    ``shift``, each begins up to half a window earlier or later, drawn anew each time, and the last is as long as the
+    others where its part is.
+    """
+
+    def __init__(
+        self, store: CutStore, audio: AudioConfig, window: float, shift: bool, *, find_speech: bool = False
+    ) -> None:
+        """``window`` in seconds; with ``find_speech``, windows of a cut that is one segment are cut at their pauses."""
+        self.store, self.audio, self.window, self.shift, self.finds_speech = store, audio, window, shift, find_speech
+        self.speakers = store.speakers
+        options = [audio.sampling_rate, audio.frame_shift, audio.channels, window, shift, find_speech]
+        self.fingerprint = fingerprint_of([store.fingerprint, *options])
+        self.cuts, self.parts, self.starts = windows_of(store, window)
+        lengths = self.parts[:, 1] - (self.parts[:, 0] if shift else self.starts)
+        self.durations = np.floor(np.minimum(lengths, window) * audio.sampling_rate + 0.5) / audio.sampling_rate
+        room = audio.cache_gigabytes * 2**30
+        self._cache = BoundedCache(room)
+        self._all_fit = store.durations.sum() * audio.sampling_rate * BYTES_PER_SAMPLE <= room
+        self._labels = functools.lru_cache(KEPT_LABELS)(lambda cut: labels_of(store[cut]))
+
+    def place(self, index: int, rng: np.random.Generator) -> Place:
+        """Where window ``index`` is, from where ``rng`` moves it."""
+        rate, length = self.audio.sampling_rate, samples_in(self.durations[index], self.audio.sampling_rate)
+        begin, end = (samples_in(seconds, rate) for seconds in self.parts[index])
+        first = samples_in(self.starts[index], rate)
+        step = samples_of(self.audio.frame_shift, rate)
+        if self.shift:
+            half = samples_in(self.window, rate) // 2
+            first = min(first + int(rng.integers(-half, half + 1)), end - length)
+            first -= first % step
+        first = max(first, begin)
+        first += -first % step
+        if first >= end:  # less than a frame is left
+            first -= step
+        return Place(int(self.cuts[index]), first, min(first + length, end))
+
+    def hides_pauses(self, cut: int) -> bool:
+        """Whether the labels say that there is speech, not where, and that is to be found."""
+        return self.finds_speech and is_one_segment(self._labels(cut))
+
+    def spoken(self, place: Place) -> Spoken:
+        """What is said in a window."""
+        rate, labels = self.audio.sampling_rate, self._labels(place.cut)
+        start, end = place.first / rate, place.last / rate
+        inside = tuple(
+            Segment(round(begun - start, 9), round(ended - start, 9), speaker)
+            for begun, ended, speaker in cropped(labels.segments, start, end)
+        )
+        return Spoken(f"{labels.cut.id}@{start:.3f}", inside)
+
+    def at(self, place: Place) -> LabelledAudio:
+        """A window, read."""
+        name, segments, _, _ = self.spoken(place)
+        samples = self._read(place.cut, self._labels(place.cut).cut, place.first, place.last)
+        found = LabelledAudio(name, samples, self.audio.sampling_rate, segments)
+        return at_its_pauses(found) if self.hides_pauses(place.cut) else found
+
+    def load(self, index: int, rng: np.random.Generator) -> LabelledAudio:
+        """Window ``index``, from where ``rng`` moves it."""
+        return self.at(self.place(index, rng))
+
+    def _read(self, cut_index: int, cut: Cut, first: int, last: int) -> np.ndarray:
+        if self._all_fit:
+            return self._cache.get(cut_index, lambda: read_samples(cut, self.audio))[first:last]
+        return read_samples(cut, self.audio, first, last)
+
+    def describe(self, index: int) -> str:
+        return f"{self.store.describe(int(self.cuts[index]))}, {self.starts[index]:.2f} s"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        make = functools.partial(WindowSource, find_speech=self.finds_speech)
+        return make, (self.store, self.audio, self.window, self.shift)
+
+
+def windows_of(store: CutStore, window: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """For each window the number of its cut, its part ``(start, end)`` of it, and where it starts in the cut."""
+    has_parts = np.zeros(len(store), bool)
+    has_parts[store.parts[:, 0].astype(np.int64)] = True
+    whole = np.flatnonzero(~has_parts)
+    cuts = np.concatenate([whole, store.parts[:, 0].astype(np.int64)])
+    parts = np.zeros((len(cuts), 2))
+    parts[: len(whole), 1] = store.durations[whole]
+    parts[len(whole) :] = store.parts[:, 1:]
+    order = np.lexsort((parts[:, 0], cuts))
+    cuts, parts = cuts[order], parts[order]
+    # A millisecond more than a whole number of windows is rounding, and no window of its own.
+    numbers = np.maximum(np.ceil((parts[:, 1] - parts[:, 0] - 1e-3) / window), 1).astype(np.int64)
+    rows = np.repeat(np.arange(len(cuts)), numbers)
+    place = np.arange(len(rows)) - np.repeat(np.cumsum(numbers) - numbers, numbers)
+    return cuts[rows], parts[rows], parts[rows, 0] + place * window
+
+
+def labels_of(cut: Cut) -> Labels:
+    """The cut's labels, apart from what it is read from."""
+    return Labels(cut.drop_supervisions(), segments_of(cut), text_of(cut), uem_of(cut))
+
+
+WHOLE = 0.95
+"""A segment of so much of its audio says that there is speech, not where."""
+
+
+def is_one_segment(labels: Labels) -> bool:
+    """Whether one segment is all of a cut."""
+    segments = labels.segments
+    return len(segments) == 1 and segments[0].end - segments[0].start >= WHOLE * labels.cut.duration
+
+
+def at_its_pauses(audio: LabelledAudio) -> LabelledAudio:
+    """The audio with its one segment cut at its pauses; silence stays as it is."""
+    if not audio.segments:
+        return audio
+    speaker = audio.segments[0].speaker
+    found = tuple(Segment(*region, speaker) for region in find_speech(audio.samples, audio.sampling_rate))
+    return replace(audio, segments=found)

@@ -1,0 +1,1 @@
+"""Speech by espeak-ng: the built-in voices and what they say."""

@@ -1,0 +1,170 @@
+"""A Lhotse cut becomes audio with who speaks when.
+
+Plain stretches of files are read by ``vaak.audio.waveforms.audio_file``, which checks what Lhotse doesn't: that a
+file has the rate and the length that its manifest says. Mixed and transformed cuts are Lhotse's to read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vaak.audio.config import AudioConfig
+from vaak.audio.labelled import LabelledAudio, Segment
+from vaak.audio.segments import merged
+from vaak.audio.waveforms.audio_file import AudioFile, read_header, samples_in
+from vaak.core.errors import DataError
+
+if TYPE_CHECKING:
+    from lhotse.cut import Cut
+
+__all__ = ["UNKNOWN_SPEAKER", "AudioFile", "file_of", "read_cut", "read_samples", "segments_of", "text_of", "uem_of"]
+
+UNKNOWN_SPEAKER = "unknown"
+"""Who speaks where a supervision names no one."""
+TOLERANCE = 0.025
+"""Seconds that a file may lack; Lhotse allows as many. They are silence."""
+
+
+def read_cut(cut: Cut, audio: AudioConfig) -> LabelledAudio:
+    """The cut's samples at ``audio.sampling_rate`` as one channel; segments count from its start and end with it.
+
+    Raises DataError, naming the file, where it can't be read or isn't what its manifest says.
+    """
+    samples, rate = read_samples(cut, audio), audio.sampling_rate
+    return LabelledAudio(cut.id, samples, rate, segments_of(cut), text_of(cut), uem_of(cut))
+
+
+def read_samples(cut: Cut, audio: AudioConfig, first: int = 0, last: int | None = None) -> np.ndarray:
+    """Samples ``first`` to ``last`` of the cut, or all, counted at ``audio.sampling_rate``."""
+    end = samples_in(cut.duration, audio.sampling_rate)
+    last = end if last is None else min(last, end)
+    if not _is_stretch_of_files(cut):
+        samples = _read_by_lhotse(cut, audio)[first:last]
+    else:
+        offset = samples_in(cut.start, audio.sampling_rate)
+        samples = _read_files(cut, audio, offset + first, offset + last)
+    return samples if len(samples) == last - first else np.pad(samples, (0, last - first - len(samples)))
+
+
+def segments_of(cut: Cut) -> tuple[Segment, ...]:
+    """Who speaks when in the cut, by start; where a speaker's supervisions overlap, they are one."""
+    return tuple(
+        merged(
+            Segment(max(0.0, s.start), min(s.end, cut.duration), s.speaker or UNKNOWN_SPEAKER)
+            for s in cut.supervisions
+            if s.start < cut.duration and s.end > 0
+        )
+    )
+
+
+def text_of(cut: Cut) -> str | None:
+    """The texts of the supervisions, by start; None where they have none."""
+    texts = [s.text for s in sorted(cut.supervisions, key=lambda s: s.start) if s.text]
+    return " ".join(texts) or None
+
+
+def uem_of(cut: Any) -> tuple[tuple[float, float], ...] | None:
+    """The parts of the cut that were annotated, where that isn't all of it (``custom["uem"]``)."""
+    parts = (getattr(cut, "custom", None) or {}).get("uem")
+    if parts is None:
+        return None
+    inside = ((max(0.0, start), min(end, cut.duration)) for start, end in parts)
+    return tuple(sorted((start, end) for start, end in inside if start < end))
+
+
+def file_of(cut: Cut) -> str:
+    """The file that the cut is read from, or the first of several; for messages."""
+    return next((str(source.source) for source in _sources(cut)), "no file")
+
+
+def _is_stretch_of_files(cut: Cut) -> bool:
+    return hasattr(cut, "recording") and cut.has_recording and not cut.recording.transforms
+
+
+def _read_files(cut: Any, audio: AudioConfig, first: int, last: int) -> np.ndarray:
+    """Samples of the recording: the mean of the cut's channels, which may lie in several files, or the first."""
+    channels = cut.channel if isinstance(cut.channel, list | tuple) else [cut.channel]
+    channels = channels[:1] if audio.channels == "first" else channels
+    total: np.ndarray | None = None
+    for source, columns in _files_of(cut, channels):
+        with AudioFile(source.source, audio.sampling_rate, columns) as file:
+            _demand_what_the_manifest_says(file, cut)
+            samples = file.samples(first, last)
+        if len(columns) == len(channels):
+            return samples
+        if total is None:
+            total = np.zeros(last - first, np.float32)
+        total[: len(samples)] += samples * np.float32(len(columns) / len(channels))
+    assert total is not None
+    return total
+
+
+def _files_of(cut: Any, channels: Sequence[int]) -> Iterator[tuple[Any, list[int]]]:
+    """The sources of the channels, each with the columns that are theirs."""
+    found: set[int] = set()
+    for source in cut.recording.sources:
+        demand_file(source, cut.id)
+        columns = [column for column, channel in enumerate(source.channels) if channel in channels]
+        found.update(source.channels)
+        if columns:
+            yield source, columns
+    if missing := set(channels) - found:
+        raise DataError(f"cut {cut.id}: recording {cut.recording.id} has no channel {min(missing)}; mend the manifest")
+
+
+def demand_file(source: Any, name: str) -> None:
+    """Raises DataError for a source that is no file: a manifest's ``command`` could run anything."""
+    if source.type != "file":
+        raise DataError(
+            f"{name}: its audio comes from a {source.type}, which is refused; save it as a file and name that "
+            "in the manifest"
+        )
+
+
+def _demand_what_the_manifest_says(file: AudioFile, cut: Any) -> None:
+    header, recording = file.header, cut.recording
+    if header.sampling_rate != recording.sampling_rate and not header.is_opus:
+        raise DataError(
+            f"{file.path}: the file has {header.sampling_rate} Hz, its manifest says {recording.sampling_rate} Hz "
+            f"(recording {recording.id}); make the manifest anew"
+        )
+    if header.duration < recording.duration - TOLERANCE:
+        raise DataError(
+            f"{file.path}: the file lasts {header.duration:.3f} s, its manifest says {recording.duration:.3f} s "
+            f"(recording {recording.id}): it was cut short, or changed; fetch it again or make the manifest anew"
+        )
+
+
+def _read_by_lhotse(cut: Any, audio: AudioConfig) -> np.ndarray:
+    """A cut that is mixed, padded or transformed."""
+    for source in _sources(cut):
+        demand_file(source, cut.id)
+        read_header(source.source)
+    try:
+        loaded = cut.load_audio()
+    except Exception as error:  # Lhotse, its transforms and its file readers each raise their own
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise DataError(f"cut {cut.id} ({file_of(cut)}): Lhotse can't read it: {reason}") from error
+    if loaded is None:
+        raise DataError(f"cut {cut.id}: there is no recording in it; give a manifest of cuts with recordings")
+    samples = np.asarray(loaded, np.float32)
+    samples = samples[0] if audio.channels == "first" else samples.mean(axis=0)
+    if not np.isfinite(samples).all():
+        raise DataError(
+            f"{file_of(cut)}: cut {cut.id} holds samples that are no numbers; mend the file or leave it out"
+        )
+    if cut.sampling_rate == audio.sampling_rate:
+        return samples
+    from soxr import resample
+
+    return resample(samples, cut.sampling_rate, audio.sampling_rate)
+
+
+def _sources(cut: Any) -> Iterator[Any]:
+    """The sources of a cut, or of all that are mixed in it."""
+    for part in [track.cut for track in cut.tracks] if hasattr(cut, "tracks") else [cut]:
+        if getattr(part, "recording", None) is not None:
+            yield from part.recording.sources

@@ -1,0 +1,105 @@
+"""A file with its labels becomes a Lhotse cut: what corpora of all kinds are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from vaak.audio.labelled import Segment
+from vaak.audio.waveforms.audio_file import Header
+from vaak.core.errors import DataError
+
+if TYPE_CHECKING:
+    from lhotse.cut import Cut
+
+TOLERANCE = 0.5
+"""Seconds that labels may go beyond their recording before that is said apart: annotators round, files are trimmed."""
+A_LITTLE_BEYOND = f"recordings with labels up to {TOLERANCE} s beyond their end, cut off there"
+FAR_BEYOND = f"recordings with labels more than {TOLERANCE} s beyond their end, cut off there"
+OVERLAPPING = "recordings in which segments of one speaker overlap, made one"
+
+
+class Reading(NamedTuple):
+    """What became of one recording or utterance: its cut, or none; ``remarks`` say why, or what was mended."""
+
+    name: str
+    cut: Cut | None
+    remarks: tuple[str, ...] = ()
+
+
+class Labelled(NamedTuple):
+    """A segment with what is said in it; ``alignment`` has words or phonemes, ``(text, start, end)``, by kind."""
+
+    segment: Segment
+    text: str | None = None
+    alignment: dict[str, list[tuple[str, float, float]]] | None = None
+    custom: dict[str, Any] | None = None
+
+
+def recording_cut(name: str, path: Path, header: Header, recording_id: str | None = None) -> Any:
+    """A cut of the whole file, without labels; its recording is called ``recording_id``, or as the cut."""
+    from lhotse import Recording
+    from lhotse.audio import AudioSource
+
+    channels = list(range(header.num_channels))
+    source = AudioSource(type="file", channels=channels, source=str(path.absolute()))
+    recording = Recording(recording_id or name, [source], header.sampling_rate, header.num_samples, header.duration)
+    cut = recording.to_cut()
+    cut.id = name
+    return cut
+
+
+def label(cut: Any, labels: Sequence[Labelled]) -> None:
+    """Give the cut its supervisions; times count from its start."""
+    from lhotse import SupervisionSegment
+    from lhotse.supervision import AlignmentItem
+
+    cut.supervisions = []
+    for number, (segment, text, alignment, custom) in enumerate(labels):
+        items = {
+            kind: [AlignmentItem(word, start, round(end - start, 8)) for word, start, end in words]
+            for kind, words in (alignment or {}).items()
+        }
+        cut.supervisions.append(
+            SupervisionSegment(
+                id=f"{cut.id}-{number:05}",
+                recording_id=cut.recording.id,
+                start=segment.start,
+                duration=round(segment.end - segment.start, 8),
+                channel=cut.channel,
+                speaker=segment.speaker or None,
+                text=text,
+                alignment=items or None,
+                custom=custom,
+            )
+        )
+
+
+def within(labels: Sequence[Labelled], duration: float, where: str) -> tuple[list[Labelled], list[str]]:
+    """The labels without what lies beyond the recording's end, and a remark where something did.
+
+    Raises DataError where that is more than half of them: they are another recording's, or it was cut short.
+    """
+    inside = [one._replace(segment=one.segment._replace(end=min(one.segment.end, duration))) for one in labels]
+    inside = [one for one in inside if one.segment.start < one.segment.end]
+    last = max((one.segment.end for one in labels), default=0.0)
+    if last <= duration + 1e-3:
+        return inside, []
+    seconds, kept = (sum(one.segment.end - one.segment.start for one in some) for some in (labels, inside))
+    if kept < seconds / 2:
+        raise DataError(
+            f"{where}: most of its labels lie beyond its end ({duration:.2f} s; they go to {last:.2f} s): they are of "
+            "another recording, or this one was cut short"
+        )
+    return inside, [A_LITTLE_BEYOND if last <= duration + TOLERANCE else FAR_BEYOND]
+
+
+def set_uem(cut: Any, parts: list[tuple[float, float]] | None, where: str) -> None:
+    """Note the parts of the cut that count, in seconds from its start. Raises DataError where there are none."""
+    if parts is None:
+        return
+    inside = [[start, min(end, cut.duration)] for start, end in sorted(parts) if start < cut.duration]
+    if not inside:
+        raise DataError(f"{where}: the parts of its UEM lie beyond its end ({cut.duration:.2f} s)")
+    cut.custom = {**(cut.custom or {}), "uem": inside}

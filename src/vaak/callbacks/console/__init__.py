@@ -1,0 +1,1 @@
+"""What a run shows on the console: lines, a progress bar, or JSON."""

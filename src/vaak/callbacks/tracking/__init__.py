@@ -1,0 +1,1 @@
+"""Trackers that repeat metrics.jsonl: TensorBoard, Weights & Biases, those of Accelerate."""

@@ -1,0 +1,48 @@
+"""TensorBoard events that repeat what ``metrics.jsonl`` says, and the run's pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from vaak.callbacks.tracking.event_file import EventFile
+from vaak.callbacks.tracking.tracked import Tracker, numbers
+from vaak.core.callback import Run
+from vaak.engine.records.metrics_file import Record, read_newest_records
+
+
+class TensorBoardCallback(Tracker):
+    """Writes RUN/tensorboard; what it has beyond the place where the run begins or goes on is purged.
+
+    A run may have gone on at the very step where it goes on again (its evaluation was left to it, and then it was
+    killed). So that step is purged too, and what ``metrics.jsonl`` kept of it is written anew.
+    """
+
+    name = "TensorBoard"
+
+    def __init__(self, only: tuple[str, ...] | None = None) -> None:
+        super().__init__(only)
+        self.file: EventFile | None = None
+
+    def open(self, trainer: Run) -> None:
+        step = trainer.position.step
+        self.file = EventFile(trainer.directory / "tensorboard", first_step=step)
+        for record in read_newest_records(trainer.directory / "metrics.jsonl", step):
+            self.write(record)
+        self.write_pictures(step, trainer.pictures.of_step(step))
+        trainer.pictures.subscribe(self._repeat_pictures)
+
+    def write_pictures(self, step: int, pictures: Mapping[str, bytes]) -> None:
+        if self.file is not None and pictures:
+            self.file.add_images(step, {f"evaluation/{name}": content for name, content in pictures.items()})
+
+    def _repeat_pictures(self, step: int, pictures: Mapping[str, bytes]) -> None:
+        if self.works:
+            self.attempt("go on", lambda: self.write_pictures(step, pictures))
+
+    def write(self, record: Record) -> None:
+        if self.file is not None:
+            self.file.add_scalars(record["step"], numbers(record, self.only))
+
+    def close(self) -> None:
+        if self.file is not None:
+            self.file.close()

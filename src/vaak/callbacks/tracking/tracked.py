@@ -1,0 +1,101 @@
+"""What trackers have in common: which numbers of a record they get, and that none of them can stop a run."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Callable
+from typing import Any
+
+from vaak.config.yaml.scalars import looks_secret
+from vaak.core.callback import Callback, Run
+from vaak.engine.records.metrics_file import Record
+
+log = logging.getLogger("vaak")
+
+GROUPS = {"step": "train", "evaluation": "evaluation", "epoch": "epoch", "learning_rates": "learning_rates"}
+NO_NUMBERS = ("nan", "inf", "-inf")  # as metrics.jsonl writes them
+LONGEST_REASON = 200  # characters
+
+
+class Tracker(Callback):
+    """Repeats the records of a run elsewhere: a subclass opens, writes and closes.
+
+    Whatever fails there is said once; the tracker is then closed and left out, and training goes on.
+    """
+
+    main_process_only = True
+    name: str
+
+    def __init__(self, only: tuple[str, ...] | None = None) -> None:
+        self.only = only
+        self.works = False
+
+    def open(self, trainer: Run) -> None:
+        """Begin, where the run begins or goes on."""
+
+    def write(self, record: Record) -> None:
+        """Repeat one record."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """End; also called where ``open`` or ``write`` failed."""
+
+    def on_fit_start(self, trainer: Run) -> None:
+        self.works = True
+        self.attempt("begin", lambda: self.open(trainer))
+        trainer.records.subscribe(self._repeat)
+
+    def on_fit_end(self, trainer: Run, reason: str) -> None:
+        if self.works:
+            self.attempt("end", self.close)
+        self.works = False
+
+    def attempt(self, what: str, work: Callable[[], object]) -> None:
+        """Do ``work``; where it fails, say so and leave this tracker out from now on."""
+        try:
+            work()
+        except Exception as error:
+            self.works = False
+            with contextlib.suppress(Exception):
+                self.close()
+            log.warning(
+                "%s can't %s (%s); training goes on without it, and metrics.jsonl has everything",
+                self.name,
+                what,
+                reason_of(error),
+            )
+
+    def _repeat(self, record: Record) -> None:
+        if self.works:
+            self.attempt("go on", lambda: self.write(record))
+
+
+def numbers(record: Record, only: tuple[str, ...] | None) -> dict[str, float]:
+    """The numbers of a record by ``group/name``; with ``only``, those names alone.
+
+    >>> numbers({"kind": "step", "step": 3, "epoch": 0, "loss": "nan", "clock": {"seconds": 0.5}}, None)
+    {'train/loss': nan, 'train/seconds': 0.5}
+    """
+    group = GROUPS.get(record["kind"], record["kind"])
+    flat = {**record, **record.get("clock", {})}
+    return {
+        f"{group}/{name}": float(value)
+        for name, value in flat.items()
+        if _is_number(value) and name not in ("step", "epoch")
+        if only is None or name in only or name.removeprefix("val_") in only
+    }
+
+
+def _is_number(value: Any) -> bool:
+    return (isinstance(value, int | float) and not isinstance(value, bool)) or value in NO_NUMBERS
+
+
+def reason_of(error: BaseException) -> str:
+    """The first line of an error, without the values of environment variables that hold secrets."""
+    text = str(error).strip().split("\n")[0] or type(error).__name__
+    for name, value in os.environ.items():
+        if value and looks_secret(name):
+            text = text.replace(value, "***")
+    return text[:LONGEST_REASON]

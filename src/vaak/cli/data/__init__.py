@@ -1,0 +1,1 @@
+"""``vaak data``: corpora found, fetched and prepared (commands.py), conversations simulated (simulate.py)."""

@@ -1,0 +1,102 @@
+"""``vaak data simulate``: write simulated conversations to a folder."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from vaak.cli.config import AsJson, files_and_overrides
+
+if TYPE_CHECKING:
+    from vaak.audio.config import DatasetConfig
+    from vaak.audio.simulation.folder import Written
+    from vaak.config.load import Loaded
+
+
+class Split(StrEnum):
+    """Whose speakers talk."""
+
+    train = "train"
+    valid = "valid"
+    test = "test"
+
+
+def simulate(
+    out: Annotated[Path, typer.Argument(help="A folder that is empty or not there, or one to go on with.")],
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[FILE… key=value…]", help="YAML files and options over them; no file: built-in voices."
+        ),
+    ] = None,
+    split: Annotated[Split, typer.Option(help="The split whose speakers talk.")] = Split.test,
+    number: Annotated[int | None, typer.Option(min=1, help="How many; not given, as many as the YAML says.")] = None,
+    dataset: Annotated[str | None, typer.Option(help="The name of a dataset, where the YAML has several.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write simulated conversations as audio with RTTM, a manifest and Lhotse's cuts.
+
+    The same options give the same bits. What was interrupted goes on when it is asked for again.
+
+    Example: vaak data simulate conversations --number 20 datasets.0.conversations.beta=1
+    """
+    import vaak.audio
+    from vaak.config.load import load
+
+    files, overrides = files_and_overrides(arguments or [])
+    loaded = load(files or [Path(vaak.audio.__path__[0]) / "built_in_voices.yml"], overrides)
+    for warning in loaded.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    written, num_speakers = _simulated(loaded, _dataset(loaded, dataset), out, split.value, number)
+    if as_json:
+        about = {"number": written.number, "new": written.new, "seconds": round(written.seconds, 3)}
+        print(json.dumps({"folder": str(out), **about, "speakers": num_speakers}, ensure_ascii=False))
+        return
+    minutes = f"{written.seconds / 60:.1f} minutes"
+    print(f"{written.number} conversations, {minutes}, of {num_speakers} speakers in {out} ({written.new} new)")
+
+
+def _simulated(
+    loaded: Loaded, dataset: DatasetConfig, out: Path, split: str, number: int | None
+) -> tuple[Written, int]:
+    """What was written, and how many speakers the split has."""
+    from vaak.audio.config import ConversationsConfig
+    from vaak.audio.corpora.corpus import AudioCorpus
+    from vaak.audio.simulation.conversations import SimulatedConversations
+    from vaak.audio.simulation.folder import write_conversations
+    from vaak.audio.simulation.utterances import CutUtterances
+    from vaak.audio.sources.cut_store import write_cuts
+    from vaak.core.progress import progress
+
+    audio: Any = loaded.experiment.global_config
+    options = dataset.conversations or ConversationsConfig()
+    if number is not None:
+        options = options.model_copy(update={split: number})
+    with tempfile.TemporaryDirectory(prefix="vaak-simulate-") as folder:
+        store = write_cuts(Path(folder), AudioCorpus(dataset, audio).cuts(split))
+        utterances = CutUtterances(store, audio, find_speech=dataset.find_speech)
+        source = SimulatedConversations(utterances, options, split)
+        with progress("conversations", len(source.durations), audio.progress_bar) as advance:
+            seed = loaded.experiment.training.random_seed
+            return write_conversations(source, out, seed=seed, advance=advance), len(source.speakers)
+
+
+def _dataset(loaded: Loaded, name: str | None) -> DatasetConfig:
+    """The dataset of that name, or the only one. Raises UserError where there is none or no telling which."""
+    from vaak.core.errors import UserError
+
+    there = {dataset.name: dataset for dataset in loaded.experiment.datasets if hasattr(dataset, "conversations")}
+    if not there:
+        raise UserError(f"the YAML of task {loaded.experiment.task} names no audio under datasets")
+    if name is None and len(there) == 1:
+        return next(iter(there.values()))
+    if name not in there:
+        what = "are several datasets" if name is None else f"is no dataset {name}"
+        raise UserError(f"there {what}; --dataset takes one of {', '.join(there)}")
+    return there[name]

@@ -1,0 +1,1 @@
+"""Commands of single tasks: generate, translate, diarize, tune."""

@@ -1,0 +1,282 @@
+"""``vaak diarize``: who speaks when in recordings, by a trained diarizer."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from vaak.cli.config import AsJson, TrustCode, Weights, WhichWeights
+
+if TYPE_CHECKING:
+    from vaak.audio.labelled import Segment
+    from vaak.core.errors import UserError
+    from vaak.runs.open_run import OpenedRun
+    from vaak.tasks.diarization.predict import Diarized
+    from vaak.tasks.diarization.scoring.errors import Scores
+
+
+def diarize(
+    run: Annotated[Path, typer.Argument(help="A run (its best checkpoint) or a checkpoint.")],
+    audio: Annotated[list[Path], typer.Argument(help="Audio files, and folders with such in any depth.")],
+    output: Annotated[
+        Path | None, typer.Option(help="FILE.rttm for all, or a folder for one each; else standard output.")
+    ] = None,
+    picture: Annotated[
+        Path | None, typer.Option(help="A folder for timelines, or FILE.png for that of a single recording.")
+    ] = None,
+    reference: Annotated[
+        Path | None, typer.Option(help="RTTM, file or folder: it is drawn above, and DER is said.")
+    ] = None,
+    uem: Annotated[Path | None, typer.Option(help="Which parts count in DER: a UEM file, or a folder of them.")] = None,
+    num_speakers: Annotated[int | None, typer.Option(help="Speakers of each recording, where that is known.")] = None,
+    min_speakers: Annotated[int | None, typer.Option(help="Least number of speakers, where it is found.")] = None,
+    max_speakers: Annotated[int | None, typer.Option(help="Greatest number of speakers.")] = None,
+    threshold: Annotated[float | None, typer.Option(help="Probability from which a speaker speaks.")] = None,
+    median_filter: Annotated[float | None, typer.Option(help="Seconds of the median filter; 0 has none.")] = None,
+    min_duration_on: Annotated[float | None, typer.Option(help="Seconds; shorter speech is dropped.")] = None,
+    min_duration_off: Annotated[float | None, typer.Option(help="Seconds; shorter pauses are filled.")] = None,
+    window: Annotated[float | None, typer.Option(help="Seconds that the model reads at once.")] = None,
+    window_overlap: Annotated[float | None, typer.Option(help="Part of a window that the next has, too.")] = None,
+    clustering_threshold: Annotated[
+        float | None, typer.Option(help="Distance from which speakers of two windows are two.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cuda, mps or cpu.")] = "auto",
+    weights: Weights = WhichWeights.auto,
+    trust_code: TrustCode = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say who speaks when, as RTTM; of any sampling rate, number of channels and length.
+
+    Options that aren't given are the run's: those that vaak tune found, or else data.inference of its YAML. Files that
+    can't be read are said, the others are done all the same, and the exit code is 2.
+
+    Example: vaak diarize runs/diarizer meetings --output rttm --picture timelines
+    """
+    from vaak.runs.open_run import open_run
+
+    asked = {
+        "num_speakers": num_speakers,
+        "min_speakers": min_speakers,
+        "max_speakers": max_speakers,
+        "threshold": threshold,
+        "median_filter": median_filter,
+        "min_duration_on": min_duration_on,
+        "min_duration_off": min_duration_off,
+        "window": window,
+        "window_overlap": window_overlap,
+        "clustering_threshold": clustering_threshold,
+    }
+    given = {name: value for name, value in asked.items() if value is not None}
+    known = Known.read(reference, uem)
+    work = Work.of(audio, known, output, picture)
+    opened = open_run(run, overrides=_overrides(given), device=device, weights=weights, trust_code=trust_code)
+    _demand_finder_of_speakers(run, opened, given)
+    work.make_folders()
+    found, failed = _do(work, opened, quiet=as_json)
+    _say(found, failed, _scores(found.values(), known, opened), opened, as_json=as_json)
+    if failed:
+        raise typer.Exit(2)
+
+
+def _overrides(given: Mapping[str, Any]) -> list[str]:
+    """What goes over the run's options; bounds on the number of speakers go over a number that is given there."""
+    from vaak.core.errors import UserError
+
+    bounds = [name for name in ("min_speakers", "max_speakers") if name in given]
+    if bounds and "num_speakers" in given:
+        raise UserError(f"--num-speakers says how many there are; leave out --{bounds[0].replace('_', '-')}")
+    values = ({"num_speakers": "null"} if bounds else {}) | dict(given)
+    return [f"data.inference.{name}={value}" for name, value in values.items()]
+
+
+def _demand_finder_of_speakers(run: Path, opened: OpenedRun, given: Mapping[str, Any]) -> None:
+    """Raises UserError for a run that is no diarizer's, or finds no speakers where their number is given."""
+    from vaak.core.errors import UserError
+
+    if opened.experiment.task != "diarization":
+        raise UserError(f"{run} is a run of task {opened.experiment.task}; only a diarizer says who speaks when")
+    counts = [name for name in given if name.endswith("_speakers")]
+    if counts and opened.task.collator.names is not None:
+        kind = opened.experiment.training.eval_knobs.label_type.type
+        raise UserError(
+            f"--{counts[0].replace('_', '-')}: a model of label_type {kind} finds those it knows by name; leave it out"
+        )
+
+
+@dataclass(frozen=True)
+class Known:
+    """Who speaks when by the reference, if there is one, and which parts of it count."""
+
+    references: dict[str, list[Segment]] | None
+    uems: dict[str, list[tuple[float, float]]] | None
+
+    @classmethod
+    def read(cls, reference: Path | None, uem: Path | None) -> Known:
+        from vaak.audio.formats.rttm import read_rttm
+        from vaak.audio.formats.uem import read_uem
+        from vaak.core.errors import UserError
+
+        if uem is not None and reference is None:
+            raise UserError("--uem says what counts in DER, which needs --reference")
+        references = None if reference is None else read_rttm(reference)
+        return cls(references, None if uem is None else read_uem(uem))
+
+
+@dataclass(frozen=True)
+class Work:
+    """Which files are asked for, under which names, and where what is found goes."""
+
+    names: dict[Path, str]
+    without: dict[Path, UserError]
+    known: Known
+    output: Path | None
+    picture: Path | None
+
+    @classmethod
+    def of(cls, audio: list[Path], known: Known, output: Path | None, picture: Path | None) -> Work:
+        """Raises UserError for a reference of other recordings, and for several in one picture."""
+        from vaak.core.errors import UserError
+        from vaak.tasks.diarization.inference.many_files import audio_files, recording_names
+
+        files, without = audio_files(audio)
+        names = recording_names(files, known.references or ())
+        if known.references is not None and files and not known.references.keys() & set(names.values()):
+            there, here = min(known.references, default="nothing"), min(names.values())
+            raise UserError(f"--reference has none of these recordings ({there} there, {here} here); name them alike")
+        if picture is not None and picture.suffix == ".png" and len(names) > 1:
+            raise UserError(f"--picture {picture} is for one recording, and there are {len(names)}: give a folder")
+        return cls(names, without, known, output, picture)
+
+    @property
+    def output_is_file(self) -> bool:
+        """Whether all recordings go to one RTTM file."""
+        return self.output is not None and self.output.suffix == ".rttm"
+
+    def make_folders(self) -> None:
+        """Raises UserError where one can't be made: better before the work than behind it."""
+        from vaak.core.errors import UserError
+
+        for option, path, file in (("--output", self.output, ".rttm"), ("--picture", self.picture, ".png")):
+            if path is None:
+                continue
+            folder = path.parent if path.suffix == file else path
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise UserError(f"{option}: the folder {folder} can't be made: {error.strerror or error}") from error
+
+    def keep(self, found: Diarized, quiet: bool) -> None:
+        """Write, draw or print a recording."""
+        from vaak.audio.formats.rttm import rttm_text
+        from vaak.tasks.diarization.scoring.timeline_picture import draw_timeline
+
+        if self.output is None and not quiet:
+            sys.stdout.write(rttm_text({found.name: found.segments}, Path(found.name)))
+            sys.stdout.flush()
+        if self.output is not None and not self.output_is_file:
+            _write(self.output / f"{found.name}.rttm", [found])
+        if self.picture is not None:
+            path = self.picture if self.picture.suffix == ".png" else self.picture / f"{found.name}.png"
+            right = None if self.known.references is None else self.known.references.get(found.name)
+            draw_timeline(path, found.segments, right, found.duration, found.name)
+
+
+def _do(work: Work, opened: OpenedRun, quiet: bool) -> tuple[dict[Path, Diarized], dict[Path, UserError]]:
+    """Do all the work; what was found, and what went wrong, by file. Each is said at once."""
+    from vaak.core.errors import UserError
+    from vaak.tasks.diarization.inference.many_files import diarize_files
+
+    found, failed = dict[Path, "Diarized"](), dict(work.without)
+    for error in failed.values():
+        print(error, file=sys.stderr)
+    diarizer = opened.task.diarizer(opened.model, opened.experiment.data.inference)
+    for path, one in diarize_files(diarizer, work.names, opened.task.audio):
+        if isinstance(one, UserError):
+            failed[path] = one
+            print(one, file=sys.stderr, flush=True)
+            continue
+        found[path] = one
+        work.keep(one, quiet)
+        if not quiet:
+            speakers = len({segment.speaker for segment in one.segments})
+            print(f"{path}: speakers {speakers}, {_pace([one])}", file=sys.stderr, flush=True)
+    if work.output is not None and work.output_is_file:
+        _write(work.output, found.values())
+    return found, failed
+
+
+def _write(path: Path, recordings: Iterable[Diarized]) -> None:
+    from vaak.audio.formats.rttm import write_rttm
+    from vaak.core.errors import UserError
+
+    try:
+        write_rttm(path, {one.name: one.segments for one in recordings})
+    except OSError as error:
+        raise UserError(f"{path} can't be written: {error.strerror or error}") from error
+
+
+def _scores(found: Iterable[Diarized], known: Known, opened: OpenedRun) -> Scores | None:
+    """The scores of those recordings that the reference has."""
+    from vaak.tasks.diarization.scoring.errors import score_recordings
+
+    hypotheses = {one.name: one.segments for one in found}
+    if known.references is None or not known.references.keys() & hypotheses.keys():
+        return None
+    references = {name: right for name, right in known.references.items() if name in hypotheses}
+    uems = None if known.uems is None else {name: parts for name, parts in known.uems.items() if name in hypotheses}
+    return score_recordings(references, hypotheses, uems, **opened.experiment.data.scoring.model_dump())
+
+
+def _say(
+    found: Mapping[Path, Diarized],
+    failed: Mapping[Path, UserError],
+    scores: Scores | None,
+    opened: OpenedRun,
+    *,
+    as_json: bool,
+) -> None:
+    """What there is to say of all files together."""
+    from vaak.cli.tools.score import print_scores, values_of
+
+    if not as_json:
+        if scores is not None:
+            print_scores(scores, sys.stderr)
+        failures = f"; {len(failed)} could not be done" if failed else ""
+        print(f"files {len(found)}, {_pace(list(found.values()))}{failures}", file=sys.stderr)
+        return
+    said = {
+        "checkpoint": str(opened.checkpoint),
+        "inference": opened.experiment.data.inference.model_dump(mode="json"),
+        "recordings": [_values(path, one) for path, one in found.items()],
+        "failed": [{"file": str(path), "reason": str(error)} for path, error in failed.items()],
+        "total": {"recordings": len(found), "failed": len(failed), **_times(list(found.values()))},
+    }
+    print(json.dumps(said | ({} if scores is None else {"scores": values_of(scores)}), ensure_ascii=False))
+
+
+def _values(path: Path, one: Diarized) -> dict[str, Any]:
+    segments = [segment._asdict() for segment in one.segments]
+    speakers = sorted({segment.speaker for segment in one.segments})
+    return {"file": str(path), "name": one.name, "speakers": speakers, **_times([one]), "segments": segments}
+
+
+def _times(recordings: list[Diarized]) -> dict[str, float | None]:
+    duration, taken = (sum(getattr(one, name) for one in recordings) for name in ("duration", "seconds_taken"))
+    return {
+        "duration": duration,
+        "seconds_taken": round(taken, 3),
+        "real_time_factor": round(taken / duration, 5) if duration else None,
+    }
+
+
+def _pace(recordings: list[Diarized]) -> str:
+    times = _times(recordings)
+    factor = times["real_time_factor"]
+    said = "" if factor is None else f", real-time factor {factor:.4f}"
+    return f"{times['duration']:.1f} s of audio in {times['seconds_taken']:.2f} s{said}"

@@ -1,0 +1,164 @@
+"""``vaak translate``: translate texts with a trained sequence-to-sequence model."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from vaak.cli.config import AsJson, Weights, WhichWeights
+
+if TYPE_CHECKING:
+    from vaak.tasks.seq2seq.predict import Translation, Translator
+
+
+FILE_ENDINGS = (".txt", ".tsv", ".csv", ".json", ".jsonl")
+
+
+class Method(StrEnum):
+    """How the next token is chosen."""
+
+    greedy = "greedy"
+    beam = "beam"
+    sampling = "sampling"
+    mbr = "mbr"
+
+
+def translate(
+    run: Annotated[Path, typer.Argument(help="A run (its best checkpoint) or a checkpoint.")],
+    text: Annotated[str, typer.Argument(help="A text, a file with a text in each line, or - for standard input.")],
+    method: Annotated[Method | None, typer.Option(help="greedy, beam, sampling or mbr; not given, the run's.")] = None,
+    beam_size: Annotated[int | None, typer.Option(help="beam: hypotheses kept.")] = None,
+    length_penalty: Annotated[
+        float | None, typer.Option(help="beam: scores are divided by this power of the length; 0 prefers short ones.")
+    ] = None,
+    n_best: Annotated[int | None, typer.Option(help="How many translations of each text.")] = None,
+    num_samples: Annotated[
+        int | None, typer.Option(help="mbr: texts drawn, of which the one most like all is taken.")
+    ] = None,
+    temperature: Annotated[float | None, typer.Option(help="sampling, mbr: 0 is greedy.")] = None,
+    top_k: Annotated[
+        int | None, typer.Option(help="sampling, mbr: only so many most probable tokens; 0 is all.")
+    ] = None,
+    top_p: Annotated[
+        float | None, typer.Option(help="sampling, mbr: only the fewest tokens that have this probability together.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="sampling, mbr: the same seed gives a text the same translation.")
+    ] = None,
+    max_new_tokens: Annotated[int | None, typer.Option(help="Tokens of a translation at most.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Texts translated together, at most.")] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(help="Tokens of all hypotheses translated together, at most: what bounds memory.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option(help="A file to write, whole or not at all.")] = None,
+    attention: Annotated[
+        Path | None, typer.Option(help="An HTML page to write: what the first text's translation looked at.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cuda, mps or cpu.")] = "auto",
+    weights: Weights = WhichWeights.auto,
+    as_json: AsJson = False,
+) -> None:
+    """Translate a text, or each line of a file; a blank line stays blank.
+
+    With --n-best, a line for each translation: the number of its text, its score and the translation, parted by tabs.
+
+    Example: vaak translate runs/translator "the boy" --beam-size 4 --n-best 2
+    """
+    from vaak.core.errors import UserError
+    from vaak.core.storage.files import write_text
+    from vaak.runs.open_run import open_run
+
+    texts, where = _texts(text)
+    opened = open_run(run, device=device, weights=weights)
+    if opened.experiment.task != "seq2seq":
+        raise UserError(f"{run} is a run of task {opened.experiment.task}; only a seq2seq model translates")
+    settings = opened.task.decoding(
+        method=None if method is None else method.value,
+        beam_size=beam_size,
+        length_penalty=length_penalty,
+        n_best=n_best,
+        num_samples=num_samples,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+        max_new_tokens=max_new_tokens,
+        batch_size=batch_size,
+        max_tokens=max_tokens,
+    )
+    translator = opened.task.translator(opened.model)
+    translations = translator.translate(texts, settings, where)
+    if attention is not None:
+        translations = _drawn(translations, translator, attention)
+    lines = _lines(translations, as_json=as_json, numbered=n_best is not None)
+    if output is None:
+        for line in lines:
+            print(line, flush=True)
+        return
+    try:
+        write_text(output, "".join(f"{line}\n" for line in lines))
+    except OSError as error:
+        raise UserError(f"--output {output} can't be written: {error.strerror or error}") from error
+
+
+def _texts(text: str) -> tuple[list[str], Callable[[int], str]]:
+    """The texts that an argument stands for, and where each of them stands.
+
+    Raises UserError for one that looks like the name of a file that isn't there.
+    """
+    from vaak.core.errors import UserError
+
+    if text == "-":
+        return _decoded_lines(sys.stdin.buffer.read(), "standard input"), lambda index: f"standard input:{index + 1}"
+    if os.path.isfile(text):  # unlike Path.is_file it takes a text of any length
+        return _decoded_lines(Path(text).read_bytes(), text), lambda index: f"{text}:{index + 1}"
+    if not any(map(str.isspace, text)) and ("/" in text or text.endswith(FILE_ENDINGS)):
+        raise UserError(f"there is no file {text}")
+    return text.split("\n"), lambda index: "the text"
+
+
+def _decoded_lines(content: bytes, name: str) -> list[str]:
+    from vaak.core.errors import DataError
+
+    try:
+        lines = content.decode("utf-8-sig").split("\n")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise DataError(f"{name}:{line}: this is no UTF-8 ({error.reason}); write it in UTF-8") from error
+    return [line.removesuffix("\r") for line in (lines if lines[-1] else lines[:-1])]
+
+
+def _drawn(translations: Iterator[Translation], translator: Translator, attention: Path) -> Iterator[Translation]:
+    """The same translations; the picture of the first that isn't blank is drawn on the way."""
+    from vaak.tasks.seq2seq.attention_picture import draw_translation
+
+    drawn = False
+    for translation in translations:
+        if translation.candidates and not drawn:
+            draw_translation(translator, translation, attention)
+            drawn = True
+        yield translation
+
+
+def _lines(translations: Iterator[Translation], *, as_json: bool, numbered: bool) -> Iterator[str]:
+    for number, translation in enumerate(translations, 1):
+        found = [{"text": one.text, "score": one.score, "ended": one.ended} for one in translation.candidates]
+        if as_json:
+            said = {"source": translation.source, "text": translation.text, "translations": found}
+            yield json.dumps(said, ensure_ascii=False)
+        elif numbered:
+            yield from (f"{number}\t{one.score:.4f}\t{_in_a_line(one.text)}" for one in translation.candidates)
+        else:
+            yield _in_a_line(translation.text)
+
+
+def _in_a_line(text: str) -> str:
+    """``text`` without what would look like another line or column."""
+    return " ".join(text.split())

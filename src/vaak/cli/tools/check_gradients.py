@@ -1,0 +1,57 @@
+"""``vaak check-gradients``: whether autograd's gradients are right."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from vaak.cli.config import Arguments, AsJson, files_and_overrides
+
+
+def check_gradients(
+    arguments: Arguments,
+    tolerance: Annotated[float, typer.Option(help="The largest relative error that is right.")] = 1e-3,
+    rows: Annotated[int, typer.Option(min=1, help="Rows of the batch that is used.")] = 4,
+    trust_code: Annotated[
+        bool, typer.Option("--trust-code", help="Take a run's configuration that brings code, and execute it.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Compare each parameter's gradient with finite differences in float64, on the first batch; exit 2 if one is wrong.
+
+    Example: vaak check-gradients configs/quickstart.yml
+    """
+    from vaak.config.load import load
+    from vaak.core.errors import UserError
+
+    files, overrides = files_and_overrides(arguments)
+    loaded = load(files, overrides)
+
+    if not trust_code:
+        from vaak.runs.folder.user_code import demand_trust
+
+        demand_trust(loaded.experiment, map(Path, files))
+
+    from vaak.study.gradient_check import check_first_batch
+
+    checks = check_first_batch(loaded, rows, tolerance)
+    wrong = [check for check in checks if not check.is_right]
+    if as_json:
+        print(json.dumps([{**asdict(check), "error": check.error} for check in checks]))
+    else:
+        width = max(len(check.name) for check in checks)
+        print(f"{'parameter':<{width}}  {'norm':>10}  {'autograd':>11}  {'differences':>11}  {'error':>7}")
+        for check in checks:
+            slopes = f"{check.autograd:>11.4e}  {check.finite_differences:>11.4e}"
+            verdict = "" if check.is_right else "  wrong"
+            print(f"{check.name:<{width}}  {check.norm:>10.4e}  {slopes}  {check.error:>7.0e}{verdict}")
+    if wrong:
+        names = ", ".join(check.name for check in wrong[:5]) + (", …" if len(wrong) > 5 else "")
+        raise UserError(
+            f"the gradient of {len(wrong)} of {len(checks)} parameters is not the slope of the loss: {names}; look at "
+            "the backward of what uses them"
+        )

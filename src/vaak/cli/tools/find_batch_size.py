@@ -1,0 +1,87 @@
+"""``vaak find-batch-size``: the largest batch that fits in memory, and the quickest."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from vaak.cli.config import Arguments, AsJson, files_and_overrides
+
+if TYPE_CHECKING:
+    from vaak.runs.batch_size.search import Advice
+    from vaak.runs.batch_size.trials import Trial
+
+UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+def find_batch_size(
+    arguments: Arguments,
+    limit: Annotated[
+        str | None, typer.Option(help="The memory this may use, as 8GiB; not given, all there is.")
+    ] = None,
+    up_to: Annotated[int | None, typer.Option(min=1, help="The largest size to try; not given, all the data.")] = None,
+    trust_code: Annotated[
+        bool, typer.Option("--trust-code", help="Use a run's configuration that brings code of its own.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Try batches of growing size in training, and say which is the largest that fits and which the quickest.
+
+    Example: vaak find-batch-size configs/quickstart.yml --up-to 64
+    """
+    from vaak.config.load import load
+
+    files, overrides = files_and_overrides(arguments)
+    loaded = load(files, overrides)
+    most = None if limit is None else bytes_of(limit)
+    if not trust_code:
+        from vaak.runs.folder.user_code import demand_trust
+
+        demand_trust(loaded.experiment, map(Path, files))
+
+    from vaak.runs.batch_size.search import find_batch_size as find
+
+    advice = find(loaded, most, up_to, tell=(lambda trial: None) if as_json else print_trial)
+    if as_json:
+        print(json.dumps(advice.as_json(), ensure_ascii=False))
+        return
+    print_advice(advice)
+
+
+def bytes_of(text: str) -> int:
+    """The bytes that ``8GiB``, ``8G``, ``500MB`` or ``1e9`` mean; units are powers of 1,024. Raises UserError.
+
+    >>> bytes_of("8GiB") == bytes_of("8g") == 8 * 2**30
+    True
+    """
+    from vaak.core.errors import UserError
+
+    found = re.fullmatch(r"([\d.]+(?:e\d+)?) *([KMGT]?)(?:i?B)?", text, re.IGNORECASE)
+    try:
+        size = float(found[1]) * UNITS[found[2].upper()] if found else 0
+    except ValueError:
+        size = 0
+    if not found or size < 1:
+        raise UserError(f"--limit is {text!r}; expected a size such as 8GiB or 500MiB")
+    return int(size)
+
+
+def print_trial(trial: Trial) -> None:
+    """One line for one size."""
+    memory = f"{trial.memory_bytes / UNITS['G']:.2f} GiB"
+    rates = "  ".join(f"{rate:,.0f} {unit}s/s" for unit, rate in trial.per_second.items())
+    print(f"{trial.size:>8}  {trial.rows:>6} rows  {memory:>10}  {trial.problem or rates}", flush=True)
+
+
+def print_advice(advice: Advice) -> None:
+    """What was found, and the options to take."""
+    largest = next(trial for trial in advice.trials if trial.size == advice.largest)
+    beyond = "; it holds all the data" if largest.holds_all else ""
+    print(f"largest {advice.option} that fits in {advice.room_bytes / UNITS['G']:.2f} GiB: {advice.largest}{beyond}")
+    print(f"quickest: {advice.quickest}")
+    steps = f"training.gradient_accumulation_steps={advice.accumulation}"
+    print(f"for the effective batch of the configuration: {advice.option}={advice.size} {steps}")

@@ -1,0 +1,156 @@
+"""``vaak replay``: a past step of a run, taken again and looked at."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from vaak.cli.config import AsJson
+
+SHOWN_UPDATES = 10
+
+
+def replay(
+    run: Annotated[Path, typer.Argument(help="A run directory.")],
+    step: Annotated[int, typer.Option(min=1, help="The optimizer step to take again.")],
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Every module's output, every parameter's gradient and update.")
+    ] = False,
+    output_dir: Annotated[Path | None, typer.Option(help="Write replay.json there.")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cuda, mps or cpu; the run's own if not given.")] = None,
+    trust_code: Annotated[
+        bool, typer.Option("--trust-code", help="Execute the code of its own that the run brings.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Take a step of a run again, from the checkpoint before it, and show its batch, losses and gradient.
+
+    Nothing is written into the run, which may be running.
+
+    Example: vaak replay runs/quickstart --step 2 --debug
+    """
+    from vaak.core.errors import UserError
+    from vaak.core.storage.files import write_json
+    from vaak.runs.replay.past_step import replay_step
+
+    try:
+        if output_dir is not None:
+            output_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--output-dir {output_dir} can't be made: {error.strerror}") from error
+    found = replay_step(run, step, debug=debug, device=device, trust_code=trust_code)
+    if output_dir is not None:
+        write_json(output_dir / "replay.json", found)
+    if as_json:
+        print(json.dumps(found, ensure_ascii=False))
+        return
+    for line in (*_batches(found), *_figures(found), *_non_finite(found), *_debug(found), *_agreement(found)):
+        print(line)
+
+
+def _batches(found: dict[str, Any]) -> Iterator[str]:
+    origin = found["from"] or "its beginning"
+    yield f"step {found['step']} of {found['run']}, replayed from {origin}, epoch {found['epoch']}"
+    for microbatch in found["microbatches"]:
+        cut = f", in {microbatch['pieces']} pieces" if microbatch["pieces"] > 1 else ""
+        yield f"microbatch {microbatch['number']}: {len(microbatch['rows'])} rows{cut}"
+        for row in microbatch["rows"]:
+            yield f"  example {_examples(row['examples'])}, length {row['length']}: {row['shown']}"
+        for skip in microbatch["skipped"]:
+            yield f"  left out: example {skip['index']} ({skip['description']}): {skip['reason']}"
+
+
+def _examples(examples: Sequence[dict[str, Any]]) -> str:
+    return ", ".join(f"{example['index']} ({example['description']})" for example in examples)
+
+
+def _figures(found: dict[str, Any]) -> Iterator[str]:
+    yield f"loss {_loss(found['loss'])}"
+    for name, loss in found["losses"].items():
+        unit = found["units"][name]
+        yield f"  {name} {_loss(loss)} per {unit}, of {found['counts'].get(unit, 0):g}"
+    clipped = f", clipped by {_number(found['clip_factor'])}" if found["clip_factor"] != 1.0 else ""
+    yield f"gradient norm {_number(found['gradient_norm'])}{clipped}"
+    scale = "" if found["loss_scale"] is None else f", loss scale {found['loss_scale']:g}"
+    yield f"learning rate {_number(found['learning_rate'])}{scale}, {found['seconds']:.3f} s"
+    if found["skipped"]:
+        yield f"the weights were left as they were: {found['skipped'].replace('_', ' ')}"
+
+
+def _non_finite(found: dict[str, Any]) -> Iterator[str]:
+    diagnosis = found["non_finite"]
+    if diagnosis is None:
+        return
+    place = f" in {diagnosis['module']} ({diagnosis['where']})" if diagnosis["module"] else ""
+    yield f"not finite first: {diagnosis['kind'] or 'the sum of all microbatches'}{place}"
+    for name in ("parameter", "tensor", "loss"):
+        if diagnosis.get(name) is not None:
+            yield f"  {name} {diagnosis[name]}"
+    if diagnosis["examples"]:
+        yield f"  microbatch {diagnosis['microbatch']}, example {_examples(diagnosis['examples'])}"
+
+
+def _debug(found: dict[str, Any]) -> Iterator[str]:
+    for piece in found.get("pieces", ()):
+        losses = ", ".join(f"{name} {_loss(loss)}" for name, loss in piece["losses"].items())
+        yield f"microbatch {piece['microbatch']}, piece {piece['piece']}: {losses}"
+        names = ("module", "class", "shape", "mean", "std", "largest", "not finite")
+        yield from _table([names, *(_module(module) for module in piece["modules"])])
+    parameters = found.get("parameters", ())
+    if parameters:
+        header = ("parameter", "gradient", "weights", "update", "largest")
+        yield from _table([header, *(_parameter(parameter) for parameter in parameters)])
+        largest = sorted(parameters, key=_relative_update, reverse=True)[:SHOWN_UPDATES]
+        yield "largest updates, relative to the weights:"
+        yield from (f"  {parameter['name']} {_relative_update(parameter):.2e}" for parameter in largest)
+
+
+def _module(module: dict[str, Any]) -> tuple[str, ...]:
+    numbers = (module["mean"], module["std"], module["absolute_maximum"], module["non_finite"])
+    return module["module"], module["kind"], "x".join(map(str, module["shape"])), *map(_number, numbers)
+
+
+def _parameter(parameter: dict[str, Any]) -> tuple[str, ...]:
+    names = ("gradient_norm", "weight_norm", "update_norm", "largest_update")
+    return parameter["name"], *("-" if parameter[name] is None else _number(parameter[name]) for name in names)
+
+
+def _relative_update(parameter: dict[str, Any]) -> float:
+    return float(parameter["update_norm"]) / (float(parameter["weight_norm"]) or 1.0)
+
+
+def _agreement(found: dict[str, Any]) -> Iterator[str]:
+    agreement = found["agreement"]
+    between = f"between step {agreement['begun_at']} and {found['step']}"
+    differences = agreement["differences"]
+    if differences:
+        yield f"{agreement['same']} logged figures {between} came out the same, {len(differences)} otherwise:"
+        for one in differences:
+            yield f"  step {one['step']} {one['name']}: {one['then']} then, {one['now']} now"
+    elif agreement["same"]:
+        yield f"{agreement['same']} logged figures {between} came out the same to the bit"
+    else:
+        yield f"the run logged nothing {between} to compare with"
+    if agreement["same_weights"] is not None:
+        same = "those" if agreement["same_weights"] else "not those"
+        yield f"the weights after it are {same} of the run's checkpoint, to the bit"
+    yield from (f"different here: {condition}" for condition in agreement["conditions"])
+
+
+def _loss(value: float | str) -> str:
+    """All digits that 32 bits hold: losses are compared."""
+    return value if isinstance(value, str) else f"{value:.9g}"
+
+
+def _number(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:.4g}"
+
+
+def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

@@ -1,0 +1,89 @@
+"""``vaak score``: how wrong a system's output is, whoever made it."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
+
+import typer
+
+from vaak.cli.config import AsJson
+
+if TYPE_CHECKING:
+    from vaak.tasks.diarization.scoring.errors import Score, Scores
+
+app = typer.Typer(help="Score any system's output.", no_args_is_help=True, add_completion=False)
+
+HEADER = ("recording", "DER %", "miss %", "false alarm %", "confusion %", "JER %", "scored s")
+
+
+@app.callback()
+def score() -> None:
+    """Score any system's output."""
+
+
+@app.command()
+def der(
+    reference: Annotated[Path, typer.Argument(metavar="REF", help="An RTTM file, or a folder of them.")],
+    hypothesis: Annotated[Path, typer.Argument(metavar="HYP", help="An RTTM file, or a folder of them.")],
+    uem: Annotated[Path | None, typer.Option(help="What counts: a UEM file, or a folder of them.")] = None,
+    collar: Annotated[float, typer.Option(help="Seconds on each side of reference boundaries that don't count.")] = 0.0,
+    skip_overlap: Annotated[bool, typer.Option("--skip-overlap", help="Leave out overlaps of the reference.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Print diarization and Jaccard error rates of every recording and of all together, with their protocol.
+
+    Example: vaak score der reference.rttm hypothesis.rttm --collar 0.25
+    """
+    from vaak.audio.formats.rttm import read_rttm
+    from vaak.audio.formats.uem import read_uem
+    from vaak.core.errors import UserError
+    from vaak.tasks.diarization.scoring.errors import score_recordings
+
+    if not 0 <= collar < math.inf:
+        raise UserError(f"--collar {collar:g}: expected seconds, 0 or more")
+    parts = None if uem is None else read_uem(uem)
+    scores = score_recordings(read_rttm(reference), read_rttm(hypothesis), parts, collar, skip_overlap)
+    if as_json:
+        print(json.dumps(values_of(scores), ensure_ascii=False))
+    else:
+        print_scores(scores)
+
+
+def values_of(scores: Scores) -> dict[str, Any]:
+    """The scores as plain values."""
+    rows = {row.recording: _value(row) for row in scores.rows}
+    return {"protocol": scores.protocol, "total": _value(scores.total), "recordings": rows}
+
+
+def _value(row: Score) -> dict[str, float | None]:
+    """Rates, 1 is 100 %, and what they are made of."""
+    error = row.error
+    return {
+        "der": error.rate,
+        "jer": row.jaccard_rate,
+        "scored_seconds": error.scored,
+        "miss_seconds": error.miss,
+        "false_alarm_seconds": error.false_alarm,
+        "confusion_seconds": error.confusion,
+        "num_speakers": row.num_speakers,
+    }
+
+
+def print_scores(scores: Scores, file: TextIO | None = None) -> None:
+    """A row for each recording, one for all, and the protocol; to standard output where no ``file`` is given."""
+    rows = [HEADER, *map(_cells, (*scores.rows, scores.total))]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for name, *cells in rows:
+        figures = (cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True))
+        print("  ".join((name.ljust(widths[0]), *figures)), file=file)
+    print(", ".join(f"{name} {value}" for name, value in scores.protocol.items()), file=file)
+
+
+def _cells(row: Score) -> tuple[str, ...]:
+    error = row.error
+    kinds = (part / error.scored if error.scored else None for part in (error.miss, error.false_alarm, error.confusion))
+    rates = error.rate, *kinds, row.jaccard_rate
+    return row.recording, *("-" if rate is None else f"{100 * rate:.2f}" for rate in rates), f"{error.scored:.2f}"

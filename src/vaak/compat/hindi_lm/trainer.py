@@ -1,0 +1,234 @@
+"""The trainer of the library: one's own model and batches on the engine, as a whole run or epoch by epoch."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from vaak.callbacks.step_log import Tally
+from vaak.compat.hindi_lm.config import ExperimentConfig
+from vaak.compat.hindi_lm.texts import TextLoader
+from vaak.config.load import Loaded
+from vaak.core.callback import Callback, Run
+from vaak.core.errors import UserError
+from vaak.core.report import StepReport
+from vaak.core.storage import files
+from vaak.engine.checkpoint.files import step_folder
+from vaak.engine.checkpoint.writer import Order
+from vaak.engine.devices.randomness import make_deterministic
+from vaak.engine.distributed.launcher import pick_device
+from vaak.engine.distributed.ranks import Ranks
+from vaak.engine.evaluation import PREFIXES, Evaluator
+from vaak.engine.records.metrics_file import Record
+from vaak.engine.trainer import Trainer
+from vaak.runs import start
+from vaak.runs.prepared import DONE, prepared_folder
+from vaak.tasks.lm.model import LanguageModel
+from vaak.tasks.lm.prepare import fingerprint
+from vaak.tasks.lm.task import LanguageModelTask
+from vaak.text.tokenizers.tokenizer import Tokenizer
+
+HISTORY = ("train_loss", "val_loss", "perplexity", "learning_rate")
+
+
+class HindiLanguageModelTrainer:
+    """Trains ``model`` in place, into the configuration's run directory.
+
+    ``config`` is an ``ExperimentConfig`` or its ``__dict__``. ``train`` is a whole run, which ``vaak eval`` and the
+    others use like any other, and which ``training.checkpoint.resume`` goes on with. With ``train_epoch``, ``evaluate``
+    and ``save_checkpoint`` the loop is the caller's, who ends it with ``close``. ``metrics`` has a value for each epoch
+    of ``train``.
+    """
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        tokenizer: Tokenizer,
+        config: ExperimentConfig | Mapping[str, Any],
+        callbacks: Sequence[Callback] = (),
+    ) -> None:
+        self.model, self.tokenizer, self.callbacks = model, tokenizer, tuple(callbacks)
+        self.config = dict(config if isinstance(config, Mapping) else vars(config))
+        self.metrics: dict[str, list[float]] = {name: [] for name in HISTORY}
+        self.device = pick_device(ExperimentConfig(self.config).experiment.training.device)
+        self._history = _EpochHistory(self.metrics)
+        self._held = contextlib.ExitStack()
+        self._source: TextLoader | None = None
+        if model.vocab_size < tokenizer.vocab_size:
+            raise UserError(f"the model has {model.vocab_size} tokens, the tokenizer {tokenizer.vocab_size}")
+
+    @property
+    def engine(self) -> Trainer:
+        """The engine's trainer (optimizers, position, …). Raises UserError before training has begun."""
+        if self._history.engine is None:
+            raise UserError("training hasn't begun: call train or train_epoch first")
+        return self._history.engine
+
+    def train(
+        self, train_dataloader: TextLoader, val_dataloader: TextLoader, num_epochs: int | None = None
+    ) -> dict[str, list[float]]:
+        """Run to the end and return ``metrics``; ``num_epochs`` replaces the configuration's.
+
+        Evaluates at the end of each epoch, and wherever the configuration asks for it besides.
+        """
+        if self._source is not None:
+            raise UserError("this trainer is in the middle of train_epoch; train needs one that has not begun")
+        loaded = self._loaded(num_epochs)
+        task = self._task(loaded, train_dataloader, val_dataloader)
+        start.train(loaded, (*self.callbacks, self._history), task)
+        return self.metrics
+
+    def train_epoch(self, dataloader: TextLoader) -> float:
+        """Train to the end of the epoch and return its loss per token. Neither evaluates nor saves."""
+        engine = self._begun(dataloader)
+        if engine.position.step >= engine.total_steps:
+            raise UserError(f"the {engine.config.epochs} epochs of the configuration are over; set num_epochs higher")
+        reports: list[StepReport] = []
+        with engine.ending_well(), contextlib.closing(engine.upcoming()) as steps:  # type: ignore[type-var]
+            for data in steps:
+                if engine.is_over:
+                    break
+                report = engine.take_step(data)
+                engine.position.duties_pending = False  # the evaluation is the caller's
+                engine.tell("on_step_end", report)
+                reports.append(report)
+                if report.ends_epoch:
+                    engine.tell("on_epoch_end", report.epoch, engine.metrics)
+                    break
+        tally = Tally()
+        for report in reports:
+            for name, unit in report.units.items():
+                tally.add(name, float(report.losses[name]), report.counts.get(unit, 0.0))
+        return tally.means(engine.loss_weights)["loss"]
+
+    def evaluate(self, dataloader: TextLoader) -> dict[str, float]:
+        """``val_loss``, the mean over all tokens, and ``perplexity``, its exponential."""
+        training = ExperimentConfig(self.config).experiment.training
+        ranks = self.engine.ranks if self._source is not None else Ranks(self.device)
+        make_deterministic(training, ranks.device)
+        split, model = dataloader.split, self.model.to(ranks.device)
+        figures = Evaluator(dataloader.task, training, ranks, dataloader.reader.skip_bad).evaluate(model, split)
+        prefix = PREFIXES.get(split, f"{split}_")
+        return {"val_loss": figures[f"{prefix}loss"], "perplexity": figures[f"{prefix}perplexity"]}
+
+    def save_checkpoint(self, epoch: int, val_loss: float) -> Path:
+        """Write a checkpoint of this step, the best one if ``val_loss`` is the least so far; return its folder."""
+        engine = self.engine
+        if engine.state.best.metric == "val_loss":
+            engine.state.best.observe({"val_loss": val_loss}, engine.position.step)
+        snapshot = engine.saving.snapshot()
+        snapshot.state["saved_with"] = {"epoch": epoch, "val_loss": val_loss}
+        if engine.ranks.is_main:
+            engine.saving.writer.write(Order(snapshot, is_best=engine.saving.is_best))
+            engine.saving.writer.finish()
+        return engine.checkpoints / step_folder(engine.position.step)
+
+    def close(self) -> None:
+        """End a training by ``train_epoch``: the run directory is free for others."""
+        if self._source is not None:
+            self.engine.tell("on_fit_end", "closed")
+        self._source = None
+        self._held.close()
+
+    def _begun(self, dataloader: TextLoader) -> Trainer:
+        """The engine's trainer of ``train_epoch``, made on the first call."""
+        if self._source is None:
+            loaded = self._loaded(None)
+            training = loaded.experiment.training
+            if training.early_stopping is not None or training.scheduler.type == "plateau":
+                raise UserError("early stopping and the plateau schedule need scheduled evaluations: use train")
+            task = self._task(loaded, dataloader, None)
+            engine = self._held.enter_context(start.begun(loaded, (*self.callbacks, self._history), task))
+            self._source = dataloader
+            engine.tell("on_fit_start")
+        if self._source is not dataloader:
+            raise UserError("train_epoch was begun with another dataloader; an epoch's plan belongs to one")
+        return self.engine
+
+    def _loaded(self, num_epochs: int | None) -> Loaded:
+        """The experiment to run; its prepared data lie in the run directory, not in a cache that others share."""
+        values = self.config if num_epochs is None else self.config | {"num_epochs": num_epochs}
+        loaded = ExperimentConfig(values).loaded
+        data = loaded.experiment.data.model_copy(update={"cache_dir": None})
+        experiment = loaded.experiment.model_copy(update={"data": data})
+        return Loaded(experiment, loaded.warnings, loaded.given, loaded.folder)
+
+    def _task(self, loaded: Loaded, train: TextLoader, valid: TextLoader | None) -> _GivenTask:
+        loaders = {"train": train} if valid is None else {"train": train, "valid": valid}
+        for name, loader in loaders.items():
+            if not isinstance(loader, TextLoader):
+                raise UserError(f"the {name} dataloader is no result of CorpusBuilder.create_dataloader")
+            if loader.task.tokenizer.fingerprint != self.tokenizer.fingerprint:
+                raise UserError(f"the {name} dataloader was made with another tokenizer than the trainer's")
+        return _GivenTask(loaded, self.model, loaders)
+
+
+class _GivenTask(LanguageModelTask):
+    """The language-model task with a model and texts that the caller made."""
+
+    def __init__(self, loaded: Loaded, model: LanguageModel, loaders: dict[str, TextLoader]) -> None:
+        super().__init__(loaded.experiment, loaded.experiment.run_dir, loaded.folder)
+        self.given_model, self.loaders = model, loaders
+
+    def prepare(self) -> None:
+        """Copy tokenizer and tokens into the run directory, where every use of the run finds them."""
+        folder = prepared_folder(self.directory)
+        try:
+            if folder.is_symlink():  # to a cache, which isn't this run's to change
+                folder.unlink()
+            self._copy_to(folder)
+        except OSError as error:
+            raise UserError(f"prepared data can't be written to {folder}: {error.strerror or error}") from error
+
+    def _copy_to(self, folder: Path) -> None:
+        (folder / DONE).unlink(missing_ok=True)
+        statistics = {split: loader.statistics.to_json() for split, loader in self.loaders.items()}
+        for split, loader in self.loaders.items():
+            shutil.copytree(loader.folder / loader.split, folder / split, dirs_exist_ok=True)
+            loader.task.tokenizer.save(folder / "tokenizer")
+        files.write_json(folder / DONE, {"fingerprint": fingerprint(self.data), "statistics": statistics})
+
+    def model(self) -> LanguageModel:
+        return self.given_model
+
+
+class _EpochHistory(Callback):
+    """Fills ``metrics`` at each epoch's end, and has the model evaluated there."""
+
+    def __init__(self, metrics: dict[str, list[float]]) -> None:
+        self.metrics = metrics
+        self.engine: Trainer | None = None
+        self.learning_rate = 0.0
+        self.evaluation: Record = {}
+
+    def on_fit_start(self, trainer: Run) -> None:
+        assert isinstance(trainer, Trainer)
+        self.engine = trainer
+        trainer.records.subscribe(self.read)
+        if trainer.position.duties_pending and trainer.position.place == 0:
+            trainer.request_evaluate()
+
+    def on_step_end(self, trainer: Run, report: StepReport) -> None:
+        self.learning_rate = report.learning_rate
+        if report.ends_epoch:
+            trainer.request_evaluate()
+
+    def read(self, record: Record) -> None:
+        """Take note of an evaluation; at an epoch's end, of everything."""
+        if record["kind"] == "evaluation":
+            self.evaluation = record
+        elif record["kind"] == "epoch" and self.evaluation:
+            figures = (record["train_loss"], self.evaluation["val_loss"], self.evaluation["val_perplexity"])
+            for name, value in zip(HISTORY, (*figures, self.learning_rate), strict=True):
+                self.metrics[name].append(float(value))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"metrics": self.metrics, "learning_rate": self.learning_rate}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.learning_rate = state["learning_rate"]
+        for name, values in state["metrics"].items():
+            self.metrics[name][:] = values

@@ -1,0 +1,1 @@
+"""Whether a configuration is valid: types (validate.py), options that exclude each other (limits.py)."""

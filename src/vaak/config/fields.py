@@ -1,0 +1,120 @@
+"""The types of a configuration as a tree: which section, list or value stands under which key."""
+
+from __future__ import annotations
+
+import types
+import typing
+from typing import Any
+
+from pydantic import BaseModel
+
+from vaak.config.base import Component
+from vaak.config.yaml.tree import Node
+
+SectionType = type[BaseModel]
+
+
+def alternatives(annotation: Any) -> tuple[Any, ...]:
+    """The types of a union; of another annotation, itself."""
+    if typing.get_origin(annotation) is typing.Annotated:
+        return alternatives(typing.get_args(annotation)[0])
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return tuple(kind for part in typing.get_args(annotation) for kind in alternatives(part))
+    return (annotation,)
+
+
+def section_of(annotation: Any) -> SectionType | None:
+    """The section that an annotation holds, alone or or-ed with None."""
+    for kind in alternatives(annotation):
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            return kind
+    return None
+
+
+def item_of(annotation: Any) -> Any | None:
+    """The annotation of the items of ``tuple[X, ...]``, or None for anything else."""
+    for kind in alternatives(annotation):
+        arguments = typing.get_args(kind)
+        if typing.get_origin(kind) is tuple and arguments[1:] == (Ellipsis,):
+            return arguments[0]
+    return None
+
+
+def is_list(annotation: Any) -> bool:
+    return any(typing.get_origin(kind) in (tuple, list) for kind in alternatives(annotation))
+
+
+def allows_none(annotation: Any) -> bool:
+    return type(None) in alternatives(annotation)
+
+
+def bare_field(section: SectionType) -> str | None:
+    """The field that a bare value stands for."""
+    return getattr(section, "bare", None)
+
+
+def annotation_of(section: SectionType | None, key: str) -> Any:
+    """The annotation of a section's field; Any where nothing is known."""
+    field = section.model_fields.get(key) if section else None
+    return field.annotation if field else Any
+
+
+def types_reading(section: SectionType, name: str) -> tuple[str, ...]:
+    """The types of its section that read an option; empty if all do."""
+    field = section.model_fields.get(name)
+    extra = field.json_schema_extra if field else None
+    only_for = extra.get("only_for", []) if isinstance(extra, dict) else []
+    return tuple(str(kind) for kind in typing.cast("list[Any]", only_for))
+
+
+def applies(section: SectionType, name: str, section_type: Any) -> bool:
+    """Whether an option is read by a section of this type."""
+    only_for = types_reading(section, name)
+    return not only_for or section_type in only_for
+
+
+def type_of(node: Node, section: SectionType) -> Any:
+    """The ``type`` of a section's node, given or by default."""
+    given = node.value.get("type") if node.is_mapping else None
+    if given is not None:
+        return given.value
+    field = section.model_fields.get("type")
+    return field.default if field else None
+
+
+def spell_out(node: Node, annotation: Any) -> Node:
+    """The tree with every bare value under the field it stands for, and a single value where a list is due in a list.
+
+    ``optimizer: adamw`` becomes ``optimizer: {type: adamw}``. Null stays null unless the bare field takes it and the
+    section doesn't: ``gradient_clipping: null`` is ``{norm: null}``, but ``early_stopping: null`` is none.
+    """
+    item = item_of(annotation)
+    if item is not None and node.value is not None:
+        if isinstance(node.value, list):
+            return Node([spell_out(child, item) for child in node.value], node.place)
+        if not node.is_mapping or (section_of(item) and not _is_indexed(node)):
+            return Node([spell_out(node, item)], node.place)
+        return Node({key: spell_out(child, item) for key, child in node.value.items()}, node.place)
+    section = section_of(annotation)
+    if section is None or isinstance(node.value, list):
+        return node
+    if not node.is_mapping:
+        bare = bare_field(section)
+        if bare is None or (node.value is None and not _null_is_bare(annotation, section, bare)):
+            return node
+        node = Node({bare: Node(node.value, node.place)}, node.place)
+    fields = {key: spell_out(child, annotation_of(section, key)) for key, child in node.value.items()}
+    return Node(fields, node.place)
+
+
+def _null_is_bare(annotation: Any, section: SectionType, bare: str) -> bool:
+    return not allows_none(annotation) and allows_none(annotation_of(section, bare))
+
+
+def _is_indexed(node: Node) -> bool:
+    """Whether a mapping's keys are places in a list (``betas.0``)."""
+    return bool(node.value) and all(key.isdecimal() for key in node.value)
+
+
+def is_component(section: SectionType | None) -> bool:
+    return section is not None and issubclass(section, Component)

@@ -1,0 +1,155 @@
+"""Other spellings of options: the seeds' names, each of which stands for one canonical name.
+
+They resolve within each file before files merge, so ``learning_rate`` in one file replaces ``training.optimizer.lr`` of
+the file below it. In one file, a name and its alias are an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from vaak.config.fields import SectionType, spell_out
+from vaak.config.resolve.global_config import Sides, options_in, spread
+from vaak.config.training import TrainingConfig
+from vaak.config.yaml.errors import Problem
+from vaak.config.yaml.tree import Node, find, put, split_key, take
+
+LOOP_OPTIONS: dict[str, str] = {
+    "learning_rate": "training.optimizer.lr",
+    "weight_decay": "training.optimizer.weight_decay",
+    "adam_epsilon": "training.optimizer.eps",
+    "adam_beta1": "training.optimizer.betas.0",
+    "adam_beta2": "training.optimizer.betas.1",
+    "betas": "training.optimizer.betas",
+    "eps": "training.optimizer.eps",
+    "num_epochs": "training.epochs",
+    "accumulation_steps": "training.gradient_accumulation_steps",
+    "seed": "training.random_seed",
+    "fp16": "training.mixed_precision",
+    "bf16": "training.mixed_precision",
+    "use_mixed_precision": "training.mixed_precision",
+    "max_grad_norm": "training.gradient_clipping.norm",
+    "max_norm": "training.gradient_clipping.norm",
+    "scheduler_type": "training.scheduler.type",
+    "warmup_steps": "training.scheduler.warmup_steps",
+    "num_warmup_steps": "training.scheduler.warmup_steps",
+    "label_smoothing": "training.loss.label_smoothing",
+    "logging_steps": "training.logging.interval",
+    "use_wandb": "training.logging.wandb",
+    "eval_steps": "training.validation.interval",
+    "eval_every_n_epochs": "training.validation.interval_epochs",
+    "save_steps": "training.checkpoint.interval",
+    "save_every_n_epochs": "training.checkpoint.interval_epochs",
+    "save_total_limit": "training.checkpoint.save_total_limit",
+    "checkpoint_dir": "training.checkpoint.save_dir",
+    "resume": "training.checkpoint.resume",
+    "early_stopping_patience": "training.early_stopping.patience",
+    "early_stopping_threshold": "training.early_stopping.min_delta",
+    "dataloader_num_workers": "training.performance.num_workers",
+    "num_workers": "training.performance.num_workers",
+    "pin_memory": "training.performance.pin_memory",
+    "persistent_workers": "training.performance.persistent_workers",
+    "gradient_checkpointing": "training.performance.gradient_checkpointing",
+    "enable_profiling": "training.profiling",
+    "project_name": "wandb.project",
+}
+"""Accepted inside ``training:`` and, as in flat files, at the top level."""
+
+ELSEWHERE: dict[str, str] = {
+    "experiment_name": "name",
+    "training.logging.wandb_project": "wandb.project",
+    "training.logging.wandb_entity": "wandb.entity",
+    "training.eval_knobs.max_duration": "training.batching.max_duration",
+    "model.global_config.batch_size": "training.batch_size",
+}
+
+MAY_REPEAT = frozenset({"model.global_config.batch_size"})
+"""Spellings that the seed gives beside the canonical name: no error where the values are equal."""
+
+FLAT_SECTIONS: dict[str, str] = {name: f"training.{name}" for name in TrainingConfig.model_fields}
+"""The names of ``training:`` are understood at the top level too."""
+
+_FLAG_NAMES = {"fp16": {True: "fp16", False: "no"}, "bf16": {True: "bf16", False: "no"}}
+
+
+def option_aliases(of_task: Mapping[str, str]) -> dict[str, str]:
+    """Every alias of one option, dotted, with its canonical name; ``of_task`` are the task's own."""
+    inside = {f"training.{alias}": name for alias, name in LOOP_OPTIONS.items()}
+    return {**LOOP_OPTIONS, **inside, **ELSEWHERE, **of_task}
+
+
+def canonical(
+    layer: Node, experiment: SectionType, of_task: Mapping[str, str], sides: Sides
+) -> tuple[Node, list[Problem]]:
+    """The layer with every option under its canonical name, bare values spelled out; and what was given twice."""
+    mover = _Mover(layer)
+    for alias, name in FLAT_SECTIONS.items():
+        mover.move(alias, name)
+    mover.layer = spell_out(mover.layer, experiment)
+    for prefix in ("", "training."):
+        mover.join_precision_flags(prefix)
+    for alias, name in {**option_aliases(of_task), **sides.aliases(of_task)}.items():
+        mover.move(alias, name)
+    for section in sides.own.values():
+        for option, names in options_in(section, sides, experiment).items():
+            mover.move(f"{section}.{option}", names[0])
+    for section in sides.targets:
+        mover.problems += spread(mover.layer, section, options_in(section, sides, experiment))
+    return spell_out(mover.layer, experiment), mover.problems
+
+
+class _Mover:
+    """Moves nodes of one layer from an alias to the canonical name."""
+
+    def __init__(self, layer: Node) -> None:
+        self.layer = layer
+        self.problems: list[Problem] = []
+        self.spelled: dict[str, str] = {}
+
+    def move(self, alias: str, name: str) -> None:
+        node = take(self.layer, split_key(alias))
+        if node is None:
+            return
+        node = self._converted(alias, node)
+        there = find(self.layer, split_key(name))
+        if there is not None:
+            if alias in MAY_REPEAT and there.value == node.value:
+                return
+            other = self.spelled.get(name, name)
+            message = f"the same option as {other} at {there.place}; give one of them"
+            self.problems.append(Problem(node.place, alias, message))
+            return
+        in_the_way = put(self.layer, split_key(name), node)
+        if in_the_way is not None:
+            message = f"sets {name}, but its section is no mapping at {in_the_way.place}"
+            self.problems.append(Problem(node.place, alias, message))
+            return
+        self.spelled[name] = alias
+        if alias == "training.eval_knobs.max_duration" and node.value is not None:
+            self._bucket(node)
+
+    def _bucket(self, node: Node) -> None:
+        """Seed 1 turns dynamic bucketing on by the duration alone."""
+        path = ("training", "batching", "type")
+        if find(self.layer, path) is None:
+            put(self.layer, path, Node("bucketed", node.place))
+
+    def join_precision_flags(self, prefix: str) -> None:
+        """Of ``fp16`` and ``bf16`` in one file, leave the one that is true."""
+        paths = [split_key(prefix + flag) for flag in ("fp16", "bf16")]
+        nodes = [find(self.layer, path) for path in paths]
+        if any(node is None for node in nodes):
+            return
+        values = [node.value for node in nodes if node is not None]
+        if values.count(True) < 2:
+            take(self.layer, paths[1] if values[0] is True else paths[0])
+
+    def _converted(self, alias: str, node: Node) -> Node:
+        """``fp16: true`` is ``mixed_precision: fp16``."""
+        names = _FLAG_NAMES.get(alias.rpartition(".")[2])
+        if names is None:
+            return node
+        if not isinstance(node.value, bool):
+            self.problems.append(Problem(node.place, alias, f"is {node.value!r}; expected true or false"))
+            return Node("no", node.place)
+        return Node(names[node.value], node.place)

@@ -1,0 +1,1 @@
+"""What a resume may change: the table (table.py) and its page in the documentation (page.py)."""

@@ -1,0 +1,1 @@
+"""A configuration as text: resolved, with all options, or as JSON Schema."""

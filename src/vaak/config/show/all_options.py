@@ -1,0 +1,143 @@
+"""One YAML with every option there is: its description, what it takes and its default."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from vaak.config.check.describe import in_words, resolved
+from vaak.config.check.limits import without_effect
+from vaak.config.experiment import aliases_of, experiment_type, sides_of
+from vaak.config.fields import SectionType, applies, item_of, section_of, types_reading
+from vaak.config.resolve.aliases import option_aliases
+from vaak.config.resolve.global_config import Sides
+from vaak.config.show.resolved import untouched_experiment
+from vaak.config.yaml.writer import entry_text
+
+_WIDTH = 116
+_OF_OTHER_TASKS = (dict[str, Any], tuple[Any, ...])
+"""The types that global_config and datasets have in a task without audio."""
+
+_HEAD = """\
+Every option of the task {task}, with its default. Made from the types by
+  vaak config show --all-options --task {task}
+so edit those and not this file. Options behind a # are read only by the types named beside them, or belong to a
+section that is off by default. Other names without a dot stand at the top level; those of the loop in training: too.
+"""
+
+
+def all_options(task: str) -> str:
+    """A YAML that loads, with every option; those that can't apply beside the defaults are commented out."""
+    kind = experiment_type(task)
+    untouched = untouched_experiment(task, "all_options", "runs/all_options")
+    head = "".join(f"# {line}\n" for line in _HEAD.format(task=task).splitlines())
+    writer = _Writer(kind.model_json_schema(), dict(without_effect(untouched)), other_names(task), sides_of(task))
+    return head + "\n" + writer.section(kind, untouched)
+
+
+def other_names(task: str) -> dict[str, list[str]]:
+    """The aliases of each option by its dotted name; one that may stand in its section or flat is listed flat."""
+    aliases = option_aliases(aliases_of(task))
+    names: dict[str, list[str]] = {}
+    for alias, name in aliases.items():
+        if alias.partition(".")[2] not in aliases:
+            names.setdefault(name.rstrip(".0123456789"), []).append(alias)
+    return names
+
+
+class _Writer:
+    """Writes sections with a comment above each option; ``unread`` has the options that do nothing by default."""
+
+    def __init__(
+        self, schema: dict[str, Any], unread: dict[str, str], names: dict[str, list[str]], sides: Sides
+    ) -> None:
+        self.schema = schema
+        self.unread = unread
+        self.names = names
+        self.sides = sides
+
+    def section(self, section: SectionType, values: BaseModel | None, path: str = "", indent: int = 0) -> str:
+        """All options of a section, with its values, or else with the types' defaults."""
+        names = [name for name, field in section.model_fields.items() if field.annotation not in _OF_OTHER_TASKS]
+        options = [self._option(section, name, values, f"{path}.{name}".lstrip("."), indent) for name in names]
+        return ("" if path else "\n").join([*self._shared(path, indent), *options])
+
+    def _shared(self, path: str, indent: int) -> Iterator[str]:
+        """The section's sections that stand for others; they are empty, for what they hold is shown there."""
+        for section, targets in self.sides.shared.items():
+            parent, _, name = section.rpartition(".")
+            if parent == path:
+                words = f"Holds any option of {' and '.join(targets)}, for where the same file doesn't give it."
+                yield _comment(words, indent) + f"{' ' * indent}{name}: {{}}\n"
+
+    def _option(self, section: SectionType, name: str, values: BaseModel | None, path: str, indent: int) -> str:
+        field = section.model_fields[name]
+        value = getattr(values, name) if values is not None else _default(field)
+        inner, item = section_of(field.annotation), section_of(item_of(field.annotation))
+        if inner is not None and isinstance(value, BaseModel):
+            note = field.description or ""
+            entry = f"{' ' * indent}{name}:\n{self.section(inner, value, path, indent + 2)}"
+        else:
+            note = self._words(section, name, path)
+            entry = entry_text(name, _plain(value), indent)
+        read = values is None or applies(section, name, getattr(values, "type", None))
+        if path in self.unread and value not in (None, False):
+            read, note = False, f"{note} Not here: {self.unread[path]}."
+        text = _comment(note, indent) + (entry if read else _commented(entry, indent))
+        if inner is not None and value is None:
+            body = self.section(inner, None, path, indent + 2)
+            text += _commented(f"{' ' * indent}{name}:\n{body}", indent)
+        if item is not None:
+            body = _as_item(self.section(item, None, path, indent + 4), indent + 2)
+            text += _commented(f"{' ' * indent}{name}:\n{body}", indent)
+        return text
+
+    def _words(self, section: SectionType, name: str, path: str) -> str:
+        """What the option means, takes, is read by and is also called."""
+        field = section.model_fields[name]
+        properties = self._definition(section)["properties"][name]
+        kind = section_of(field.annotation) or section_of(item_of(field.annotation))
+        takes = "" if kind else f" Takes {in_words(properties, self.schema)}."
+        types = ", ".join(types_reading(section, name))
+        others = ", ".join(self.names.get(path, ()))
+        return (
+            f"{field.description}{takes}"
+            + (f" Read by {types}." if types else "")
+            + (f" Other names: {others}." if others else "")
+        )
+
+    def _definition(self, section: SectionType) -> dict[str, Any]:
+        definitions = self.schema["$defs"]
+        return definitions.get(section.__name__) or resolved(self.schema, self.schema)
+
+
+def _default(field: FieldInfo) -> Any:
+    return "..." if field.is_required() else field.default
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value if isinstance(value, bool | int | float | str | dict | None) else str(value)
+
+
+def _comment(text: str, indent: int) -> str:
+    lines = textwrap.wrap(text, _WIDTH - indent, break_on_hyphens=False, break_long_words=False)
+    return "".join(f"{' ' * indent}# {line}\n" for line in lines)
+
+
+def _commented(text: str, indent: int) -> str:
+    return "".join(f"{' ' * indent}# {line[indent:]}\n" for line in text.splitlines())
+
+
+def _as_item(body: str, indent: int) -> str:
+    """The options of a section as one item of a list: the first one gets the dash, its comment stands above."""
+    lines = body.splitlines()
+    first = next(index for index, line in enumerate(lines) if not line.lstrip().startswith("#"))
+    above = [f"{' ' * indent}{line.lstrip()}" for line in lines[:first]]
+    item = f"{' ' * indent}- {lines[first].lstrip()}"
+    return "\n".join([*above, item, *lines[first + 1 :]]) + "\n"

@@ -1,0 +1,84 @@
+"""A configuration as the YAML that repeats it: every option that applies, with its value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel
+
+from vaak.config.check import limits
+from vaak.config.experiment import Experiment, defaults_of, experiment_type
+from vaak.config.fields import applies
+from vaak.config.resolve.merge import merge_all
+from vaak.config.yaml.tree import from_plain, to_plain
+from vaak.config.yaml.writer import yaml_text
+
+
+def as_yaml(experiment: Experiment[Any, Any]) -> str:
+    """The whole configuration; loading this text gives an equal experiment.
+
+    Options that can't apply (another optimizer's, another task's) are left out where they have their defaults.
+    """
+    return yaml_text(resolved_values(experiment))
+
+
+def resolved_values(experiment: Experiment[Any, Any]) -> dict[str, Any]:
+    """What ``as_yaml`` writes, as values."""
+    untouched = untouched_experiment(experiment.task, experiment.name, str(experiment.run_dir))
+    values = _values(experiment, untouched)
+    silent = (limits.without_effect, limits.remarks, limits.impossible_if_asked)
+    unread = [key for said in silent for key, _ in said(experiment)]
+    for key in unread:
+        _drop_default(values, untouched, key.split("."))
+    for key in ("global_config", "datasets"):
+        if not values[key]:
+            del values[key]
+    return values
+
+
+def untouched_experiment(task: str, name: str, run_dir: str) -> Experiment[Any, Any]:
+    """A task's experiment as it is where no option is given but the name and the run directory."""
+    layers = [{"model": {}, "data": {}}, defaults_of(task), {"task": task, "name": name, "run_dir": run_dir}]
+    kind = experiment_type(task)
+    tree, _ = merge_all([from_plain(layer) for layer in layers], kind)
+    return kind.model_validate(to_plain(tree))
+
+
+def _values(section: BaseModel, untouched: Any) -> dict[str, Any]:
+    """A section's options, without those of other types that nobody set."""
+    section_type = getattr(section, "type", None)
+    values = {}
+    for name in (*type(section).model_fields, *(section.model_extra or {})):
+        value, default = getattr(section, name), getattr(untouched, name, _own_default(section, name))
+        if not applies(type(section), name, section_type) and value == default:
+            continue
+        values[name] = _plain(value, default)
+    return values
+
+
+def _own_default(section: BaseModel, name: str) -> Any:
+    """What an option is where nobody gave it, in a section of a list."""
+    field = type(section).model_fields.get(name)
+    return None if field is None or field.is_required() else field.get_default(call_default_factory=True)
+
+
+def _plain(value: Any, default: Any) -> Any:
+    if isinstance(value, BaseModel):
+        return _values(value, default)
+    if isinstance(value, list | tuple):
+        return [_plain(item, None) for item in value]
+    if isinstance(value, dict):
+        return {key: _plain(item, None) for key, item in value.items()}
+    return value if isinstance(value, bool | int | float | str | None) else str(value)
+
+
+def _drop_default(values: dict[str, Any], untouched: Any, path: list[str]) -> None:
+    """Leave an option out if it has its default."""
+    key, rest = path[0], path[1:]
+    if key not in values:
+        return
+    default = getattr(untouched, key)
+    if rest:
+        _drop_default(values[key], default, rest)
+    elif values[key] == _plain(default, default):
+        del values[key]

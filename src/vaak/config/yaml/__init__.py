@@ -1,0 +1,1 @@
+"""YAML read into a tree that knows every line, and written back."""

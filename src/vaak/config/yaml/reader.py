@@ -1,0 +1,217 @@
+"""YAML text as a tree with line numbers: safe (no tags beyond the core schema), no key twice."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.events import (
+    AliasEvent,
+    DocumentEndEvent,
+    DocumentStartEvent,
+    MappingEndEvent,
+    MappingStartEvent,
+    ScalarEvent,
+    SequenceEndEvent,
+    SequenceStartEvent,
+    StreamStartEvent,
+)
+
+from vaak.config.yaml.errors import ConfigError, Problem
+from vaak.config.yaml.scalars import expand, plain_scalar
+from vaak.config.yaml.tree import COMMAND_LINE, Node, Place, copy_of, walk
+
+_MOST_NODES = 100_000
+_MOST_LEVELS = 60
+
+
+def read_yaml(path: Path | str) -> Node:
+    """The mapping in a YAML file.
+
+    Raises ConfigError if it can't be read, is empty, is no mapping, or is not YAML.
+    """
+    file = str(path)
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigError([Problem(Place(file), "", f"can't be read: {error.strerror or error}")]) from None
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        problem = Problem(Place(file, line), "", f"not UTF-8 text (byte 0x{content[error.start]:02x})")
+        raise ConfigError([problem]) from None
+    tree = _Composer(text, lambda line: Place(file, line)).tree()
+    if tree.value is None:
+        raise ConfigError([Problem(Place(file), "", "the file is empty; expected sections such as training:")])
+    if not tree.is_mapping:
+        raise ConfigError([Problem(Place(file, 1), "", "expected sections such as training: at the top level")])
+    return tree
+
+
+def read_value(text: str, key: str) -> Node:
+    """The value of ``key=value`` on the command line, read as YAML.
+
+    Raises ConfigError if it is not YAML.
+    """
+    try:
+        return _Composer(text, lambda line: COMMAND_LINE).tree()
+    except ConfigError as error:
+        problems = [Problem(problem.place, problem.key or key, problem.message) for problem in error.problems]
+        raise ConfigError(problems) from None
+
+
+class _Composer:
+    """Turns the parser's events into one tree; collects mistakes that don't keep it from reading on."""
+
+    def __init__(self, text: str, place_of: Callable[[int], Place]) -> None:
+        self.events = YAML(typ="safe", pure=True).parse(text)
+        self.place_of = place_of
+        self.anchors: dict[str, Node | None] = {}
+        self.problems: list[Problem] = []
+        self.num_nodes = 0
+        self.num_levels = 0
+
+    def tree(self) -> Node:
+        try:
+            tree = self._document()
+        except ConfigError as error:
+            raise ConfigError([*self.problems, *error.problems]) from None
+        except MarkedYAMLError as error:
+            mark = error.problem_mark or error.context_mark
+            place = self.place_of(mark.line + 1 if mark else 1)
+            raise ConfigError([Problem(place, "", _syntax(error))]) from None
+        except YAMLError as error:
+            text = str(error).splitlines()[0]
+            raise ConfigError([Problem(self.place_of(1), "", f"not valid YAML: {text}")]) from None
+        if self.problems:
+            raise ConfigError(self.problems)
+        return tree
+
+    def _document(self) -> Node:
+        tree = Node(None, self.place_of(1))
+        started = False
+        for event in self.events:
+            if isinstance(event, DocumentStartEvent):
+                if started:
+                    line = event.start_mark.line + 1
+                    raise ConfigError([Problem(self.place_of(line), "", "a second YAML document; expected one")])
+                started = True
+                tree = self._node(next(self.events), None, "")
+            elif not isinstance(event, StreamStartEvent | DocumentEndEvent):
+                break
+        return tree
+
+    def _node(self, event: Any, place: Place | None, key: str) -> Node:
+        """The node that begins with this event; its place is its key's, or where it begins."""
+        place = place or self.place_of(event.start_mark.line + 1)
+        self._count(1, place)
+        if isinstance(event, AliasEvent):
+            return self._alias(event.anchor, place, key)
+        if event.anchor:
+            self.anchors[event.anchor] = None
+        if isinstance(event, ScalarEvent):
+            node = Node(self._scalar(event, place, key), place)
+        else:
+            node = self._collection(event, place, key)
+        if event.anchor:
+            self.anchors[event.anchor] = node
+        return node
+
+    def _collection(self, event: Any, place: Place, key: str) -> Node:
+        self.num_levels += 1
+        if self.num_levels > _MOST_LEVELS:
+            raise ConfigError([Problem(place, "", f"nested deeper than {_MOST_LEVELS} levels")])
+        read = self._sequence if isinstance(event, SequenceStartEvent) else self._mapping
+        node = read(event, place, key)
+        self.num_levels -= 1
+        return node
+
+    def _count(self, num_nodes: int, place: Place) -> None:
+        self.num_nodes += num_nodes
+        if self.num_nodes > _MOST_NODES:
+            raise ConfigError([Problem(place, "", f"more than {_MOST_NODES} values; is an alias repeated too often?")])
+
+    def _alias(self, anchor: str, place: Place, key: str) -> Node:
+        node = self.anchors.get(anchor)
+        if node is None:
+            word = "refers to itself" if anchor in self.anchors else "is not defined above"
+            raise ConfigError([Problem(place, key, f"the alias *{anchor} {word}")])
+        self._count(sum(1 for _ in walk(node)), place)
+        return Node(copy_of(node).value, place)
+
+    def _scalar(self, event: ScalarEvent, place: Place, key: str) -> Any:
+        self._check_tag(event.tag, ("str",), place, key)
+        try:
+            text = expand(_encodable(event.value), os.environ)
+        except ValueError as error:
+            self._complain(place, key, str(error))
+            return None
+        return plain_scalar(text) if event.style in (None, "") and not event.tag else text
+
+    def _check_tag(self, tag: Any, allowed: tuple[str, ...], place: Place, key: str) -> None:
+        """A tag can name a Python object to make; only those that change nothing are let through."""
+        name = str(tag or "!").replace("tag:yaml.org,2002:", "!!")
+        if name != "!" and name.removeprefix("!!") not in allowed:
+            self._complain(place, key, f"the tag {name} is not allowed; expected plain values")
+
+    def _sequence(self, event: SequenceStartEvent, place: Place, key: str) -> Node:
+        self._check_tag(event.tag, ("map", "seq"), place, key)
+        items: list[Node] = []
+        while not isinstance(event := next(self.events), SequenceEndEvent):
+            items.append(self._node(event, None, f"{key}.{len(items)}".lstrip(".")))
+        return Node(items, place)
+
+    def _mapping(self, event: MappingStartEvent, place: Place, key: str) -> Node:
+        self._check_tag(event.tag, ("map", "seq"), place, key)
+        children: dict[str, Node] = {}
+        merged: dict[str, Node] = {}
+        while not isinstance(event := next(self.events), MappingEndEvent):
+            line = self.place_of(event.start_mark.line + 1)
+            if not isinstance(event, ScalarEvent):
+                raise ConfigError([Problem(line, key, "a key must be text")])
+            name = event.value.encode("utf-8", "replace").decode()
+            full = f"{key}.{name}".lstrip(".")
+            child = self._node(next(self.events), line, full)
+            if name == "<<" and event.style in (None, ""):
+                self._merge_keys(merged, child, full)
+            elif name in children:
+                self._complain(line, full, f"given twice: first at {children[name].place}")
+            else:
+                children[name] = child
+        return Node({**merged, **children}, place)
+
+    def _merge_keys(self, merged: dict[str, Node], child: Node, key: str) -> None:
+        """YAML's ``<<: *anchor``; of several, the first wins."""
+        sources = child.value if isinstance(child.value, list) else [child]
+        for source in sources:
+            if not source.is_mapping:
+                self._complain(child.place, key, "expected an alias of a mapping")
+                return
+            for name, node in source.value.items():
+                merged.setdefault(name, node)
+
+    def _complain(self, place: Place | None, key: str, message: str) -> None:
+        self.problems.append(Problem(place, key, message))
+
+
+def _encodable(text: str) -> str:
+    """The text, if UTF-8 can hold it; half of a surrogate pair (an escape in quotes) it can't."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("holds half of a surrogate pair, which is no text") from None
+    return text
+
+
+def _syntax(error: MarkedYAMLError) -> str:
+    """The parser's complaint in one line."""
+    what = " ".join(part for part in (error.context, error.problem) if part)
+    if "'\\t'" in what:
+        return "not valid YAML: a tab; indent with spaces"
+    hint = "; is a colon, a quote or a bracket missing on this line or the one before?" if what else ""
+    return f"not valid YAML: {what}{hint}"

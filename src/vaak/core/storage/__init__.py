@@ -1,0 +1,1 @@
+"""Files on disk: written atomically, locked between processes, mapped by line, checked by size."""

@@ -1,0 +1,1 @@
+"""Which examples make up which batch: fixed, bucketed, packed or stratified. Start with planner.py."""

@@ -1,0 +1,116 @@
+"""Which plan a configuration asks for."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from vaak.config.training import BatchingConfig, TrainingConfig
+from vaak.core.errors import UserError
+from vaak.core.task import Dataset
+from vaak.data.batching.bucketed import BucketedPlanner
+from vaak.data.batching.fixed import FixedPlanner
+from vaak.data.batching.packed import PackedPlanner
+from vaak.data.batching.stratified import StratifiedPlanner
+from vaak.data.curriculum import CurriculumPlanner, CurriculumScheduler, checked_difficulties, easiest_first
+from vaak.data.plan import BatchPlan, Planner, checked_lengths, starts_every
+
+
+def training_planner(config: TrainingConfig, dataset: Dataset) -> Planner:
+    """The planner of a run's training examples, with its curriculum if it has one.
+
+    Raises what ``make_planner`` raises, and UserError where the data have no such difficulty.
+    """
+
+    def planner_of(pool: np.ndarray | slice, seed: int) -> Planner:
+        return make_planner(
+            config.batching,
+            lengths=dataset.lengths[pool],
+            strata=None if dataset.strata is None else dataset.strata[pool],
+            batch_size=config.batch_size,
+            row_capacity=dataset.row_capacity,
+            seed=seed,
+        )
+
+    whole = planner_of(slice(None), config.random_seed)
+    if config.curriculum is None:
+        return whole
+    measure = config.curriculum.difficulty
+    difficulties = dataset.lengths if measure == "length" else dataset.difficulty(measure)
+    order = easiest_first(
+        checked_difficulties(difficulties, len(dataset.lengths)),
+        dataset.strata if config.batching.type == "stratified" else None,
+    )
+    scheduler = curriculum_scheduler(config, whole.num_microbatches)
+    return CurriculumPlanner(whole, planner_of, order, scheduler, config.batch_size, config.random_seed)
+
+
+def curriculum_scheduler(config: TrainingConfig, num_microbatches: int) -> CurriculumScheduler:
+    """The scheduler of ``training.curriculum``; it takes the whole run where no ``num_epochs`` is given."""
+    options = config.curriculum
+    assert options is not None
+    num_epochs: float = config.epochs
+    if options.num_epochs is not None:
+        num_epochs = options.num_epochs
+    elif config.max_steps is not None:
+        num_epochs = config.max_steps / -(-num_microbatches // config.gradient_accumulation_steps)
+    return CurriculumScheduler(options.initial_difficulty, options.final_difficulty, num_epochs, options.pacing)
+
+
+def make_planner(
+    batching: BatchingConfig,
+    *,
+    lengths: np.ndarray,
+    strata: np.ndarray | None,
+    batch_size: int,
+    row_capacity: float | None,
+    seed: int,
+) -> Planner:
+    """The planner that ``batching`` names.
+
+    Raises DataError for an empty dataset or an example that fits in no batch; UserError where the data can't be
+    planned this way.
+    """
+    if batching.type == "bucketed":
+        budget, name = _budget(batching)
+        return BucketedPlanner(checked_lengths(lengths, budget, name), budget, batch_size, batching.num_buckets, seed)
+    if batching.type == "packed":
+        if row_capacity is None:
+            raise UserError("training.batching.type: packed needs rows of a known length; this data has none")
+        return PackedPlanner(checked_lengths(lengths, row_capacity, "the row's length"), row_capacity, batch_size, seed)
+    if batching.type == "stratified":
+        if strata is None:
+            raise UserError("training.batching.type: stratified needs a class for each example; this data has none")
+        return StratifiedPlanner(strata, len(checked_lengths(lengths)), batch_size, seed)
+    return FixedPlanner(len(checked_lengths(lengths)), batch_size, seed)
+
+
+def evaluation_plan(lengths: np.ndarray, batch_size: int, budget: float | None = None) -> BatchPlan:
+    """Batches of ``batch_size`` in ascending order of length: always the same, with little padding.
+
+    With a ``budget``, rows times the longest keeps within it, but for an example that exceeds it alone.
+    """
+    order = np.argsort(checked_lengths(lengths), kind="stable")
+    if budget is None:
+        return BatchPlan(order, None, starts_every(batch_size, len(order)))
+    ascending, starts = np.asarray(lengths)[order], [0]
+    while starts[-1] < len(order):
+        candidates = ascending[starts[-1] : starts[-1] + batch_size]
+        fitting = int((np.arange(1, len(candidates) + 1) * candidates <= budget).sum())
+        starts.append(starts[-1] + max(1, fitting))
+    return BatchPlan(order, None, np.array(starts))
+
+
+def largest_rows(config: TrainingConfig, longest: float) -> int:
+    """Rows of the largest microbatch there may be, where every example has the greatest length."""
+    budget, _ = _budget(config.batching)
+    bounded = config.batching.type == "bucketed" and budget is not None
+    return max(1, int(budget // longest)) if bounded and budget is not None else config.batch_size
+
+
+def _budget(batching: BatchingConfig) -> tuple[float | None, str]:
+    """The padded budget of a batch and the option it comes from."""
+    if batching.max_tokens is not None and batching.max_duration is not None:
+        raise UserError("training.batching: max_tokens and max_duration are both given; keep one")
+    if batching.max_tokens is not None:
+        return batching.max_tokens, "training.batching.max_tokens"
+    return batching.max_duration, "training.batching.max_duration"

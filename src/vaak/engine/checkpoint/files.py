@@ -1,0 +1,304 @@
+"""A checkpoint: a folder that is there whole or not at all, and says of each file what it must contain.
+
+    step-00001000/model.safetensors      parameters and buffers by name, tied tensors once
+                  optimizer.safetensors  moments by parameter name
+                  average.safetensors    the averaged weights, where training.ema keeps them
+                  loss.safetensors       parameters and buffers of losses, where they have some
+                  state.json             position, loss scale, what callbacks remember
+                  MANIFEST.json          size and SHA-256 of the others; who wrote it and why
+                  completed.json         state.json as it is after what was due at this step (an evaluation)
+
+It is written beside, flushed, and renamed. Nothing in it is code: safetensors and JSON only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from vaak.core.errors import CheckpointError
+from vaak.core.storage import files
+from vaak.engine.checkpoint.names import MANIFEST as MANIFEST
+from vaak.engine.checkpoint.names import list_checkpoints as list_checkpoints
+from vaak.engine.checkpoint.names import step_folder as step_folder
+from vaak.engine.checkpoint.names import step_of
+
+log = logging.getLogger("vaak")
+
+TENSORS = ("model", "optimizer", "average", "loss")
+"""The parts of a snapshot that are named tensors: each is a file, NAME.safetensors."""
+ALWAYS_WRITTEN = ("model", "optimizer")
+STATE, COMPLETED = "state.json", "completed.json"
+SET_ASIDE = "set-aside"
+REMOVED, REPLACED = ".removed", ".replaced"
+
+
+@dataclass
+class Snapshot:
+    """Everything of a run's state, copied to the CPU at one step's boundary."""
+
+    step: int
+    model: dict[str, torch.Tensor]
+    optimizer: dict[str, torch.Tensor] = field(default_factory=dict)
+    state: dict[str, Any] = field(default_factory=dict)
+    average: dict[str, torch.Tensor] = field(default_factory=dict)
+    loss: dict[str, torch.Tensor] = field(default_factory=dict)
+
+
+def model_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters and buffers by name; of tied tensors only the first name."""
+    seen: set[int] = set()
+    tensors = {}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            tensors[name] = tensor.detach()
+    return tensors
+
+
+def copy_to_cpu(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Copies that training can't change any more. From CUDA, all are on their way at once, with one wait for them."""
+    devices = {tensor.device for tensor in tensors.values() if tensor.is_cuda}
+    if not devices:
+        return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
+    copies = {name: _on_its_way(tensor.detach()) for name, tensor in tensors.items()}
+    for device in devices:
+        torch.cuda.synchronize(device)
+    return copies
+
+
+def _on_its_way(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy on the CPU, in page-locked memory: of a CUDA tensor, whole once its device was waited for."""
+    copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+    return copy.copy_(tensor, non_blocking=True)
+
+
+def save_checkpoint(folder: Path, snapshot: Snapshot, about: dict[str, Any] | None = None) -> Path:
+    """Write ``folder``/step-N whole or not at all and return it; one that exists is replaced.
+
+    ``about`` goes into the manifest: what is to be known of this checkpoint, but is no part of the run's state.
+
+    Raises CheckpointError where the disk is full or can't be written; whatever was there is unharmed.
+    """
+    final = folder / step_folder(snapshot.step)
+    beside = folder / f".{final.name}.{os.getpid()}.tmp"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(beside, ignore_errors=True)
+        beside.mkdir()
+        _write_files(beside, snapshot, about or {})
+        replaced = folder / f".{final.name}{REPLACED}"
+        if final.exists():
+            final.rename(replaced)
+        beside.rename(final)
+        files.sync_directory(folder)
+        shutil.rmtree(replaced, ignore_errors=True)
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise CheckpointError(f"checkpoint {final} can't be written: {error}; the ones before it are whole") from error
+    return final
+
+
+def _write_files(folder: Path, snapshot: Snapshot, about: dict[str, Any]) -> None:
+    """The files of a checkpoint, flushed to the disk, the manifest last."""
+    parts = [part for part in TENSORS if part in ALWAYS_WRITTEN or getattr(snapshot, part)]
+    names = [f"{part}.safetensors" for part in parts]
+    for part, name in zip(parts, names, strict=True):
+        with files.usual_mode(folder / name):
+            save_file(getattr(snapshot, part), folder / name)
+        files.sync_file(folder / name)
+    files.write_json(folder / STATE, snapshot.state)
+    listed = {
+        name: {"bytes": (folder / name).stat().st_size, "sha256": files.sha256_of(folder / name)}
+        for name in (*names, STATE)
+    }
+    files.write_json(folder / MANIFEST, {"format": 1, "step": snapshot.step, **about, "files": listed})
+
+
+def about_checkpoint(path: Path) -> dict[str, Any]:
+    """What the manifest of a checkpoint says; nothing where it can't be read."""
+    try:
+        manifest = files.read_json(path / MANIFEST)
+    except (OSError, ValueError):
+        return {}
+    return manifest if isinstance(manifest, dict) else {}
+
+
+def complete_checkpoint(path: Path, state: dict[str, Any]) -> None:
+    """Replace what a checkpoint says of the state, in one rename, by the state after what was due at its step.
+
+    Its tensors are the same. The hash of what is replaced goes along, so that it can't be of another checkpoint.
+    """
+    files.write_json(path / COMPLETED, {"state": state, "completes": files.sha256_of(path / STATE)})
+
+
+def read_state(path: Path) -> dict[str, Any]:
+    """The state of a checkpoint, completed if it was; a completion that can't be read leaves what was due pending."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        completed = files.read_json(path / COMPLETED)
+        if completed["completes"] == files.sha256_of(path / STATE):
+            return dict(completed["state"])
+    return dict(files.read_json(path / STATE))
+
+
+def verify(path: Path) -> None:
+    """Raise CheckpointError unless every file of a checkpoint is there with the size and SHA-256 its manifest gives."""
+    try:
+        listed = files.read_json(path / MANIFEST)["files"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"{path} is no whole checkpoint: its {MANIFEST} can't be read ({type(error).__name__})"
+        ) from error
+    for name, expected in listed.items():
+        file = path / Path(name).name
+        if not file.is_file():
+            raise CheckpointError(f"checkpoint {path} is damaged: {name} is missing")
+        if file.stat().st_size != expected["bytes"] or files.sha256_of(file) != expected["sha256"]:
+            raise CheckpointError(f"checkpoint {path} is damaged: {name} is not what its {MANIFEST} says")
+
+
+_verify = verify
+
+
+def load_checkpoint(path: Path, *, weights_only: bool = False, verify: bool = True) -> Snapshot:
+    """The content of a checkpoint, its files mapped; ``verify`` compares their hashes first.
+
+    Raises CheckpointError where it is missing or damaged.
+    """
+    if not path.is_dir():
+        raise CheckpointError(f"there is no checkpoint {path}")
+    if verify:
+        _verify(path)
+    parts = ("model", "average") if weights_only else TENSORS
+    try:
+        state = read_state(path)
+        tensors = {
+            part: load_file(path / f"{part}.safetensors")
+            for part in parts
+            if part in ALWAYS_WRITTEN or (path / f"{part}.safetensors").exists()
+        }
+        return Snapshot(int(state["position"]["step"]), **tensors, state=state)
+    except (SafetensorError, ValueError, OSError, KeyError, TypeError) as error:
+        raise CheckpointError(f"checkpoint {path} can't be read: {error}") from error
+
+
+def load_weights(model: nn.Module, tensors: dict[str, torch.Tensor], source: Path | str) -> None:
+    """Copy tensors into a model bit by bit. Raises CheckpointError listing everything that doesn't fit."""
+    wanted = model_tensors(model)
+    problems = [f"{name} is missing" for name in wanted if name not in tensors]
+    problems += [f"{name} is not in the model" for name in tensors if name not in wanted]
+    problems += [
+        f"{name} has shape {tuple(tensors[name].shape)}, the model {tuple(tensor.shape)}"
+        for name, tensor in wanted.items()
+        if name in tensors and tensors[name].shape != tensor.shape
+    ]
+    if problems:
+        shown = "; ".join(problems[:8]) + (f"; and {len(problems) - 8} more" if len(problems) > 8 else "")
+        raise CheckpointError(f"{source} is of another model: {shown}")
+    with torch.no_grad():
+        for name, tensor in wanted.items():
+            tensor.copy_(tensors[name])
+
+
+def find_latest_checkpoint(folder: Path) -> Path | None:
+    """The newest whole checkpoint, None where there is none at all; damaged ones that are newer are set aside.
+
+    Raises CheckpointError, with nothing changed, where every one is damaged.
+    """
+    path, damaged = newest_whole(folder)
+    for newer, damage in damaged.items():
+        set_damaged_aside(newer, damage)
+    return path
+
+
+def newest_whole(folder: Path) -> tuple[Path | None, dict[Path, str]]:
+    """The newest whole checkpoint, None where there is none at all, and what is wrong with newer ones.
+
+    Raises CheckpointError where every one is damaged.
+    """
+    damaged: dict[Path, str] = {}
+    for path in reversed(list_checkpoints(folder)):
+        try:
+            verify(path)
+        except CheckpointError as error:
+            damaged[path] = str(error)
+        else:
+            return path, damaged
+    if damaged:
+        newest = next(iter(damaged.values()))
+        raise CheckpointError(f"no checkpoint in {folder} is whole: {newest}; to begin anew, move the run away")
+    return None, {}
+
+
+def set_damaged_aside(path: Path, damage: str) -> None:
+    """Move a damaged checkpoint out of the way, and say so."""
+    log.warning("%s; it is set aside and the one before it is used", damage)
+    set_aside(path)
+
+
+def set_aside(path: Path) -> Path:
+    """Move a checkpoint out of the way, into set-aside/, under a name that is free."""
+    return path.rename(place_aside(path))
+
+
+def place_aside(path: Path) -> Path:
+    """Where a checkpoint would be set aside: a free name in set-aside/, which is made."""
+    folder = path.parent / SET_ASIDE
+    folder.mkdir(exist_ok=True)
+    number = 1
+    while (target := folder / f"{path.name}.{number}").exists():
+        number += 1
+    return target
+
+
+def point(folder: Path, name: str, checkpoint: str) -> None:
+    """Make ``folder``/best or ``folder``/last hold the name of a checkpoint."""
+    files.write_text(folder / name, checkpoint + "\n")
+
+
+def pointed(folder: Path, name: str) -> Path | None:
+    """The checkpoint that best or last names, if it is there."""
+    try:
+        target = folder / (folder / name).read_text().strip()
+        return target if step_of(target) is not None and target.parent == folder and target.is_dir() else None
+    except (OSError, ValueError):  # no file, or no text
+        return None
+
+
+def warn_of_lost(folder: Path, name: str, instead: str) -> None:
+    """Say that best or last is there, but names no checkpoint, and what is used ``instead``."""
+    if (folder / name).exists() and pointed(folder, name) is None:
+        said = (folder / name).read_bytes()[:40].decode(errors="replace").strip() if (folder / name).is_file() else ""
+        log.warning("%s names no checkpoint there (it holds %r); %s", folder / name, said, instead)
+
+
+def resolve_checkpoint(path: Path) -> Path:
+    """The checkpoint that a user means by a run, its checkpoints folder, best or last, or a checkpoint itself.
+
+    A run stands for its best checkpoint, or its newest where none is marked best.
+    """
+    if path.name in ("best", "last") and path.parent.is_dir():
+        found = pointed(path.parent, path.name)
+        if found is None and path.exists():
+            raise CheckpointError(f"there is no checkpoint at {path}: it names none; give a folder step-… next to it")
+    elif (path / MANIFEST).exists() or path.name.startswith("step-"):
+        found = path if path.is_dir() else None
+    else:
+        folder = path / "checkpoints" if (path / "checkpoints").is_dir() else path
+        warn_of_lost(folder, "best", "the newest checkpoint is used")
+        found = pointed(folder, "best") or next(reversed(list_checkpoints(folder)), None)
+    if found is None:
+        raise CheckpointError(
+            f"there is no checkpoint at {path}; give a run directory, or a folder step-…, best or last in it"
+        )
+    return found

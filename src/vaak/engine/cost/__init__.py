@@ -1,0 +1,1 @@
+"""What a model costs: FLOPs, and memory by a dry pass."""

@@ -1,0 +1,1 @@
+"""Precision, random generators and allocators of each device."""

@@ -1,0 +1,1 @@
+"""Where a number first isn't finite, and what every module gives."""

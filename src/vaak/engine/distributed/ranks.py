@@ -1,0 +1,289 @@
+"""The processes of a run. The only file that knows torch.distributed and accelerate.
+
+Ranks meet in two places of a step: ``exchange``, one small message before it, and the sum of gradients after every
+backward (gradient_buckets.py). What one decides for all, rank 0 decides (``decide_on_main``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from vaak.config.training import TrainingConfig
+from vaak.core.child_processes import end_with_launcher
+from vaak.core.errors import SaidByMainProcessError, UserError
+from vaak.engine.distributed.attendance import Attendance, wait_for_an_answer
+from vaak.engine.distributed.comparison import canonical, describe_differences
+from vaak.engine.distributed.gradient_buckets import BUCKET_BYTES, GradientBuckets, OwnGradients
+from vaak.engine.distributed.launcher import check_launcher, pick_device
+from vaak.engine.distributed.messages import Exchange, StepMessage, hash_of
+
+SHORT = 1024  # bytes of a message that is gathered in one go
+FOREVER = timedelta(days=3650)
+START_SECONDS = 300.0
+"""How long ranks wait for each other at the start; launchers start them within seconds."""
+
+ANSWER_SECONDS = 10.0
+"""How often a rank that waits for rank 0 looks whether its machine still answers, and how long that may take."""
+
+
+class Ranks:
+    """This process's place among all, and the few things they do together. With one process, each of them is free.
+
+    ``start_ranks`` joins the processes that torchrun or accelerate launch began; ``close`` leaves them.
+    """
+
+    def __init__(
+        self, device: torch.device, rank: int = 0, world_size: int = 1, attendance: Attendance | None = None
+    ) -> None:
+        self.device = device
+        self.rank = rank
+        self.world_size = world_size
+        self.barrier_before_sum = False
+        self.bucket_bytes = BUCKET_BYTES
+        self._attendance = attendance
+        self._exchange = Exchange(self._gather_bytes, self.gather)
+
+    @property
+    def is_main(self) -> bool:
+        return self.rank == 0
+
+    def exchange(self, message: StepMessage) -> StepMessage:
+        """What all ranks count and ask before a step. Every rank calls it once a step, and gets the same."""
+        return message if self.world_size == 1 else self._exchange(message)
+
+    def gradients(self, parameters: Iterable[torch.nn.Parameter]) -> OwnGradients:
+        """What holds these parameters' gradients in each step, and adds them over ranks."""
+        if self.world_size == 1:
+            return OwnGradients(parameters)
+        return GradientBuckets(parameters, self, self.bucket_bytes)
+
+    def decide_on_main(self, function: Callable[[], Any]) -> Any:
+        """What ``function``, which rank 0 alone calls, returns there: a JSON value, on every rank.
+
+        A UserError of rank 0 is raised on all. The others wait for as long as rank 0 lives.
+        """
+        if self.world_size == 1:
+            return function()
+        said: dict[str, Any] = {}
+        failure = None
+        if self.is_main:
+            try:
+                said = {"result": function()}
+            except UserError as error:
+                failure, said = error, {"error": str(error)}
+        said = json.loads(self._tell(json.dumps(said).encode()))
+        if failure is not None:
+            raise failure
+        if "error" in said:
+            raise SaidByMainProcessError(said["error"])
+        return said["result"]
+
+    def compare(self, what: str, values: dict[str, Any], advice: str = "") -> None:
+        """Raise UserError on every rank, with ranks and keys, where one of them has other values than rank 0.
+
+        ``what`` names the moment; ranks send a hash of the values, and the values only where the hashes differ.
+        """
+        if self.world_size == 1:
+            return
+        own = hash_of(canonical(values)).to_bytes(8, "little", signed=True)
+        if len(set(self._gather_bytes(own))) == 1:
+            return
+        differences = describe_differences(self.gather(json.loads(canonical(values))))
+        advice = advice or "start all processes with the same files and options"
+        raise (UserError if self.is_main else SaidByMainProcessError)(f"{what}: {differences}: {advice}")
+
+    def any(self, flag: bool) -> bool:
+        """Whether the flag is set on any rank. Every rank must call it equally often."""
+        if self.world_size == 1:
+            return flag
+        value = torch.tensor([flag], dtype=torch.int32)
+        with self._naming_lost_ranks():
+            dist.all_reduce(value, op=dist.ReduceOp.MAX)
+        return bool(value)
+
+    def gather(self, value: Any) -> list[Any]:
+        """A JSON value of each rank, in the order of ranks, on every rank."""
+        if self.world_size == 1:
+            return [value]
+        content = json.dumps(value).encode()
+        texts = self._gather_bytes(_sized(content, SHORT))
+        longest = max(int.from_bytes(text[:8], "little") for text in texts)
+        if longest > SHORT:
+            texts = self._gather_bytes(_sized(content, longest))
+        return [json.loads(text[8 : 8 + int.from_bytes(text[:8], "little")]) for text in texts]
+
+    def _gather_bytes(self, content: bytes) -> list[bytes]:
+        """As many bytes of each rank, in the order of ranks."""
+        mine = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+        gathered = torch.empty(self.world_size, len(content), dtype=torch.uint8)
+        with self._naming_lost_ranks():
+            dist.all_gather(list(gathered.unbind()), mine)
+        return [row.tobytes() for row in gathered.numpy()]
+
+    def _tell(self, content: bytes) -> bytes:
+        """Rank 0's bytes, on every rank, however long rank 0 takes."""
+        length = torch.tensor([len(content)])
+        self._broadcast(length)
+        text = torch.empty(int(length), dtype=torch.uint8)
+        if self.is_main:
+            text = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+        self._broadcast(text)
+        return text.numpy().tobytes()
+
+    def _broadcast(self, tensor: torch.Tensor) -> None:
+        """Rank 0's values, on every rank. Signals are heard while it waits, and a machine that no longer answers."""
+        options = dist.BroadcastOptions()
+        options.rootRank, options.timeout = 0, FOREVER
+        group: Any = dist.group.WORLD
+        with self._naming_lost_ranks():
+            work, pause, answered = group.broadcast([tensor], options), 0.001, time.monotonic()
+            while not work.is_completed():
+                time.sleep(pause)
+                pause = min(2 * pause, 0.1)
+                if time.monotonic() - answered > ANSWER_SECONDS:
+                    if not wait_for_an_answer(*_meeting_point(), ANSWER_SECONDS):
+                        raise self._rank_0_lost()
+                    answered = time.monotonic()
+            work.wait()
+
+    def sum(self, values: dict[str, float]) -> dict[str, float]:
+        """Values added over ranks, name by name, in the order of ranks."""
+        if self.world_size == 1:
+            return values
+        total: dict[str, float] = {}
+        for part in self.gather(values):
+            for name, value in part.items():
+                total[name] = total.get(name, 0.0) + value
+        return total
+
+    def add_up(self, tensor: torch.Tensor) -> None:
+        """Add a tensor over ranks, in place."""
+        with self._naming_lost_ranks():
+            if self.barrier_before_sum:
+                dist.barrier()
+            dist.all_reduce(tensor)
+
+    def wait(self) -> None:
+        """Wait until every rank is here."""
+        if self.world_size > 1:
+            with self._naming_lost_ranks():
+                dist.barrier()
+
+    def close(self) -> None:
+        if self.world_size > 1 and dist.is_initialized():
+            dist.destroy_process_group()
+
+    @contextlib.contextmanager
+    def _naming_lost_ranks(self) -> Iterator[None]:
+        """While this holds, a connection that breaks because another process ended is a UserError that names it."""
+        try:
+            yield
+        except RuntimeError as error:
+            said = str(error)
+            if "imed out" in said:
+                raise UserError(
+                    "another process of the run didn't answer for training.distributed.timeout_minutes: it hangs, or "
+                    "does what takes longer; see what the others say, and resume with --resume auto"
+                ) from error
+            if "onnection" not in said:
+                raise
+            raise self._ranks_lost(self._attendance.lost() if self._attendance else []) from error
+
+    def _ranks_lost(self, lost: list[int]) -> UserError:
+        """What is said where a connection broke; ``lost`` are those known to have ended."""
+        who = self._attendance.describe(lost) if self._attendance and lost else "another process of the run"
+        has = "have" if len(lost) > 1 else "has"
+        return UserError(f"{who} {has} ended, and so this one (rank {self.rank}); resume with --resume auto")
+
+    def _rank_0_lost(self) -> UserError:
+        """What is said where rank 0's machine doesn't answer: perhaps only its process ended."""
+        lost = self._attendance.lost() if self._attendance else []
+        if 0 in lost:
+            return self._ranks_lost(lost)
+        return UserError(
+            f"rank 0's machine ({_meeting_point()[0]}) no longer answers, and so this process ends; resume with "
+            "--resume auto"
+        )
+
+
+def _sized(content: bytes, room: int) -> bytes:
+    """Content behind its length in 8 bytes; what has no room in ``room`` bytes is cut."""
+    return (len(content).to_bytes(8, "little") + content)[: 8 + room].ljust(8 + room, b"\0")
+
+
+def _meeting_point() -> tuple[str, int]:
+    """Where the ranks' common store is: at torchrun's on the first machine, or at rank 0."""
+    return os.environ.get("MASTER_ADDR", "127.0.0.1"), int(os.environ.get("MASTER_PORT", "29500"))
+
+
+def start_ranks(config: TrainingConfig) -> Ranks:
+    """Join the processes that were started together and pick this one's device.
+
+    Raises UserError where the YAML asks for another number of processes than were started, for a device that isn't
+    there, or for something that contradicts accelerate's configuration; and where one of them doesn't start.
+    """
+    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    check_launcher(config, world_size)
+    device = pick_device(config.device)
+    if world_size == 1:
+        return Ranks(device)
+    end_with_launcher()
+    backend = "gloo"
+    if device.type == "cuda":
+        backend = f"cpu:gloo,cuda:{config.distributed.backend or 'nccl'}"
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        torch.cuda.set_device(device)
+    ranks = _join(backend, device, timedelta(minutes=config.distributed.timeout_minutes))
+    ranks.barrier_before_sum = config.distributed.sync_gradient_barrier
+    return ranks
+
+
+def _join(backend: str, device: torch.device, timeout: timedelta) -> Ranks:
+    """Meet the other processes: first at the store, where one that is missing is named, then all with all."""
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    address, port = _meeting_point()
+    by_launcher = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    if (by_launcher or rank > 0) and not wait_for_an_answer(address, port, 5.0 if by_launcher else START_SECONDS):
+        host = "the launcher of this process" if by_launcher else "rank 0"
+        raise UserError(f"{host} doesn't answer at {address}:{port}, so rank {rank} ends; start all processes again")
+    starting = timedelta(seconds=START_SECONDS)
+    try:
+        store = dist.TCPStore(
+            address,
+            port,
+            world_size,
+            is_master=rank == 0 and not by_launcher,
+            timeout=starting,
+            wait_for_workers=False,
+            multi_tenant=True,
+        )
+        attendance = Attendance(store, rank, world_size)
+        attendance.wait_for_all(START_SECONDS)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=min(starting, timeout))
+    except RuntimeError as error:
+        raise UserError(
+            f"rank {rank} lost the other processes at {address}:{port} while they were starting "
+            f"({str(error).splitlines()[0]}); start all of them again"
+        ) from error
+    dist.distributed_c10d._set_pg_timeout(timeout)
+    return Ranks(device, rank, world_size, attendance)
+
+
+def accelerate_tracker(name: str) -> Any:
+    """The class of a tracker of accelerate. Raises UserError for one that is unknown or not installed."""
+    from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
+
+    if name not in LOGGER_TYPE_TO_CLASS:
+        raise UserError(f"training.logging.trackers: there is no {name}; choose from {', '.join(LOGGER_TYPE_TO_CLASS)}")
+    if name not in [str(getattr(kind, "value", kind)) for kind in get_available_trackers()]:
+        raise UserError(f"training.logging.trackers: {name} isn't installed; pip install it or remove it")
+    return LOGGER_TYPE_TO_CLASS[name]

@@ -1,0 +1,1 @@
+"""What is minimised: losses by name (losses.py), and the objectives of a step (descent.py)."""

@@ -1,0 +1,1 @@
+"""Clocks, and the seconds of each phase of a step."""

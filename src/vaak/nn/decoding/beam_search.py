@@ -1,0 +1,163 @@
+"""Beam search: the most probable rows that a search of limited width finds, for many rows at once.
+
+At each step every live hypothesis of a row is continued by every token, and the ``beam_size`` most probable
+continuations are looked at: those that end are finished, and compete by ``penalised_score``. As many that don't end,
+the most probable, live on. At the greatest length all are finished.
+
+A row is done when no live hypothesis can beat its ``n_best`` finished ones any more. Probabilities only fall as a
+hypothesis grows, and the division by a power of the length is kindest at the greatest length: so a live one can't get
+beyond its log-probability now, divided by that power of the greatest length. This stops no row whose result would
+change. Rows that are done leave the batch.
+
+Sources: Graves 2012, "Sequence Transduction with Recurrent Neural Networks" (beam search); Wu et al. 2016,
+"Google's Neural Machine Translation System", section 7 (length normalisation). Differs from Wu: the plain power of the
+length, not of (5 + length) / 6; no coverage penalty; live hypotheses are not pruned by distance from the best.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from vaak.core.errors import UserError
+from vaak.nn.decoding.rows import Hypothesis, Writer, penalised_score, write
+from vaak.nn.decoding.sampling import SamplingSettings, checked
+
+
+@dataclass(frozen=True)
+class BeamSettings:
+    """How wide the search is and how its hypotheses are compared.
+
+    Raises UserError where a value makes no sense.
+    """
+
+    end_id: int
+    """The token that ends a row; it is not given out."""
+    max_new_tokens: int = 100
+    """Tokens written at most, the one that ends them among them."""
+    beam_size: int = 4
+    """Live hypotheses of each row; one is a greedy search."""
+    length_penalty: float = 1.0
+    """Log-probabilities are divided by this power of the length; 0 prefers short rows."""
+    n_best: int = 1
+    """How many hypotheses are given for each row, if so many are found."""
+
+    def __post_init__(self) -> None:
+        limits = {
+            "max_new_tokens": (self.max_new_tokens >= 1, "at least 1"),
+            "beam_size": (self.beam_size >= 1, "at least 1"),
+            "length_penalty": (0 <= self.length_penalty < math.inf, "0 or more"),
+            "n_best": (1 <= self.n_best <= self.beam_size, f"from 1 to beam_size ({self.beam_size})"),
+        }
+        for name, (holds, expected) in limits.items():
+            if not holds:
+                raise UserError(f"{name} is {getattr(self, name)}; it must be {expected}.")
+
+
+def beam_search(writer: Writer, begin: Tensor, settings: BeamSettings) -> list[list[Hypothesis]]:
+    """The best hypotheses of each row behind its first token, ``begin`` ``(rows,)``; the best first, all different.
+
+    Of equal ones those that finished first are first, and of those that live on the ones with lower numbers.
+    """
+    if settings.beam_size == 1:
+        greedy = SamplingSettings(settings.max_new_tokens, temperature=0, stop_ids=(settings.end_id,))
+        return [[hypothesis] for hypothesis in write(writer, begin, greedy)]
+    search = _Search(begin, settings)
+    for _ in range(settings.max_new_tokens):
+        rows = search.step(checked(writer.next_logits(search.newest)))
+        if not len(rows):
+            break
+        writer.select(rows)
+    return search.best
+
+
+class _Search:
+    """The live hypotheses of the rows that aren't done, and the finished ones of all.
+
+    ``tokens`` is ``(rows, width, time)`` and ``totals``, their log-probabilities, ``(rows, width)``; the width grows
+    from 1 to ``beam_size``. A hypothesis that can't be continued has a total of minus infinity.
+    """
+
+    def __init__(self, begin: Tensor, settings: BeamSettings) -> None:
+        self.settings = settings
+        self.best: list[list[Hypothesis]] = [[] for _ in range(len(begin))]
+        self.rows = list(range(len(begin)))
+        self.tokens = begin[:, None, None]
+        self.totals = torch.zeros(len(begin), 1, device=begin.device)
+
+    @property
+    def newest(self) -> Tensor:
+        """The last token of each live hypothesis, ``(rows · width,)``."""
+        return self.tokens[..., -1].flatten()
+
+    def step(self, logits: Tensor) -> Tensor:
+        """Continue all hypotheses by one token; which of them, by place, those that live on come from.
+
+        ``logits`` is ``(rows · width, vocab)``.
+        """
+        num_rows, width, time = self.tokens.shape  # time is the length of the continuations: of the first token, 1
+        continued = self.totals[..., None] + logits.log_softmax(-1).unflatten(0, (num_rows, width))
+        count = min(2 * self.settings.beam_size, continued[0].numel())  # at least half of them don't end
+        totals, places = highest(continued.flatten(1), count)
+        parents, tokens = places // logits.shape[-1], places % logits.shape[-1]
+        last = time == self.settings.max_new_tokens
+        self._finish(totals, parents, tokens, everything=last)
+        if last:
+            return places.new_empty(0)
+        return self._live_on(totals, parents, tokens)
+
+    def _finish(self, totals: Tensor, parents: Tensor, tokens: Tensor, *, everything: bool) -> None:
+        """Of the ``beam_size`` best continuations, keep those that end, if they are good enough."""
+        size = self.settings.beam_size
+        ends = (tokens[:, :size] == self.settings.end_id) | everything
+        found = (ends & (totals[:, :size] > -math.inf)).nonzero()
+        histories = self.tokens[found[:, 0], parents[found[:, 0], found[:, 1]], 1:]
+        columns = (found[:, 0], tokens[found[:, 0], found[:, 1]], totals[found[:, 0], found[:, 1]], histories)
+        for place, token, total, history in zip(*(column.tolist() for column in columns), strict=True):
+            ended = token == self.settings.end_id
+            hypothesis = Hypothesis(tuple(history) if ended else (*history, token), total, ended)
+            best = self.best[self.rows[place]]
+            bisect.insort_right(best, hypothesis, key=lambda one: -one.score(self.settings.length_penalty))
+            del best[self.settings.n_best :]
+
+    def _live_on(self, totals: Tensor, parents: Tensor, tokens: Tensor) -> Tensor:
+        """Go on with the best continuations that don't end, in the rows where one may still win."""
+        totals = totals.masked_fill(tokens == self.settings.end_id, -math.inf)
+        self.totals, order = highest(totals, min(self.settings.beam_size, totals.shape[1]))
+        parents, tokens = parents.gather(1, order), tokens.gather(1, order)
+        going_on = [place for place, total in enumerate(self.totals[:, 0].tolist()) if self._may_win(place, total)]
+        kept = torch.tensor(going_on, dtype=torch.long, device=parents.device)
+        parents, tokens, width = parents[kept], tokens[kept], self.tokens.shape[1]
+        self.rows = [self.rows[place] for place in going_on]
+        self.totals = self.totals[kept]
+        self.tokens = torch.cat((self.tokens[kept[:, None], parents], tokens[..., None]), -1)
+        return (kept[:, None] * width + parents).flatten()
+
+    def _may_win(self, place: int, total: float) -> bool:
+        """Whether a live hypothesis of this log-probability may yet be among the best of its row."""
+        if total == -math.inf:
+            return False
+        best = self.best[self.rows[place]]
+        if len(best) < self.settings.n_best:
+            return True
+        penalty = self.settings.length_penalty
+        return penalised_score(total, self.settings.max_new_tokens, penalty) > best[-1].score(penalty)
+
+
+def highest(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The highest scores of each row and their places, ``(rows, count)``, in order; of equal ones the earlier first.
+
+    >>> highest(torch.tensor([[1.0, 3.0, 2.0, 3.0]]), 2)[1]
+    tensor([[1, 3]])
+    """
+    values, places = scores.topk(count)
+    if ((scores >= values[:, -1:]).sum(-1) > count).any():  # equal ones on both sides of the border: topk picks any
+        values, places = scores.sort(descending=True, stable=True)
+        return values[:, :count], places[:, :count]
+    places, order = places.sort(-1)
+    values, order = values.gather(1, order).sort(descending=True, stable=True)
+    return values, places.gather(1, order)

@@ -1,0 +1,217 @@
+"""Sums over the keys up to each query: chunked prefix sums, in time and memory linear in length.
+
+Tokens are cut in chunks. Within a chunk, the products of features of all pairs are formed and later keys cut off; what
+came before the chunk is one state, ``Σ features(key) valueᵀ``. States of a segment's chunks are added up one after the
+other, everything else is done for all its chunks at once. The backward pass computes features anew, a segment at a
+time from the last to the first, with the state that each segment began with.
+
+Documents don't mix, and nothing is ever subtracted: a state holds only tokens of the last document so far, so it is
+dropped where another document begins, and only tokens of the document that it holds read it.
+
+Source: Hua et al. 2022, "Transformer Quality in Linear Time", section 3.2 (chunks); Choromanski et al. 2021,
+"Rethinking Attention with Performers", appendix B.1 (prefix sums). Differs: packed documents, see above.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from vaak.nn.kernels.pieces import groups, joined, num_tokens_at_once
+from vaak.nn.kernels.random_features import Kernel, key_map, map_backward, query_map
+
+CHUNK = 64
+"""Tokens of a chunk: fewer make more states, more make more pairs that are computed and cut off."""
+
+
+def causal_sums(
+    inputs: tuple[Tensor, Tensor, Tensor],
+    weights: Tensor,
+    kernel: Kernel,
+    documents: Tensor | None = None,
+    state: Tensor | None = None,
+    *,
+    strict: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """For each query ``Σ (features(query) · features(key)) value``, and the state behind the last token.
+
+    ``inputs`` are those of the maps of queries and keys, and the values, ``(batch, heads, time, ...)``. The sum is over
+    the keys up to the query, without its own where ``strict``. ``documents`` ``(batch, 1 + time)`` begin with the
+    document of the token before the first. ``state`` ``(batch, heads, feature, value width)`` is the sum over the keys
+    before the first; no gradient flows through it.
+    """
+    value = inputs[2]
+    batch, heads, time, width = value.shape
+    if state is None:
+        state = value.new_zeros(batch, heads, weights.shape[0], width)
+    parts = []
+    for *rows, seen in groups((*inputs, state.detach(), documents), time, heads, weights):
+        found = _CausalSums.apply(*(x.flatten(0, 1) for x in rows), weights, kernel, seen, strict)
+        parts.append([x.unflatten(0, (-1, heads)) for x in found])
+    sums, ended = (joined(of_groups) for of_groups in zip(*parts, strict=True))
+    return sums, ended
+
+
+class _Sight(NamedTuple):
+    """Which tokens of a segment see which, as factors 0 and 1 for tensors ``(chunk, example, head, ...)``."""
+
+    same: Tensor
+    """Query and key are of one document, ``(chunk, example, 1, query, key)``."""
+    reads: Tensor
+    """A query is of the document of the token before its chunk, ``(chunk, example, 1, query, 1)``."""
+    stays: Tensor
+    """A key is of its chunk's last document, ``(chunk, example, 1, key, 1)``."""
+    keeps: Tensor
+    """A chunk's last document is that of the token before it, ``(chunk, example, 1, 1, 1)``."""
+
+
+@dataclass(frozen=True)
+class _Segment:
+    """Tokens that are computed at once: some chunks of one length."""
+
+    start: int
+    num_chunks: int
+    chunk: int
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.num_chunks * self.chunk
+
+    def cut(self, x: Tensor) -> Tensor:
+        """The chunks of ``x`` ``(row, time, width)``: ``(chunk · row, token, width)``."""
+        chunks = x[:, self.start : self.stop].unflatten(1, (self.num_chunks, self.chunk))
+        return chunks.transpose(0, 1).flatten(0, 1)
+
+    def put(self, chunks: Tensor, into: Tensor) -> None:
+        """What ``cut`` took, back in its place."""
+        tokens = chunks.unflatten(0, (self.num_chunks, -1)).transpose(0, 1)
+        into[:, self.start : self.stop].unflatten(1, (self.num_chunks, self.chunk)).copy_(tokens)
+
+    def sight(self, documents: Tensor | None, dtype: torch.dtype) -> _Sight | None:
+        """None where every row is one document."""
+        if documents is None:
+            return None
+        own = documents[:, self.start + 1 : self.stop + 1].unflatten(1, (self.num_chunks, self.chunk)).transpose(0, 1)
+        before = documents[:, self.start : self.stop : self.chunk].mT[:, :, None]
+        last = own[:, :, -1:]
+        same = own[..., :, None] == own[..., None, :]
+        reads, stays, keeps = ((x == y)[:, :, None, :, None] for x, y in ((own, before), (own, last), (last, before)))
+        return _Sight(*(seen.to(dtype) for seen in (same[:, :, None], reads, stays, keeps)))
+
+
+def _segments(value: Tensor, weights: Tensor) -> list[_Segment]:
+    """Segments in their order; what is left behind the last whole chunk is a shorter chunk of its own."""
+    time = value.shape[1]
+    at_once = max(1, num_tokens_at_once(len(value), weights) // CHUNK)
+    whole = time // CHUNK
+    segments = [_Segment(i * CHUNK, min(at_once, whole - i), CHUNK) for i in range(0, whole, at_once)]
+    return segments + ([_Segment(whole * CHUNK, 1, time % CHUNK)] if time % CHUNK else [])
+
+
+def _times(x: Tensor, factor: Tensor | None) -> Tensor:
+    """``x`` ``(chunk · row, ...)`` times a factor of a ``_Sight``."""
+    return x if factor is None else (x.unflatten(0, (*factor.shape[:2], -1)) * factor).flatten(0, 2)
+
+
+def _seen(products: Tensor, sight: _Sight | None, strict: bool) -> Tensor:
+    """``products`` of pairs within chunks, ``(chunk · row, query, key)``, made 0 where a query doesn't see a key."""
+    if sight is not None:
+        products.unflatten(0, (*sight.same.shape[:2], -1)).mul_(sight.same)
+    return products.tril_(-1 if strict else 0)
+
+
+def _states(keys: Tensor, values: Tensor, begun: Tensor, sight: _Sight | None) -> Tensor:
+    """The state before each chunk and behind the last, ``(chunk + 1, row, feature, value width)``."""
+    num_chunks = len(keys) // len(begun)
+    states = begun.new_empty(num_chunks + 1, *begun.shape)
+    states[0] = begun
+    torch.bmm(keys.mT, _times(values, sight and sight.stays), out=states[1:].flatten(0, 1))
+    for chunk in range(num_chunks):
+        _add(states[chunk + 1], states[chunk], sight and sight.keeps[chunk])
+    return states
+
+
+def _add(state: Tensor, other: Tensor, keeps: Tensor | None) -> None:
+    """``other`` is added to a state, for the examples that keep it."""
+    if keeps is None:
+        state.add_(other)
+    else:
+        state.unflatten(0, (len(keeps), -1)).addcmul_(other.unflatten(0, (len(keeps), -1)), keeps)
+
+
+class _CausalSums(torch.autograd.Function):
+    """In each chunk ``sums = pairs · value + query · state`` with ``pairs = query · keyᵀ`` where seen."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        state: Tensor,
+        weights: Tensor,
+        kernel: Kernel,
+        documents: Tensor | None,
+        strict: bool,
+    ) -> tuple[Tensor, Tensor]:
+        sums, begun = torch.empty_like(value), []
+        for segment in _segments(value, weights):
+            begun.append(state)
+            sight = segment.sight(documents, value.dtype)
+            queries = query_map(segment.cut(query), weights, kernel)
+            keys = key_map(segment.cut(key), weights, kernel)
+            values = segment.cut(value)
+            states = _states(keys, values, state, sight)
+            past = torch.bmm(queries, states[:-1].flatten(0, 1))
+            pairs = _seen(torch.bmm(queries, keys.mT), sight, strict)
+            segment.put(_times(past, sight and sight.reads).baddbmm_(pairs, values), sums)
+            state = states[-1].clone()
+        ctx.save_for_backward(query, key, value, weights, documents, *begun)
+        ctx.kernel, ctx.strict = kernel, strict
+        ctx.mark_non_differentiable(state)
+        return sums, state
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, of_sums: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, weights, documents, *begun = ctx.saved_tensors
+        gradients = [torch.empty_like(x) for x in (query, key, value)]
+        of_state = value.new_zeros(len(value), weights.shape[0], value.shape[-1])
+        with torch.autocast(query.device.type, enabled=False):
+            segments = _segments(value, weights)
+            for segment, state in zip(reversed(segments), reversed(begun), strict=True):
+                sight = segment.sight(documents, value.dtype)
+                cut = [segment.cut(x) for x in (query, key, value, of_sums)]
+                found, of_state = _segment_backward(cut, state, of_state, weights, ctx, sight)
+                for gradient, into in zip(found, gradients, strict=True):
+                    segment.put(gradient, into)
+        return (*gradients, None, None, None, None, None)
+
+
+def _segment_backward(
+    cut: Sequence[Tensor], begun: Tensor, of_ended: Tensor, weights: Tensor, ctx: Any, sight: _Sight | None
+) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor]:
+    """Gradients of a segment's inputs, and of the state that it began with, given that of the state it ended with."""
+    queries_in, keys_in, values, of_sums = cut
+    queries = query_map(queries_in, weights, ctx.kernel)
+    keys = key_map(keys_in, weights, ctx.kernel)
+    states = _states(keys, values, begun, sight)[:-1].flatten(0, 1)
+    of_past = _times(of_sums, sight and sight.reads)
+    of_states = begun.new_empty(len(keys) // len(begun) + 1, *begun.shape)
+    of_states[-1] = of_ended
+    torch.bmm(queries.mT, of_past, out=of_states[:-1].flatten(0, 1))
+    for chunk in reversed(range(len(of_states) - 1)):
+        _add(of_states[chunk], of_states[chunk + 1], sight and sight.keeps[chunk])
+    of_chunks = of_states[1:].flatten(0, 1)
+    stays = sight and sight.stays
+    pairs = _seen(torch.bmm(queries, keys.mT), sight, ctx.strict)
+    of_values = _times(torch.bmm(keys, of_chunks), stays).baddbmm_(pairs.mT, of_sums)
+    of_pairs = _seen(torch.bmm(of_sums, values.mT), sight, ctx.strict)
+    of_queries = torch.bmm(of_pairs, keys).baddbmm_(of_past, states.mT)
+    of_keys = torch.bmm(of_pairs.mT, queries).baddbmm_(_times(values, stays), of_chunks.mT)
+    of_queries = map_backward(of_queries, queries, weights[:, : queries_in.shape[-1]], ctx.kernel)
+    return (of_queries, map_backward(of_keys, keys, weights, ctx.kernel), of_values), of_states[0].clone()

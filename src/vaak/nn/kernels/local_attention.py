@@ -1,0 +1,104 @@
+"""Local attention: softmax over a window around each token, in time and memory linear in the row's length.
+
+Token i sees the tokens j of its document with |i − j| ≤ window, in a decoder i − window ≤ j ≤ i. The row is cut in
+blocks of queries, and each block is held against the stretch of keys that any of its queries may see:
+
+    queries            [ block 0 ][ block 1 ][ block 2 ]
+    keys of block 1  [ window |  block  | window ]          the last part only where later tokens are seen
+
+Sources: Child et al. 2019, "Generating Long Sequences with Sparse Transformers"; Beltagy et al. 2020, "Longformer",
+section 3.1 (sliding window). Differs: no dilation, no global tokens.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from vaak.nn.decoding.cache import LayerCache
+from vaak.nn.kernels.softmax_attention import attend
+from vaak.nn.kernels.visibility import Sight
+
+SMALLEST_BLOCK = 32
+"""Smaller blocks would waste less on keys out of sight, and more on being many."""
+
+OUTSIDE = -2
+"""The document of places beyond the row, which fill up blocks: no token sees them, and each sees itself."""
+
+
+def local_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    sight: Sight,
+    *,
+    window: int,
+    dropout: float,
+    cache: LayerCache | None = None,
+) -> Tensor:
+    """``(batch, heads, query, head_width)``: the same as softmax attention with all else masked.
+
+    With a cache, which keeps the last ``window`` keys and values, the row goes on from what it remembers.
+    """
+    time = query.shape[2]
+    key_documents = documents = _documents(sight, query)
+    if cache is not None:
+        assert sight.causal, "only a decoder goes on from a cache"
+        key, value, key_documents = _with_the_last(key, value, documents, window, cache)
+    block = max(window, SMALLEST_BLOCK)
+    past = key.shape[2] - time
+    if time <= block:
+        mask = _visible(sight, documents, key_documents, past, window, query.dtype)
+        return attend(query, key, value, mask=mask, is_causal=False, dropout=dropout)
+    filled = -time % block
+    sides = (window - past, filled if sight.causal else filled + window)
+    span = block + (window if sight.causal else 2 * window)
+    query_blocks = _blocks(query, (0, filled), block, block)
+    key_blocks, value_blocks = (_blocks(x, sides, span, block) for x in (key, value))
+    block_documents = F.pad(documents, (0, filled), value=OUTSIDE).unfold(1, block, block).flatten(0, 1)
+    span_documents = F.pad(key_documents, sides, value=OUTSIDE).unfold(1, span, block).flatten(0, 1)
+    mask = _visible(sight, block_documents, span_documents, window, window, query.dtype)
+    mixed = attend(query_blocks, key_blocks, value_blocks, mask=mask, is_causal=False, dropout=dropout)
+    return mixed.unflatten(0, (query.shape[0], -1)).transpose(1, 2).flatten(2, 3)[:, :, :time]
+
+
+def _documents(sight: Sight, query: Tensor) -> Tensor:
+    """The documents of the new tokens ``(batch, time)``: where only padding is told, or nothing, one a row."""
+    documents = sight.key_documents if sight.documents is None else sight.documents
+    if documents is None:
+        documents = torch.zeros(query.shape[0], query.shape[2], dtype=torch.long, device=query.device)
+    return documents
+
+
+def _with_the_last(
+    key: Tensor, value: Tensor, documents: Tensor, window: int, cache: LayerCache
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Keys, values and documents after those that the cache keeps, which become the last of them all."""
+    if cache.tensors:
+        key = torch.cat((cache.tensors["keys"], key), 2)
+        value = torch.cat((cache.tensors["values"], value), 2)
+        documents = torch.cat((cache.tensors["documents"], documents), 1)
+    kept = slice(max(0, key.shape[2] - window), None)
+    cache.tensors.update(keys=key[:, :, kept], values=value[:, :, kept], documents=documents[:, kept])
+    return key, value, documents
+
+
+def _visible(
+    sight: Sight, documents: Tensor, key_documents: Tensor, first: int, window: int, dtype: torch.dtype
+) -> Tensor:
+    """``(batch, heads or 1, query, key)``: True where a key is seen, or with a bias what is added to its score.
+
+    ``first`` is the first query's place among the keys.
+    """
+    queries = torch.arange(first, first + documents.shape[1], device=documents.device)
+    distance = torch.arange(key_documents.shape[1], device=documents.device)[None] - queries[:, None]
+    near = (distance >= -window) & (distance <= (0 if sight.causal else window))
+    seen = near & (documents[:, None, :, None] == key_documents[:, None, None, :])
+    return seen if sight.bias is None else sight.bias(distance).to(dtype).masked_fill(~seen, float("-inf"))
+
+
+def _blocks(x: Tensor, sides: tuple[int, int], size: int, step: int) -> Tensor:
+    """Stretches of ``size`` places of ``x`` with zeros at its sides, ``(batch · blocks, heads, size, head_width)``."""
+    stretches = F.pad(x, (0, 0, *sides)).unfold(2, size, step)
+    return stretches.permute(0, 2, 1, 4, 3).flatten(0, 1)

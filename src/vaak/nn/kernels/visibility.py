@@ -1,0 +1,64 @@
+"""Which keys each query may see, and what is added to their scores.
+
+A stack makes one ``Sight`` in each forward pass, and every layer's kernel reads from it what it needs: softmax
+attention the mask of all pairs, the others, which never form all pairs, the rules themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from vaak.nn.kernels.documents import attention_mask, causal_mask
+
+
+@dataclass(frozen=True)
+class Sight:
+    """The queries are the last of the keys' tokens where both are of one sequence.
+
+    ``documents`` ``(batch, query)`` and ``key_documents`` ``(batch, key)`` number the document of each token, −1 where
+    it is padding (documents.py); a query sees its own document. Without ``documents`` it sees every real key,
+    without ``key_documents`` too every key. ``bias`` gives what is added to scores ``(heads, query, key)`` for the
+    distances ``(query, key)``, key's place less query's. ``pairs`` ``(batch or 1, heads or 1, query, key)`` says all of
+    it at once: True where a key is seen, or the number that is added to the score; None where ``causal`` says it all.
+    """
+
+    causal: bool
+    documents: Tensor | None = None
+    key_documents: Tensor | None = None
+    bias: Callable[[Tensor], Tensor] | None = None
+    pairs: Tensor | None = None
+
+    def of_pairs(self, num_queries: int, num_keys: int, like: Tensor) -> Sight:
+        """The same with ``pairs`` filled in, as numbers of ``like``'s type on its device."""
+        mask = self._mask(num_queries, num_keys, like.device)
+        if self.bias is None:
+            return replace(self, pairs=mask)
+        scores = self.bias(distances(num_queries, num_keys, like.device))[None].to(like.dtype)
+        if mask is None and self.causal and num_queries > 1:
+            mask = causal_mask(num_queries, num_keys, like.device)[None, None]
+        return replace(self, pairs=scores if mask is None else scores.masked_fill(~mask, float("-inf")))
+
+    def _mask(self, num_queries: int, num_keys: int, device: torch.device) -> Tensor | None:
+        """True where a key is seen; None where ``causal`` says it all, or every key is visible."""
+        key_documents = self.documents if self.key_documents is None else self.key_documents
+        if key_documents is None:
+            needed = self.causal and 1 < num_queries < num_keys
+            return causal_mask(num_queries, num_keys, device)[None, None] if needed else None
+        if self.documents is None:
+            return (key_documents >= 0)[:, None, None, :]
+        return attention_mask(self.documents, key_documents, self.causal)
+
+
+def distances(num_queries: int, num_keys: int, device: torch.device) -> Tensor:
+    """How far each key is behind (below 0) or before each query, ``(query, key)``; queries are the last of the keys.
+
+    >>> distances(2, 3, torch.device("cpu"))
+    tensor([[-1,  0,  1],
+            [-2, -1,  0]])
+    """
+    keys = torch.arange(num_keys, device=device)
+    return keys[None] - keys[num_keys - num_queries :, None]

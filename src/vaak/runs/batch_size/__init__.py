@@ -1,0 +1,1 @@
+"""The largest batch that fits in memory, found by trying."""

@@ -1,0 +1,81 @@
+"""Which callbacks a configuration asks for."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+from vaak.callbacks.console.lines import ConsoleCallback
+from vaak.callbacks.early_stopping import EarlyStoppingCallback
+from vaak.callbacks.memory_manager import AdaptiveMemoryManager
+from vaak.callbacks.profiling.interbatch_profiler import InterbatchProfiler
+from vaak.callbacks.profiling.trace import TRACED_BY, TraceCallback
+from vaak.callbacks.step_log import StepLogCallback
+from vaak.callbacks.system_metrics import SystemMetricsCallback
+from vaak.config.base import Component
+from vaak.config.catalog import CALLBACKS
+from vaak.config.components import resolve_class
+from vaak.config.experiment import Experiment
+from vaak.config.show.resolved import resolved_values
+from vaak.core.callback import Callback
+from vaak.core.errors import UserError
+
+
+def callbacks_of(experiment: Experiment[Any, Any], folder: Path) -> list[Callback]:
+    """The callbacks of ``training:``, those of its ``callbacks:`` last."""
+    training = experiment.training
+    logging, stopping = training.logging, training.early_stopping
+    callbacks: list[Callback] = [SystemMetricsCallback(logging.interval)] if logging.system_metrics else []
+    callbacks.append(StepLogCallback(logging.interval, logging.smoothing))
+    callbacks.append(ConsoleCallback(logging.progress_bar and not logging.json_lines))
+    callbacks += _trackers(experiment) + _profilers(training.profiling, logging.interval)
+    if stopping is not None:
+        callbacks.append(EarlyStoppingCallback(stopping.patience, stopping.metric, stopping.min_delta, stopping.mode))
+    further = [built(component, folder) for component in training.callbacks]
+    if training.memory.manager and not any(isinstance(callback, AdaptiveMemoryManager) for callback in further):
+        callbacks.insert(0, AdaptiveMemoryManager(training.memory.thresholds))
+    return callbacks + further
+
+
+def built(component: Component, folder: Path) -> Callback:
+    """A callback by name with its options. Raises UserError for options its class doesn't have."""
+    kind = resolve_class(component.type, CALLBACKS, folder)
+    signature = inspect.signature(kind)
+    try:
+        signature.bind(**component.options)
+    except TypeError as error:
+        known = ", ".join(signature.parameters) or "none"
+        raise UserError(f"training.callbacks: {component.type}: {error}; its options are {known}") from error
+    return kind(**component.options)
+
+
+def _profilers(asked: bool | str, interval: int) -> list[Callback]:
+    """What ``training.profiling`` asks for; steps that are traced take longer, so the shares leave them out."""
+    if asked == "trace":
+        return [TraceCallback(), InterbatchProfiler(interval, warm_up=TRACED_BY + 1)]
+    return [InterbatchProfiler(interval)] if asked else []
+
+
+def _trackers(experiment: Experiment[Any, Any]) -> list[Callback]:
+    logging = experiment.training.logging
+    callbacks: list[Callback] = []
+    if logging.json_lines:
+        from vaak.callbacks.console.json_lines import JsonLinesCallback
+
+        callbacks.append(JsonLinesCallback())
+    if logging.tensorboard:
+        from vaak.callbacks.tracking.tensorboard import TensorBoardCallback
+
+        callbacks.append(TensorBoardCallback(logging.log_metrics))
+    if logging.wandb:
+        from vaak.callbacks.tracking.wandb import WandbCallback
+
+        settings = {name: value for name, value in experiment.wandb.model_dump().items() if value is not None}
+        settings = {"name": experiment.name, **settings, "tags": list(experiment.wandb.tags)}
+        callbacks.append(WandbCallback(settings, resolved_values(experiment), logging.log_metrics))
+    for name in logging.trackers:
+        from vaak.callbacks.tracking.trackers import AccelerateTrackerCallback
+
+        callbacks.append(AccelerateTrackerCallback(name, resolved_values(experiment), logging.log_metrics))
+    return callbacks

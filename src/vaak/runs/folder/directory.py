@@ -1,0 +1,141 @@
+"""The run directory: where a run keeps everything, and its one writer.
+
+RUN/config.yml  environment.json  train.log  metrics.jsonl  status.json  checkpoints/  tensorboard/  prepared/
+    run.json  which run this is        sessions.jsonl  sessions/  each start of it, with its configuration
+    pictures/  what evaluations have to show, if they have anything        tuned.yml  left by vaak tune
+    code/  users' own classes        set-aside/  what a resume took out of the way
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from vaak.config.resolve.run_files import run_of_configuration
+from vaak.core.errors import UserError
+from vaak.core.storage import files
+from vaak.core.storage.lock import holder_of, is_locked, locked
+from vaak.engine.checkpoint.names import list_checkpoints
+from vaak.runs.folder.owner import demand_free, owner_of
+
+LOCK = ".lock"
+CODE = "code"
+"""Where users' own classes are copied to."""
+ASKING_SECONDS = 0.5  # who lists runs holds the lock for a moment, too
+
+
+def make_directory(path: Path, checkpoints: Path | None) -> None:
+    """Make a run directory; with ``checkpoints``, its checkpoints lie there and RUN/checkpoints points to them.
+
+    Raises UserError where it can't be made or written.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        link = path / "checkpoints"
+        if checkpoints is None:
+            link.mkdir(exist_ok=True)
+        else:
+            checkpoints.mkdir(parents=True, exist_ok=True)
+            if link.is_dir() and not link.is_symlink() and not any(link.iterdir()):
+                link.rmdir()
+            if link.is_symlink() and not link.exists():  # the folder it points to was moved
+                link.unlink()
+            if not link.exists():
+                link.symlink_to(checkpoints.resolve(), target_is_directory=True)
+        if link.resolve() != (checkpoints or link).resolve():
+            raise UserError(
+                f"{link} is not {checkpoints}, which training.checkpoint.save_dir asks for; move one of them"
+            )
+        for folder in (path, link.resolve()):
+            _demand_writable(folder)
+    except OSError as error:
+        if checkpoints is not None and Path(str(error.filename)).resolve().is_relative_to(checkpoints.resolve()):
+            raise UserError(
+                f"checkpoints can't be written to {checkpoints}: {error.strerror}; give another "
+                "training.checkpoint.save_dir"
+            ) from error
+        raise UserError(f"the run directory {path} can't be made: {error.strerror}; give another run_dir=") from error
+
+
+def _demand_writable(folder: Path) -> None:
+    """Raises OSError where nothing can be written to a folder."""
+    if not os.access(folder, os.W_OK):
+        read_only = hasattr(os, "statvfs") and os.statvfs(folder).f_flag & os.ST_RDONLY
+        reason = errno.EROFS if read_only else errno.EACCES
+        raise OSError(reason, os.strerror(reason), str(folder))
+
+
+def holds_a_run(path: Path) -> bool:
+    """Whether training has begun here; a directory left by a run that failed before its first step doesn't count."""
+    return bool(list_checkpoints(path / "checkpoints")) or (path / "metrics.jsonl").exists()
+
+
+def checkpoints_elsewhere(save_dir: str | None, name: str) -> Path | None:
+    """Where training.checkpoint.save_dir has the checkpoints of a run; None where they lie in its directory."""
+    return Path(save_dir) / name if save_dir else None
+
+
+def demand_room(path: Path, checkpoints: Path | None, resumes: bool) -> None:
+    """Raises UserError where a run can't be there: one is there already, or its files would replace a user's."""
+    if checkpoints is not None:
+        demand_free(path, checkpoints)
+    if not resumes and (holds_a_run(path) or (checkpoints is not None and list_checkpoints(checkpoints))):
+        where = path if holds_a_run(path) else checkpoints
+        raise UserError(
+            f"{where} holds a run already: add training.checkpoint.resume=auto to resume it, "
+            "or give another name= or run_dir="
+        )
+    config = path / "config.yml"
+    if config.exists() and run_of_configuration(config) is None and not holds_a_run(path):
+        raise UserError(
+            f"{config} is not a run's configuration, and training in {path} would replace it: give another run_dir="
+        )
+
+
+@contextlib.contextmanager
+def the_only_writer(path: Path) -> Iterator[None]:
+    """Hold the locks of the run directory and of its checkpoints. Raises UserError where another process has one."""
+    with contextlib.ExitStack() as stack:
+        checkpoints = (path / "checkpoints").resolve()
+        held, asked_for = path, "run_dir="
+        try:
+            stack.enter_context(locked(path / LOCK, patience=ASKING_SECONDS))
+            if checkpoints.is_dir():
+                held, asked_for = checkpoints, "name= or training.checkpoint.save_dir"
+                stack.enter_context(locked(checkpoints / LOCK, patience=ASKING_SECONDS))
+        except BlockingIOError as error:
+            by = "" if held == path else f" ({owner_of(checkpoints)})"
+            raise UserError(
+                f"{held} is being written by {holder_of(held / LOCK)}{by}; wait for it, or give another {asked_for}"
+            ) from error
+        yield
+
+
+def is_being_written(path: Path) -> bool:
+    """Whether a process holds the run directory's lock, this one included."""
+    return is_locked(path / LOCK)
+
+
+def command_to_go_on(path: Path) -> str:
+    """The command with which a run goes on from its newest checkpoint."""
+    trust = " --trust-code" if (path / CODE).is_dir() else ""
+    return f"vaak train {shlex.quote(str(path))}/config.yml --resume auto{trust}"
+
+
+def write_status(path: Path, status: dict[str, Any]) -> None:
+    """Say how the run stands, for those who list runs."""
+    files.write_json(path / "status.json", status)
+
+
+def read_status(path: Path) -> dict[str, Any]:
+    """What ``write_status`` said; empty where the run never came to an end of any kind."""
+    try:
+        status = files.read_json(path / "status.json")
+    except (OSError, ValueError):
+        return {}
+    return status if isinstance(status, dict) else {}

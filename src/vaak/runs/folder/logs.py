@@ -1,0 +1,65 @@
+"""What a run says: on the console, and with time and rank in RUN/train.log."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from vaak.callbacks.console.json_lines import print_line
+from vaak.callbacks.console.lines import log as console_log
+from vaak.callbacks.console.terminal import console, is_terminal
+
+log = logging.getLogger("vaak")
+
+
+class ConsoleHandler(logging.Handler):
+    """Prints messages above the progress bar; warnings say that they are."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            prefix = "warning: " if record.levelno == logging.WARNING else ""
+            if is_terminal():
+                console().print(prefix + record.getMessage(), markup=False, highlight=False)
+            else:
+                print(prefix + record.getMessage(), file=sys.stderr, flush=True)
+        except Exception:
+            self.handleError(record)
+
+
+class JsonHandler(logging.Handler):
+    """Prints messages as lines of JSON on standard output, where the records are, too."""
+
+    def __init__(self, level: int, rank: int) -> None:
+        super().__init__(level)
+        self.rank = {"rank": rank} if rank else {}
+        self.addFilter(lambda record: record.name != console_log.name)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with contextlib.suppress(OSError):  # a reader that went away: train.log has everything
+            message = {"level": record.levelname.lower(), "text": record.getMessage()}
+            print_line({"kind": "message", **message, **self.rank})
+
+
+@contextlib.contextmanager
+def logging_to(directory: Path, rank: int, json_lines: bool = False) -> Iterator[None]:
+    """While this holds, messages go to the console (of other ranks than the first, warnings alone) and to train.log."""
+    least = logging.INFO if rank == 0 else logging.WARNING
+    handlers: list[logging.Handler] = [JsonHandler(least, rank) if json_lines else ConsoleHandler(least)]
+    handlers.append(logging.FileHandler(directory / "train.log", encoding="utf-8"))
+    handlers[1].setFormatter(logging.Formatter(f"%(asctime)s rank {rank} %(levelname)s %(message)s"))
+    level, propagate = log.level, log.propagate
+    log.setLevel(logging.INFO)
+    log.propagate = False
+    for handler in handlers:
+        log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+        log.propagate = propagate
+        for handler in handlers:
+            log.removeHandler(handler)
+            handler.close()

@@ -1,0 +1,96 @@
+"""The sessions of a run: each start of it that came to train, with the configuration and the environment it had.
+
+RUN/sessions.jsonl has a line for each: its number, its first step, the number of the session that wrote the checkpoint
+it resumed from (``after``), when, and its environment. RUN/sessions/0001.yml is its configuration, resolved;
+RUN/config.yml and RUN/environment.json are the newest one's.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from vaak.core.errors import UserError
+from vaak.core.storage import files
+from vaak.engine.checkpoint.files import about_checkpoint
+from vaak.engine.checkpoint.names import step_folder
+from vaak.engine.records.metrics_file import json_line, read_records
+from vaak.engine.trainer import Trainer
+from vaak.runs.folder.environment import environment
+
+SESSIONS = "sessions.jsonl"
+
+
+def begin_session(trainer: Trainer, configuration: str) -> None:
+    """Write down that a session begins where the trainer stands; its checkpoints will name it.
+
+    Raises UserError where it can't be written.
+    """
+    directory, position = trainer.directory, trainer.position
+    try:
+        about = about_checkpoint(trainer.checkpoints / step_folder(position.step))  # of what was resumed, if it's here
+        known = _sessions(directory)
+        if about and not known:
+            known = _begun_before_sessions(directory)
+        number = max(known, default=0) + 1
+        session = {
+            "number": number,
+            "first_step": position.step + 1,
+            "after": about.get("session", min(known, default=None)) if about else None,
+            "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+        now = environment(trainer.ranks.device, trainer.ranks.world_size)
+        _write_configuration(directory, number, configuration)
+        write_current(directory, configuration, now)
+        _write_sessions(directory, known | {number: session | now})
+    except OSError as error:
+        raise UserError(f"{directory} can't be written: {error.strerror or error}") from error
+    trainer.saving.writer.session = number
+
+
+def write_current(directory: Path, configuration: str, now: dict[str, Any]) -> None:
+    """Write what a run is now: its configuration and its environment."""
+    files.write_text(directory / "config.yml", configuration)
+    files.write_json(directory / "environment.json", now)
+
+
+def configuration_of_step(directory: Path, step: int) -> Path:
+    """The configuration under which a run took a step; config.yml where there is no session that did.
+
+    Of sessions that resumed at earlier checkpoints than others came to, only what leads to the newest counts.
+    """
+    known = _sessions(directory)
+    session = known.get(max(known, default=0))
+    while session is not None and session["first_step"] > step:
+        session = known.get(session["after"])
+    return directory / "config.yml" if session is None else _configuration(directory, session["number"])
+
+
+def _begun_before_sessions(directory: Path) -> dict[int, dict[str, Any]]:
+    """The first session of a run that was begun when sessions weren't written down: what config.yml still says."""
+    if not (directory / "config.yml").exists():
+        return {}
+    _write_configuration(directory, 1, (directory / "config.yml").read_text(encoding="utf-8"))
+    return {1: {"number": 1, "first_step": 1, "after": None}}
+
+
+def _sessions(directory: Path) -> dict[int, dict[str, Any]]:
+    """The sessions by their numbers."""
+    path = directory / SESSIONS
+    found = read_records(path) if path.exists() else []
+    return {session["number"]: session for session in found if _configuration(directory, session["number"]).exists()}
+
+
+def _write_sessions(directory: Path, sessions: dict[int, dict[str, Any]]) -> None:
+    files.write_text(directory / SESSIONS, "".join(f"{json_line(session)}\n" for session in sessions.values()))
+
+
+def _write_configuration(directory: Path, number: int, configuration: str) -> None:
+    path = _configuration(directory, number)
+    path.parent.mkdir(exist_ok=True)
+    files.write_text(path, configuration)
+
+
+def _configuration(directory: Path, number: int) -> Path:
+    return directory / "sessions" / f"{number:04d}.yml"

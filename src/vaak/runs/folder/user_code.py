@@ -1,0 +1,102 @@
+"""A user's own classes in a run: the file is copied into the run with its hash, so that the run repeats itself.
+
+Evaluating, generating and exporting execute none of it, but for a label type, which says what a model's scores mean.
+Training does; and what executes code of a run that someone else made asks for trust first.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from vaak.config.components import source_file
+from vaak.config.experiment import Experiment
+from vaak.config.resolve.run_files import run_of_configuration
+from vaak.config.show.resolved import resolved_values
+from vaak.config.yaml.writer import yaml_text
+from vaak.core.errors import UserError
+from vaak.core.storage import files
+from vaak.runs.folder.directory import CODE, holds_a_run
+
+log = logging.getLogger("vaak")
+
+HASHES = "SHA256.json"
+
+
+def demand_trust(experiment: Experiment[Any, Any], configurations: Iterable[Path]) -> None:
+    """Refuse to train a run again that names classes from outside Vaak, which training would execute.
+
+    Raises UserError where one of the ``configurations`` lies in a run directory and there is such a class.
+    """
+    runs = [file for file in configurations if holds_a_run(run_of_configuration(file) or file.parent)]
+    outside = [component["type"] for component in _components(resolved_values(experiment)) if ":" in component["type"]]
+    if runs and outside:
+        raise UserError(
+            f"{runs[0]} is a run's and names code that training it executes: {', '.join(outside)}; "
+            "read that code, and add --trust-code"
+        )
+
+
+def demand_trust_to_use(experiment: Experiment[Any, Any], directory: Path) -> None:
+    """Raises UserError where using a run's model would execute code from outside Vaak."""
+    label_type = experiment.training.eval_knobs.label_type.type
+    if ":" in label_type:
+        raise UserError(
+            f"{directory} names code that using its model executes: {label_type}; read that code, and add --trust-code"
+        )
+
+
+def config_of_run(experiment: Experiment[Any, Any], folder: Path, directory: Path) -> str:
+    """The YAML that repeats the run from its directory, with users' files copied to RUN/code and named there.
+
+    What was copied for an earlier session of the run stays; a file that has changed since gets another name.
+    """
+    values = resolved_values(experiment)
+    copies: dict[Path, str] = {}
+    noted = _noted(directory / CODE) if holds_a_run(directory) else {}
+    hashes = {name: files.sha256_of(directory / CODE / name) for name in noted if (directory / CODE / name).is_file()}
+    for component in _components(values):
+        file = source_file(component["type"], folder)
+        if file is None:
+            continue
+        if file not in copies:
+            copies[file] = _copy(file, directory / CODE, hashes)
+            if noted and noted.get(copies[file]) != hashes[copies[file]]:
+                log.warning("%s is not the code that this run began with", file)
+        component["type"] = f"./{CODE}/{copies[file]}:{component['type'].rpartition(':')[2]}"
+    if copies:
+        files.write_json(directory / CODE / HASHES, hashes)
+    return yaml_text(values)
+
+
+def _noted(folder: Path) -> dict[str, str]:
+    """The hashes of the copies as they were made, by their names."""
+    return files.read_json(folder / HASHES) if (folder / HASHES).exists() else {}
+
+
+def _copy(file: Path, folder: Path, hashes: dict[str, str]) -> str:
+    """The name of a file's copy, made unless there is one with this content; ``hashes`` are those of all copies."""
+    folder.mkdir(exist_ok=True)
+    wanted = files.sha256_of(file)
+    name, number = file.name, 1
+    while hashes.get(name, wanted) != wanted:
+        number += 1
+        name = f"{file.stem}_{number}{file.suffix}"
+    if name not in hashes:
+        files.write_bytes(folder / name, file.read_bytes())
+        hashes[name] = wanted
+    return name
+
+
+def _components(values: Any) -> Iterator[dict[str, Any]]:
+    """Every section with a ``type``, at any depth."""
+    if isinstance(values, dict):
+        if isinstance(values.get("type"), str):
+            yield values
+        for value in values.values():
+            yield from _components(value)
+    elif isinstance(values, list):
+        for value in values:
+            yield from _components(value)

@@ -1,0 +1,49 @@
+"""How much memory training will take: what lies there between steps, by the optimizer's rule, and what a step needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from vaak.config.training import TrainingConfig
+from vaak.engine.optim.parameter_groups import NamedParameter, trained_parameters
+
+
+@dataclass(frozen=True)
+class AtRest:
+    """Bytes that training holds whatever the batch: ``average`` is that of the weights (training.ema)."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+    average: int
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.gradients + self.optimizer + self.average
+
+
+def at_rest(model: nn.Module, training: TrainingConfig) -> AtRest:
+    """What the model takes with all that is kept for each of its trained parameters."""
+    tensors = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    trained = trained_parameters(model)
+    numbers = sum(item.parameter.numel() for item in trained)
+    return AtRest(
+        weights=sum(tensor.numel() * tensor.element_size() for tensor in tensors.values()),
+        gradients=sum(item.parameter.numel() * item.parameter.element_size() for item in trained),
+        optimizer=sum(_kept(item, training) * item.parameter.element_size() for item in trained),
+        average=4 * numbers if training.ema is not None else 0,
+    )
+
+
+def _kept(item: NamedParameter, training: TrainingConfig) -> int:
+    """How many numbers the optimizer keeps for a parameter."""
+    kind, number, shape = training.optimizer.type, item.parameter.numel(), item.parameter.shape
+    if kind == "adafactor":  # its rows' and its columns' second moments
+        return number // shape[-1] + number // shape[-2] if len(shape) > 1 else number
+    if kind == "sgd":
+        return number if training.optimizer.momentum > 0 else 0
+    if kind == "lion" or (kind == "muon" and item.is_hidden_matrix):
+        return number
+    return 2 * number

@@ -1,0 +1,85 @@
+"""A trained run, opened to be used: its configuration, its task, and the weights of a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vaak.config.catalog import task_class
+from vaak.config.experiment import Experiment
+from vaak.config.load import load
+from vaak.core.errors import CheckpointError, UserError
+from vaak.engine.checkpoint.files import load_checkpoint, load_weights, resolve_checkpoint
+from vaak.engine.distributed.launcher import pick_device
+from vaak.runs.folder.user_code import demand_trust_to_use
+from vaak.runs.tuned_options import layers_of
+
+DATA_SECTIONS = ("data", "datasets", "global_config")
+
+
+@dataclass(frozen=True)
+class OpenedRun:
+    """A run's task and its model in evaluation mode, on its device; ``weights`` says which it has (own, average)."""
+
+    experiment: Experiment[Any, Any]
+    directory: Path
+    checkpoint: Path
+    task: Any
+    model: torch.nn.Module
+    weights: str
+
+
+def run_of(path: Path) -> Path:
+    """The run directory of a run, a checkpoint or its pointer. Raises CheckpointError where there is none."""
+    for folder in (path, path.parent, path.parent.parent):
+        if (folder / "config.yml").exists():
+            return folder
+    raise CheckpointError(
+        f"{path} is no run and lies in none (there is no config.yml); give a run directory or a checkpoint in it"
+    )
+
+
+def open_run(
+    path: Path,
+    files: Sequence[Path] = (),
+    overrides: Sequence[str] = (),
+    device: str = "auto",
+    *,
+    weights: str = "auto",
+    scratch: Path | None = None,
+    splits: tuple[str, ...] = (),
+    trust_code: bool = False,
+) -> OpenedRun:
+    """Open a run, or one checkpoint of it; a run alone stands for its best checkpoint.
+
+    RUN/tuned.yml, where ``vaak tune`` left one, goes over its configuration, and over both go ``files`` and
+    ``overrides``, as for training. Where these name other data, its ``splits`` are prepared in ``scratch`` with what
+    the run learned from its own (its tokenizer, its speakers). User code is executed only where the
+    model can't be used without, and with ``trust_code``.
+    ``weights`` are ``own``, or their ``average`` (training.ema); ``auto`` takes those that the run itself evaluated.
+
+    Raises UserError where the average is asked for and the checkpoint has none, and where trust is needed.
+    """
+    directory = run_of(path)
+    layers = layers_of(directory)
+    own = load(layers).experiment
+    experiment = load([*layers, *files], overrides).experiment
+    if not trust_code:
+        demand_trust_to_use(own, directory)
+    checkpoint = resolve_checkpoint(path)
+    task = task_class(experiment.task)(own, directory, directory)
+    if scratch is not None and any(getattr(experiment, name) != getattr(own, name) for name in DATA_SECTIONS):
+        task.prepare_others(experiment, scratch, splits)
+    model = task.model().to(pick_device(device))
+    snapshot = load_checkpoint(checkpoint, weights_only=True)
+    if weights == "auto":
+        ema = own.training.ema
+        weights = "average" if ema is not None and ema.evaluate and snapshot.average else "own"
+    if weights == "average" and not snapshot.average:
+        raise UserError(f"{checkpoint} has no averaged weights: the run was trained without training.ema")
+    load_weights(model, snapshot.model | (snapshot.average if weights == "average" else {}), checkpoint)
+    return OpenedRun(experiment, directory, checkpoint, task, model.eval(), weights)

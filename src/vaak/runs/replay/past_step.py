@@ -1,0 +1,201 @@
+"""A past step of a run, taken again: from the nearest checkpoint before it, with nothing written into the run.
+
+Batches, draws and rates follow from the number of the step, so the steps on the way are the run's own, and so are
+their bits where the machine and its versions are. What the run logged of them says whether they were.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from vaak.callbacks.step_log import StepLogCallback
+from vaak.config.catalog import task_class
+from vaak.config.load import Loaded, load
+from vaak.config.resume.table import changes_between
+from vaak.config.training import NonFiniteConfig
+from vaak.config.yaml.reader import read_yaml
+from vaak.config.yaml.tree import to_plain
+from vaak.core.errors import CheckpointError, UserError
+from vaak.core.storage import files
+from vaak.data.loader import naming_lost_workers
+from vaak.engine.checkpoint.files import (
+    Snapshot,
+    list_checkpoints,
+    load_checkpoint,
+    resolve_checkpoint,
+    step_folder,
+)
+from vaak.engine.checkpoint.initial_weights import initialise
+from vaak.engine.diagnosis.non_finite import json_value, record_path
+from vaak.engine.distributed.launcher import pick_device
+from vaak.engine.distributed.ranks import Ranks
+from vaak.engine.trainer import Trainer
+from vaak.engine.training_data import StepData
+from vaak.runs.build_callbacks import built
+from vaak.runs.folder.directory import holds_a_run, read_status
+from vaak.runs.folder.sessions import configuration_of_step
+from vaak.runs.folder.user_code import demand_trust
+from vaak.runs.open_run import run_of
+from vaak.runs.replay.agreement import Agreement
+from vaak.runs.replay.step_view import batches_of, figures_of, pieces_of_step, updates_of_step
+
+log = logging.getLogger("vaak")
+
+JOURNALS = ("skipped*.jsonl", "splits*.jsonl")
+
+
+def replay_step(
+    path: Path, step: int, *, debug: bool = False, device: str | None = None, trust_code: bool = False
+) -> dict[str, Any]:
+    """What a step of a run does, as JSON: batches, losses, gradient, and whether it agrees with what the run logged.
+
+    ``debug`` adds every module's output and every parameter's gradient and update. A run on several processes is
+    replayed in one, which draws the same. Raises UserError for everything that a user can mend.
+    """
+    directory = run_of(path)
+    configuration = configuration_of_step(directory, step)
+    loaded = load([configuration])
+    _check_taken(directory, step, loaded)
+    if not trust_code:
+        demand_trust(loaded.experiment, [configuration])
+    start = _nearest(directory, loaded, step)
+    _demand_one_way(directory, start[1].step + 1 if start else 1, step)
+    with tempfile.TemporaryDirectory(prefix="vaak-replay-") as scratch, _quietly():
+        trainer = _trainer(loaded, directory, Path(scratch), device)
+        if start is not None:
+            trainer.restore(start[1], start[0])
+        else:
+            initialise(trainer.model, trainer.config.checkpoint)
+        agreement = Agreement(directory, trainer, start[1].state["conditions"] if start else None)
+        found: dict[str, Any] = {"run": str(directory), "step": step, "from": str(start[0]) if start else None}
+        trainer.tell("on_fit_start")
+        with contextlib.closing(trainer.data.steps(trainer.position)) as steps:  # type: ignore[type-var]
+            found |= _taken(trainer, _before(trainer, steps, step, agreement), agreement, debug)
+        trainer.tell("on_fit_end", "replayed")
+        found["agreement"] = agreement.as_json()
+    return json_value(found)
+
+
+def _demand_one_way(directory: Path, first: int, step: int) -> None:
+    """Raise UserError where the steps from ``first`` to ``step`` were not all taken with the same options."""
+    sessions = [configuration_of_step(directory, one) for one in (first, step)]
+    before, after = (to_plain(read_yaml(path)) for path in sessions)
+    changes = [change for change in changes_between(before, after) if change.resume_class != "free"]
+    if sessions[0] != sessions[1] and changes:
+        raise UserError(
+            f"step {step} of {directory} can't be replayed: the nearest checkpoint is that of step {first - 1}, and "
+            f"the run was resumed after it with other options ({'; '.join(map(str, changes))})"
+        )
+
+
+def _check_taken(directory: Path, step: int, loaded: Loaded) -> None:
+    """Raise UserError unless the run took the step, or may have as it was about to log it."""
+    if not holds_a_run(directory):
+        raise UserError(f"{directory} has not begun to train, so there is no step to replay")
+    status = read_status(directory)
+    if isinstance(status.get("step"), int):
+        last = status["step"] + (status.get("state") != "finished")  # the one at which it stopped, too
+    else:
+        checkpoints = list_checkpoints(directory / "checkpoints")
+        saved = [int(path.name.removeprefix("step-")) for path in checkpoints if path.name[5:].isdigit()]
+        logged = [record["step"] for record in Agreement.records(directory)]
+        last = max([*saved, *logged], default=0) + loaded.experiment.training.logging.interval
+    if step > last:
+        raise UserError(f"{directory} has not come to step {step}; the last that can be replayed is {last}")
+
+
+def _nearest(directory: Path, loaded: Loaded, step: int) -> tuple[Path, Snapshot] | None:
+    """The newest whole checkpoint before a step, also of another run that this one went on from; None at its start."""
+    folder = directory / "checkpoints"
+    for path in reversed(list_checkpoints(folder)):
+        if path.name < step_folder(step):
+            try:
+                return path, load_checkpoint(path)
+            except CheckpointError as error:
+                log.warning("%s; the one before it is taken", error)
+    resume = loaded.experiment.training.checkpoint.resume
+    if resume in (None, "auto"):
+        return None
+    source = resolve_checkpoint(Path(resume))
+    if source.parent.resolve() == folder.resolve():
+        return None
+    snapshot = load_checkpoint(source)
+    if snapshot.step >= step:
+        raise UserError(f"{directory} went on from {source}: its first step is {snapshot.step + 1}")
+    return source, snapshot
+
+
+def _trainer(loaded: Loaded, directory: Path, scratch: Path, device: str | None) -> Trainer:
+    """A trainer as the run's, on its data and its journals, that writes to ``scratch`` and stops at nothing."""
+    experiment = loaded.experiment
+    training = experiment.training.model_copy(update={"non_finite": NonFiniteConfig(max_skipped=sys.maxsize)})
+    for pattern in JOURNALS:
+        for journal in directory.glob(pattern):
+            shutil.copy(journal, scratch)
+    task = task_class(experiment.task)(experiment, directory, loaded.folder)
+    watchers = [StepLogCallback(training.logging.interval, training.logging.smoothing)]
+    # Of the other callbacks, only those that the user named may change numbers.
+    further = [built(component, loaded.folder) for component in training.callbacks]
+    return Trainer(
+        task,
+        training,
+        scratch,
+        [*watchers, *further],
+        ranks=Ranks(pick_device(device or training.device)),
+        skip_bad_examples=experiment.skips_bad_examples,
+    )
+
+
+def _before(trainer: Trainer, steps: Iterator[StepData], step: int, agreement: Agreement) -> StepData:
+    """Take every step before ``step`` and do what is due after it; return the data of ``step``."""
+    with naming_lost_workers():
+        for data in steps:
+            if trainer.position.duties_pending:
+                _do_what_is_due(trainer)
+            if data.step == step:
+                return data
+            agreement.tell(trainer.take_step(data))
+    raise AssertionError("steps have no end")
+
+
+def _do_what_is_due(trainer: Trainer) -> None:
+    """Evaluate where that changes what comes, and tell of an epoch's end."""
+    changes_something = trainer.state.plateau is not None or len(trainer.callbacks) > 1
+    if trainer.evaluation_due() and changes_something:
+        trainer.evaluate(due=True)
+    if trainer.position.place == 0:
+        trainer.tell("on_epoch_end", trainer.position.epoch - 1, trainer.metrics)
+    trainer.position.duties_pending = False
+
+
+def _taken(trainer: Trainer, data: StepData, agreement: Agreement, debug: bool) -> dict[str, Any]:
+    """Take the step, and say all about it."""
+    found: dict[str, Any] = {"microbatches": batches_of(trainer, data)}
+    with contextlib.ExitStack() as stack:
+        if debug:
+            found["pieces"] = pieces_of_step(trainer, data)
+            found["parameters"] = stack.enter_context(updates_of_step(trainer))
+        report = trainer.take_step(data)
+    agreement.tell(report)
+    found |= figures_of(trainer, report)
+    record = record_path(trainer.directory, data.step, rank=0)
+    found["non_finite"] = files.read_json(record) if report.skipped == "non_finite" else None
+    return found
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """While this holds, what a run would say as it trains is left unsaid: the results have it."""
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(level)

@@ -1,0 +1,38 @@
+"""What can be told of a training before its data are prepared: the files it will read, how large its batches may be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vaak.audio.augmentation.pipeline import longest_factor
+from vaak.audio.config import AudioConfig
+from vaak.audio.features.extractors import Features
+from vaak.audio.labelled import Segment
+from vaak.config.experiment import Experiment
+from vaak.core.batch import Batch
+from vaak.data.batching.planner import largest_rows
+from vaak.tasks.diarization.examples.labels import DiarizationCollator, DiarizationExample
+from vaak.tasks.diarization.prepare import Datasets, corpora_of
+
+
+def source_files(datasets: Datasets, audio: AudioConfig) -> list[Path]:
+    """The files of all corpora. Raises DataError for one that isn't there."""
+    return [path for corpus in corpora_of(datasets, audio) for path in corpus.files]
+
+
+def sketch_batch(
+    experiment: Experiment[Any, Any, Any, Any], datasets: Datasets, collator: DiarizationCollator, features: Features
+) -> Batch:
+    """The largest microbatch there may be, of silence and one speaker."""
+    lengths = [
+        dataset.conversations.durations("train")[1] if dataset.conversations is not None else experiment.data.window
+        for dataset in datasets
+    ]
+    seconds = max(lengths) * longest_factor(experiment.data.augmentation)
+    num_frames = features.num_frames(round(seconds * features.config.sampling_rate))
+    silence = np.zeros((num_frames, features.dims), dtype=np.float32)
+    example = DiarizationExample("sketch", silence, (Segment(0.0, seconds, "speaker"),), seconds)
+    return collator([example] * largest_rows(experiment.training, seconds))

@@ -1,0 +1,1 @@
+"""What an example's labels are (labels.py), and features that are stored before training."""

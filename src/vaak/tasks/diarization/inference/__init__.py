@@ -1,0 +1,1 @@
+"""Whole recordings with a trained model: many files, tuning, samples after training."""

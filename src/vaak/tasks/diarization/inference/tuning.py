@@ -1,0 +1,65 @@
+"""The settings of a diarizer that are best on development recordings; the model reads each of them once.
+
+Threshold, median filter and least durations are searched by segments.py on recordings as they were stitched. The
+figure behind is of recordings stitched anew, since the threshold also says who is stitched to whom.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from vaak.audio.labelled import Segment
+from vaak.tasks.diarization.config import InferenceConfig, ScoringConfig
+from vaak.tasks.diarization.examples.labels import DiarizationExample
+from vaak.tasks.diarization.postprocessing.segments import tuned
+from vaak.tasks.diarization.postprocessing.stitching import WindowOutput
+from vaak.tasks.diarization.predict import Diarizer
+from vaak.tasks.diarization.scoring.errors import ErrorSeconds, diarization_error
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """The settings found, and the errors of the recordings before and after."""
+
+    inference: InferenceConfig
+    recordings: int
+    before: ErrorSeconds
+    after: ErrorSeconds
+
+
+class _Recording(NamedTuple):
+    """What the model says of a recording of so many frames of features, and what is right."""
+
+    outputs: list[WindowOutput]
+    num_frames: int
+    reference: Sequence[Segment]
+    uem: Sequence[tuple[float, float]] | None
+
+
+def tune(diarizer: Diarizer, examples: Iterable[DiarizationExample], scoring: ScoringConfig) -> Tuning:
+    """The diarizer's settings with those that are best on ``examples``; never worse ones than it has."""
+    recordings = [_heard(diarizer, example) for example in examples]
+    joined = [(diarizer.joined(one.outputs, one.num_frames), one.reference, one.uem) for one in recordings]
+    found = replace(diarizer, inference=tuned(joined, diarizer.inference, diarizer.frame_seconds, scoring))
+    before, after = (_errors(one, recordings, scoring) for one in (diarizer, found))
+    if after.errors > before.errors:
+        found, after = diarizer, before
+    return Tuning(found.inference, len(recordings), before, after)
+
+
+def _heard(diarizer: Diarizer, example: DiarizationExample) -> _Recording:
+    features = example.features
+    outputs = diarizer.outputs(lambda first, last: features[first:last], len(features))
+    return _Recording(outputs, len(features), diarizer.collator.reference(example), example.uem)
+
+
+def _errors(diarizer: Diarizer, recordings: Iterable[_Recording], scoring: ScoringConfig) -> ErrorSeconds:
+    total = ErrorSeconds()
+    for outputs, num_frames, reference, uem in recordings:
+        hypothesis = diarizer.segments(diarizer.joined(outputs, num_frames))
+        total += diarization_error(
+            reference, hypothesis, uem=uem, collar=scoring.collar, skip_overlap=scoring.skip_overlap
+        )
+    return total

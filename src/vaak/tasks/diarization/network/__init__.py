@@ -1,0 +1,1 @@
+"""Parts of the diarizer's network, and its losses."""

@@ -1,0 +1,1 @@
+"""From the probabilities of windows to the segments of a recording."""

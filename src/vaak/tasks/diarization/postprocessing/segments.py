@@ -1,0 +1,132 @@
+"""From the probabilities of frames to segments, and the settings that do this best.
+
+    probabilities → decisions (threshold) → median filter → short pauses filled → short speech dropped → segments
+
+Source: the same order as pyannote.audio's Binarize, with the median filter of Fujita et al. 2019 before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from vaak.audio.labelled import Segment
+from vaak.tasks.diarization.config import InferenceConfig, ScoringConfig
+from vaak.tasks.diarization.scoring.frame_errors import FrameErrors
+
+THRESHOLDS: tuple[float, ...] = tuple(round(0.05 * step, 2) for step in range(2, 19))
+MEDIAN_FILTERS: tuple[float, ...] = (0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 1.1)
+MIN_DURATIONS_ON: tuple[float, ...] = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5)
+MIN_DURATIONS_OFF: tuple[float, ...] = (0.0, 0.1, 0.2, 0.3, 0.5, 1.0)
+
+Example = tuple[np.ndarray, Sequence[Segment], Sequence[tuple[float, float]] | None]
+"""Probabilities ``(frames, speakers)`` of a recording, its reference, and which parts count (None: as in scoring)."""
+
+
+def segments_of(
+    probabilities: np.ndarray, inference: InferenceConfig, frame_seconds: float, names: Sequence[str] | None = None
+) -> list[Segment]:
+    """The segments of ``probabilities (frames, speakers)``, by start; their times are whole frames.
+
+    ``names`` are those of the columns. Without them, speakers are numbered in the order in which they begin.
+    """
+    turns = [
+        (int(start), int(end), column)
+        for column, speaker in enumerate(probabilities.T)
+        for start, end in zip(*_turns(speaker, inference, frame_seconds), strict=True)
+    ]
+    turns.sort()
+    if names is None:
+        numbers = {column: number for number, column in enumerate(dict.fromkeys(turn[2] for turn in turns), 1)}
+        names = [f"speaker_{numbers.get(column)}" for column in range(probabilities.shape[1])]
+    return [Segment(start * frame_seconds, end * frame_seconds, names[column]) for start, end, column in turns]
+
+
+def tuned(
+    examples: Sequence[Example], inference: InferenceConfig, frame_seconds: float, scoring: ScoringConfig
+) -> InferenceConfig:
+    """``inference`` with the threshold, median filter and least durations whose error is least on ``examples``.
+
+    Tries every threshold with every filter, then every pair of least durations with the best of these, and again,
+    until nothing gets better. It never ends with more errors than it began with; of equals, the first one stays.
+    ``examples`` have to be development recordings: a figure on what the settings were chosen on says nothing.
+    """
+    errors = [FrameErrors(reference, uem, scoring, frame_seconds, len(found)) for found, reference, uem in examples]
+
+    def seconds(candidate: InferenceConfig) -> float:
+        return sum(
+            error.seconds(decided(found, candidate, frame_seconds))
+            for error, (found, _, _) in zip(errors, examples, strict=True)
+        )
+
+    best, least = inference, seconds(inference)
+    while True:
+        before = least
+        for grid in (
+            {"threshold": THRESHOLDS, "median_filter": MEDIAN_FILTERS},
+            {"min_duration_on": MIN_DURATIONS_ON, "min_duration_off": MIN_DURATIONS_OFF},
+        ):
+            for candidate in _variants(best, grid):
+                found = seconds(candidate)
+                if found < least - 1e-9:
+                    best, least = candidate, found
+        if least == before:
+            return best
+
+
+def _variants(inference: InferenceConfig, grid: dict[str, tuple[float, ...]]) -> Iterable[InferenceConfig]:
+    """``inference`` with every combination of the values of a grid."""
+    for values in product(*grid.values()):
+        changed: dict[str, Any] = dict(zip(grid, values, strict=True))
+        yield inference.model_copy(update=changed)
+
+
+def decided(probabilities: np.ndarray, inference: InferenceConfig, frame_seconds: float) -> np.ndarray:
+    """Who speaks in each frame, ``(frames, speakers)`` bool: what ``segments_of`` says in segments."""
+    changes = np.zeros((len(probabilities) + 1, probabilities.shape[1]), np.int8)
+    for column, speaker in enumerate(probabilities.T):
+        starts, ends = _turns(speaker, inference, frame_seconds)
+        changes[starts, column] = 1
+        changes[ends, column] = -1
+    return np.cumsum(changes[:-1], axis=0, dtype=np.int8).astype(bool)
+
+
+def _turns(
+    probabilities: np.ndarray, inference: InferenceConfig, frame_seconds: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """The first frames of one speaker's segments, and those behind their last."""
+    speaks = median_filtered(probabilities >= inference.threshold, inference.median_filter / frame_seconds)
+    changes = np.flatnonzero(np.diff(speaks.astype(np.int8), prepend=0, append=0))
+    starts, ends = changes[::2], changes[1::2]
+    if len(starts):
+        pauses = starts[1:] - ends[:-1] >= _least_frames(inference.min_duration_off, frame_seconds)
+        starts, ends = starts[np.append(True, pauses)], ends[np.append(pauses, True)]
+    long = ends - starts >= _least_frames(inference.min_duration_on, frame_seconds)
+    return starts[long], ends[long]
+
+
+def median_filtered(speaks: np.ndarray, num_frames: float) -> np.ndarray:
+    """What most of the frames around each one are, of ``speaks (frames,)``, over the nearest odd number of frames.
+
+    Beyond both ends the first and the last frame go on.
+
+    >>> median_filtered(np.array([1, 1, 0, 1, 0, 0], bool), 3.0).astype(int).tolist()
+    [1, 1, 1, 0, 0, 0]
+    """
+    side = int(round(num_frames, 6) // 2)
+    if not side or not len(speaks):
+        return speaks
+    counts = np.cumsum(np.pad(speaks, (side + 1, side), mode="edge"), dtype=np.int32)
+    return counts[2 * side + 1 :] - counts[: -2 * side - 1] > side
+
+
+def _least_frames(seconds: float, frame_seconds: float) -> int:
+    """The frames from which something is not shorter than ``seconds``.
+
+    >>> _least_frames(0.3, 0.1), _least_frames(0.31, 0.1)
+    (3, 4)
+    """
+    return int(np.ceil(round(seconds / frame_seconds, 6)))

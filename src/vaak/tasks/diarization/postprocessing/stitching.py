@@ -1,0 +1,159 @@
+"""Windows, each with speakers of its own, become one recording.
+
+    window 0   1 1 1 . 2 2         speaker_1   x x x . . . . x x
+    window 1         . 1 1 . 2 2   speaker_2   . . . . x x . . .
+
+1. Which speakers of different windows are one is said by their embeddings (clustering.py), or by a model without them
+   (agreement.py).
+2. Where windows overlap, their probabilities are averaged, each weighted by its distance from its window's ends.
+
+Source: Kinoshita, Delcroix and Tawara 2021, "Integrating end-to-end neural and clustering-based diarization: getting
+the best of both worlds".
+Differs: one who says next to nothing in a window founds no speaker of the recording, but goes to the nearest that no
+other of the window has (as in pyannote.audio).
+
+How many speakers there are is bounded by ``inference``. Where a window has more, those who speak least are given to
+others: two of a window are two only as far as the number allows. More than are seen can't be reached.
+Memory is that of the outputs and of what is returned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from vaak.tasks.diarization.config import InferenceConfig
+from vaak.tasks.diarization.postprocessing.agreement import agreed, at_most
+from vaak.tasks.diarization.postprocessing.clustering import clustered, cosine_distances, unit_vectors
+
+LEAST_SPEECH = 0.01
+"""Part of a window that one has to speak in it for the embedding to be trusted."""
+
+MOST_EMBEDDINGS = 4000
+"""About so many are clustered, of windows at even distances; the others go to the nearest cluster."""
+
+MOST_SPEAKERS = 64
+"""Of a recording whose number nothing else bounds, so that embeddings without sense don't fill the memory."""
+
+NOBODY = -1
+"""The column of one who is no speaker of the recording."""
+
+
+class WindowOutput(NamedTuple):
+    """What the model says of one window.
+
+    ``first`` is the window's first frame in the recording; ``probabilities`` are ``(frames, speakers)``; ``embeddings``
+    are ``(speakers, dim)``, or None of a model without.
+    """
+
+    first: int
+    probabilities: np.ndarray
+    embeddings: np.ndarray | None = None
+
+
+def stitched(outputs: Sequence[WindowOutput], num_frames: int, inference: InferenceConfig) -> np.ndarray:
+    """Probabilities ``(frames, speakers)`` of the whole recording, float32, speakers in the order in which they begin.
+
+    ``outputs`` are in the order of time, all with embeddings or all without. One window that covers all comes back as
+    it is, unless more speak in it than ``inference`` allows. Where nobody speaks there are no speakers.
+    """
+    if not outputs or not num_frames:
+        return np.zeros((num_frames, 0), np.float32)
+    most = inference.num_speakers or inference.max_speakers or MOST_SPEAKERS
+    speech = [spoken_frames(output.probabilities, inference.threshold) for output in outputs]
+    alone = len(outputs) == 1 and outputs[0].first == 0 and len(outputs[0].probabilities) >= num_frames
+    if alone and (speech[0] > 0).sum() <= most:
+        return outputs[0].probabilities[:num_frames]
+    if all(output.embeddings is not None for output in outputs):
+        whole = blended(outputs, by_embeddings(outputs, speech, inference, most), num_frames)
+    else:
+        columns = agreed([(output.first, output.probabilities) for output in outputs], speech)
+        whole = at_most(blended(outputs, columns, num_frames), most, inference.threshold)
+    speaks = whole >= inference.threshold
+    present = np.flatnonzero(speaks.any(0))
+    return whole[:, present[np.argsort(speaks[:, present].argmax(0), kind="stable")]]
+
+
+def spoken_frames(probabilities: np.ndarray, threshold: float) -> np.ndarray:
+    """How many frames each speaks, ``(speaker,)``, each frame counted by its probability: so that few are equal."""
+    return np.where(probabilities >= threshold, probabilities, 0).sum(0, dtype=np.float64)
+
+
+def by_embeddings(
+    outputs: Sequence[WindowOutput], speech: Sequence[np.ndarray], inference: InferenceConfig, most: int
+) -> list[np.ndarray]:
+    """The column ``(speaker,)`` of each window's speakers, of whom ``speech`` are the ``spoken_frames``.
+
+    There are at most ``most`` columns; ``inference`` says when two are one.
+    """
+    windows = np.repeat(np.arange(len(outputs)), [len(frames) for frames in speech])
+    vectors = unit_vectors(np.concatenate([np.asarray(output.embeddings) for output in outputs]))
+    amounts = np.concatenate(speech)
+    lengths = np.array([len(output.probabilities) for output in outputs])
+    there = vectors.any(1)  # who never speaks alone has an embedding of zeros
+    trusted = _evenly_chosen(there & (amounts > 0) & (amounts >= LEAST_SPEECH * lengths[windows]), windows)
+    if not trusted.any():
+        trusted = _evenly_chosen(amounts > 0, windows)
+    columns = np.full(len(amounts), NOBODY)
+    if trusted.any():
+        least = inference.num_speakers or inference.min_speakers
+        clusters = clustered(vectors[trusted], windows[trusted], inference.clustering_threshold, least, most)
+        columns[trusted] = _greatest(clusters, amounts[trusted], most)
+        centres = np.stack([vectors[columns == column].mean(0) for column in range(columns.max() + 1)])
+        _give_columns(columns, cosine_distances(vectors, centres), windows, amounts > 0)
+    return np.split(columns, np.cumsum([len(frames) for frames in speech])[:-1])
+
+
+def _evenly_chosen(wanted: np.ndarray, windows: np.ndarray) -> np.ndarray:
+    """``wanted (speaker,)``, thinned out by whole windows to about MOST_EMBEDDINGS."""
+    step = max(1, -(-int(wanted.sum()) // MOST_EMBEDDINGS))
+    return wanted & np.isin(windows, np.unique(windows[wanted])[::step])
+
+
+def _greatest(clusters: np.ndarray, amounts: np.ndarray, most: int) -> np.ndarray:
+    """The clusters ``(speaker,)`` as columns; beyond ``most``, those with the least speech are NOBODY."""
+    spoken = np.bincount(clusters, weights=amounts)
+    kept = np.argsort(-spoken, kind="stable")[:most]
+    column_of = np.full(len(spoken), NOBODY)
+    column_of[kept] = np.arange(len(kept))
+    return column_of[clusters]
+
+
+def _give_columns(columns: np.ndarray, distances: np.ndarray, windows: np.ndarray, speaks: np.ndarray) -> None:
+    """Give those who speak and have no column the nearest that no other of their window has, or else the nearest.
+
+    ``distances`` are ``(speaker, column)``; ``columns (speaker,)`` is changed.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    seeking = speaks & (columns == NOBODY)
+    for window in np.unique(windows[seeking]):
+        here = windows == window
+        who = np.flatnonzero(seeking & here)
+        free = np.setdiff1d(np.arange(distances.shape[1]), columns[here])
+        given = distances[who].argmin(1)
+        rows, places = linear_sum_assignment(distances[np.ix_(who, free)])
+        given[rows] = free[places]
+        columns[who] = given
+
+
+def blended(outputs: Sequence[WindowOutput], columns: Sequence[np.ndarray], num_frames: int) -> np.ndarray:
+    """The weighted mean ``(frames, columns)`` of all windows, whose speakers are those of ``columns (speaker,)``.
+
+    Of two in one column the more probable counts; NOBODY's count in none. A model that knows its speakers by name has
+    the same columns in every window, and needs no more than this to join them.
+    """
+    count = max((int(numbers.max(initial=NOBODY)) for numbers in columns), default=NOBODY) + 1
+    total, weights = np.zeros((num_frames, count), np.float32), np.zeros(num_frames, np.float32)
+    for output, numbers in zip(outputs, columns, strict=True):
+        frames = np.arange(len(output.probabilities), dtype=np.float32)
+        weight = np.minimum(frames + 1, frames[::-1] + 1)
+        inside = slice(output.first, min(output.first + len(frames), num_frames))
+        weight = weight[: inside.stop - inside.start]
+        weights[inside] += weight
+        for column in np.unique(numbers[numbers != NOBODY]):
+            says = output.probabilities[: len(weight), numbers == column].max(1)
+            total[inside, column] += weight * says
+    return np.divide(total, weights[:, None], out=total, where=weights[:, None] > 0)

@@ -1,0 +1,1 @@
+"""Diarization error rates, and pictures of timelines."""

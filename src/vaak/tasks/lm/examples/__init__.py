@@ -1,0 +1,1 @@
+"""Which tokens make up an example, and how difficult it is."""

@@ -1,0 +1,1 @@
+"""How translations are written: settings, and minimum Bayes risk."""

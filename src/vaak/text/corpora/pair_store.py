@@ -1,0 +1,62 @@
+"""Cleaned pairs of a split on disk: any of them at once, none in memory.
+
+FOLDER/pairs.jsonl has a line a pair: {"source": text, "targets": [text, …], "where": "file:line"}.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from vaak.core.storage.mapped_lines import MappedLines, writing_lines
+from vaak.text.corpora.parallel import Pair
+
+PAIRS = "pairs.jsonl"
+
+
+class PairStore:
+    """The pairs of a folder: ``store[i]`` is one, and iterating gives all of them in order.
+
+    Pickles as its path, so workers map the same pages of memory instead of copying them.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        """Map the pairs in ``folder``. Raises DataError where there are none, or they are cut short."""
+        self.folder = Path(folder)
+        self._lines = MappedLines(self.folder / PAIRS, "pair")
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def __getitem__(self, index: int) -> Pair:
+        entry = json.loads(self._lines[index])
+        return Pair(entry["source"], tuple(entry["targets"]), entry["where"])
+
+    def __iter__(self) -> Iterator[Pair]:
+        return map(self.__getitem__, range(len(self)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PairStore, (self.folder,)
+
+
+class Texts:
+    """The sources, or the first targets, or both, of a store's pairs; can be read again and again."""
+
+    def __init__(self, store: PairStore, *sides: str) -> None:
+        self.store, self.sides = store, sides
+
+    def __iter__(self) -> Iterator[str]:
+        for pair in self.store:
+            for side in self.sides:
+                yield pair.source if side == "source" else pair.targets[0]
+
+
+def write_pairs(folder: Path, pairs: Iterable[Pair]) -> PairStore:
+    """Stream ``pairs`` to ``folder`` and return the store; one that is there already is replaced."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with writing_lines(folder / PAIRS) as lines:
+        for pair in pairs:
+            lines.write(json.dumps(pair._asdict(), ensure_ascii=False).encode() + b"\n")
+    return PairStore(folder)

@@ -1,0 +1,195 @@
+r"""Tokens of a split on disk, memory-mapped: any document at once, none of them in memory.
+
+    FOLDER/
+      tokens.bin     ids of all documents one after another: uint16, or uint32 for more than 65,536 tokens
+      offsets.bin    int64, one more than documents: document i is tokens[offsets[i]:offsets[i + 1]]
+      num_bytes.bin  int64, each document's length in UTF-8: what bits per byte divides by
+      store.json     format, counts, type, the tokenizer's fingerprint and the tokens'; little-endian throughout
+
+The folder is written beside its place, flushed, and renamed: it is there whole or not at all. Texts are tokenised some
+half a million characters at a time, so memory grows with the longest document and never with the corpus.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from vaak.core.errors import DataError
+from vaak.core.storage.files import read_json, sync_directory, sync_file, write_json
+from vaak.text.tokenizers.tokenizer import Tokenizer
+
+FORMAT = "vaak tokens 1"
+BATCH_CHARACTERS = 1 << 19
+PIECE_CHARACTERS = 1 << 16
+
+
+class TokenStore:
+    """The tokens of documents: ``tokens`` ``(token,)``, ``offsets`` ``(document + 1,)``, ``num_bytes`` ``(document,)``.
+
+    Pickles as its path, so workers map the same pages of memory instead of copying them.
+    """
+
+    def __init__(self, folder: str | Path):
+        """Map the store in ``folder``.
+
+        Raises DataError when there is none, or it is cut short or of another format.
+        """
+        self.folder = Path(folder)
+        about = _read_about(self.folder)
+        self.num_documents: int = about["documents"]
+        self.tokenizer_fingerprint: str = about["tokenizer"]
+        self.fingerprint: str = about["fingerprint"]
+        self.tokens = _mapped(self.folder / "tokens.bin", about["dtype"], about["tokens"])
+        self.offsets = _mapped(self.folder / "offsets.bin", "<i8", self.num_documents + 1)
+        self.num_bytes = _mapped(self.folder / "num_bytes.bin", "<i8", self.num_documents)
+
+    @classmethod
+    def open(cls, folder: str | Path) -> TokenStore:
+        """The store in ``folder``; the same as ``TokenStore(folder)``."""
+        return cls(folder)
+
+    def document(self, index: int) -> np.ndarray:
+        """The ids of document ``index``, ``(token,)``: a view of the mapped file, read only."""
+        if not 0 <= index < self.num_documents:
+            raise IndexError(f"document {index} of {self.num_documents}")
+        return self.tokens[self.offsets[index] : self.offsets[index + 1]]
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each document, ``(document,)``."""
+        return np.diff(np.asarray(self.offsets))
+
+    def __len__(self) -> int:
+        return self.num_documents
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TokenStore, (self.folder,)
+
+
+def write_tokens(folder: str | Path, texts: Iterable[str], tokenizer: Tokenizer) -> TokenStore:
+    """Tokenise ``texts`` into ``folder`` and return the store; one that is there already is replaced.
+
+    Whatever goes wrong on the way, what ``texts`` raises too, leaves the folder as it was.
+    """
+    folder = Path(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    beside = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    shutil.rmtree(beside, ignore_errors=True)
+    beside.mkdir()
+    try:
+        _write_files(beside, texts, tokenizer)
+        _put_in_place(beside, folder)
+    except BaseException:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise
+    return TokenStore(folder)
+
+
+def _write_files(folder: Path, texts: Iterable[str], tokenizer: Tokenizer) -> None:
+    """Stream the tokens out and write ``store.json`` last."""
+    dtype = np.dtype("<u2" if tokenizer.vocab_size <= 1 << 16 else "<u4")
+    digest = hashlib.blake2b(digest_size=16)
+    num_tokens = num_documents = document_bytes = 0
+    paths = [folder / name for name in ("tokens.bin", "offsets.bin", "num_bytes.bin")]
+    with open(paths[0], "wb") as tokens, open(paths[1], "wb") as offsets, open(paths[2], "wb") as num_bytes:
+        offsets.write(_int64(0))
+        for ids, (text, ends_document) in _encoded(texts, tokenizer):
+            content = np.asarray(ids, dtype).tobytes()
+            tokens.write(content)
+            digest.update(content)
+            num_tokens += len(ids)
+            document_bytes += len(text.encode())
+            if ends_document:
+                offsets.write(_int64(num_tokens))
+                num_bytes.write(_int64(document_bytes))
+                digest.update(_int64(num_tokens) + _int64(document_bytes))
+                num_documents += 1
+                document_bytes = 0
+    for path in paths:
+        sync_file(path)
+    about = {"format": FORMAT, "documents": num_documents, "tokens": num_tokens, "dtype": dtype.str}
+    write_json(folder / "store.json", about | {"tokenizer": tokenizer.fingerprint, "fingerprint": digest.hexdigest()})
+
+
+def _int64(number: int) -> bytes:
+    return number.to_bytes(8, "little")
+
+
+class _Piece(NamedTuple):
+    """A document, or a part of a very long one."""
+
+    text: str
+    ends_document: bool
+
+
+def _encoded(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[tuple[list[int], _Piece]]:
+    """Each piece with its ids, tokenised ``BATCH_CHARACTERS`` or a little more at a time."""
+    batch: list[_Piece] = []
+    characters = 0
+    for piece in _pieces(texts, tokenizer.isolates_newlines):
+        batch.append(piece)
+        characters += len(piece.text)
+        if characters >= BATCH_CHARACTERS:
+            yield from zip(tokenizer.encode_batch([piece.text for piece in batch]), batch, strict=True)
+            batch, characters = [], 0
+    yield from zip(tokenizer.encode_batch([piece.text for piece in batch]), batch, strict=True)
+
+
+def _pieces(texts: Iterable[str], cut_at_newlines: bool) -> Iterator[_Piece]:
+    """The documents; very long ones are cut behind newlines, where that changes no token."""
+    for text in texts:
+        start = 0
+        while cut_at_newlines and len(text) - start > PIECE_CHARACTERS:
+            end = text.find("\n", start + PIECE_CHARACTERS - 1) + 1
+            if not end:
+                break
+            yield _Piece(text[start:end], False)
+            start = end
+        yield _Piece(text[start:], True)
+
+
+def _put_in_place(beside: Path, folder: Path) -> None:
+    """Rename the finished folder to its name; an old one steps aside first, then goes."""
+    sync_directory(beside)
+    old = folder.with_name(f".{folder.name}.{os.getpid()}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    if folder.exists():
+        os.rename(folder, old)
+    os.rename(beside, folder)
+    sync_directory(folder.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _read_about(folder: Path) -> dict[str, Any]:
+    path = folder / "store.json"
+    try:
+        about = read_json(path)
+    except FileNotFoundError as error:
+        raise DataError(f"{folder}: there are no tokens here (no store.json)") from error
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: this can't be read: {error}; delete the folder to make it anew") from error
+    kinds = {"documents": int, "tokens": int, "dtype": str, "tokenizer": str, "fingerprint": str}
+    known = isinstance(about, dict) and about.get("format") == FORMAT and about.get("dtype") in ("<u2", "<u4")
+    if not known or not all(isinstance(about.get(name), kind) for name, kind in kinds.items()):
+        raise DataError(f"{path}: these are no tokens that this version reads; delete the folder to make it anew")
+    return about
+
+
+def _mapped(path: Path, dtype: str, length: int) -> np.ndarray:
+    """The file as a read-only array of ``length``, unless its size says otherwise."""
+    expected = length * np.dtype(dtype).itemsize
+    try:
+        size = path.stat().st_size
+        if size != expected:
+            raise DataError(f"{path}: {size} bytes where {expected} are due; delete the folder to make it anew")
+        # As a plain array: slicing a memmap makes another memmap, which takes longer.
+        return np.asarray(np.memmap(path, dtype, mode="r", shape=(length,))) if length else np.empty(0, dtype)
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror}; delete the folder to make it anew") from error

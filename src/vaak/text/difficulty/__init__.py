@@ -1,0 +1,1 @@
+"""How difficult texts are, and where the measures are kept."""

@@ -1,0 +1,47 @@
+"""How hard each of many texts is, measured once and kept in a file beside them.
+
+    FOLDER/difficulty-MEASURE-KEY.bin    float64, one a text; KEY hashes what the texts are
+
+Texts are read one at a time, twice, so memory grows with the different words and not with the text.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+
+from vaak.core.storage.files import write_bytes
+from vaak.text.difficulty.measures import count_words
+
+DECIMALS = 6  # rounded, so that machines whose logarithms differ in the last bit agree about the order
+
+
+def kept_difficulties(
+    folder: Path, key: str, measure: str, texts: Callable[[], Iterable[str]], number: int
+) -> np.ndarray:
+    """How hard each of ``number`` texts is by ``lexical`` or ``morphology``, ``(text,)``, harder ones higher.
+
+    Raises UserError for another measure, and where ``morphology`` finds no inflection.
+    """
+    path = folder / f"difficulty-{measure}-{key}.bin"
+    known = _read(path, number)
+    if known is not None:
+        return known
+    counts = count_words(texts(), measure)
+    difficulty = {"lexical": counts.lexical, "morphology": counts.morphology}[measure]
+    difficulties = np.round(np.fromiter(map(difficulty, texts()), "<f8", number), DECIMALS)
+    with contextlib.suppress(OSError):  # a folder that can't be written costs the time to measure again
+        write_bytes(path, difficulties.tobytes())
+    return difficulties
+
+
+def _read(path: Path, number: int) -> np.ndarray | None:
+    """The numbers in a file; None where there is none or it is of another size."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return None
+    return np.frombuffer(content, "<f8") if len(content) == 8 * number else None

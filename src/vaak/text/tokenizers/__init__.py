@@ -1,0 +1,1 @@
+"""Tokenizers: used (tokenizer.py), trained (training.py), and the form texts are normalised to."""

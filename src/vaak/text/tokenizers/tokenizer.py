@@ -1,0 +1,176 @@
+"""A tokenizer: text to token ids and back, over a ``tokenizers`` backend that is one JSON file.
+
+Corpus text is only ever text: a document that holds the letters ``<mask>`` gets the tokens of those letters, never the
+special token's id. Special ids are put in by the code that means them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer as Backend
+
+from vaak.core.errors import DataError
+from vaak.core.storage.files import fingerprint_of, write_json, write_text
+
+logger = logging.getLogger(__name__)
+
+# By role: our own name first, then those that other tokenizers use.
+SPECIAL_NAMES: dict[str, tuple[str, ...]] = {
+    "pad": ("<pad>", "[PAD]", "<PAD>", "<|pad|>", "<|padding|>"),
+    "bos": ("<s>", "[CLS]", "<bos>", "<BOS>", "[BOS]", "<|begin_of_text|>", "<|startoftext|>", "<|endoftext|>"),
+    "eos": ("</s>", "[SEP]", "<eos>", "<EOS>", "[EOS]", "<|end_of_text|>", "<|endoftext|>", "<|im_end|>"),
+    "unk": ("<unk>", "[UNK]", "<UNK>", "<|unk|>"),
+    "mask": ("<mask>", "[MASK]", "<MASK>", "<|mask|>"),
+}
+SPECIAL_TOKENS = tuple(names[0] for names in SPECIAL_NAMES.values())
+
+_BYTE_TOKEN = re.compile("<0x[0-9A-F]{2}>")
+
+# Stands in the pre-tokenizer of every tokenizer trained here, as JSON writes it.
+ISOLATED_NEWLINE = r"|\\n|"
+
+
+class Tokenizer:
+    """Text to ids and back. Ids of special tokens: ``pad_id``, ``bos_id``, ``eos_id``, ``unk_id``, ``mask_id``.
+
+    Trained here, they are 0 to 4. In a loaded tokenizer they are found by name, and those it lacks are added behind its
+    vocabulary. ``vocab_size`` is the largest id plus one: the rows an embedding needs.
+    """
+
+    def __init__(self, backend: Backend):
+        backend.no_padding()
+        backend.no_truncation()
+        backend.encode_special_tokens = True
+        self.backend = backend
+        self.special_tokens = {role: _special_token(backend, role) for role in SPECIAL_NAMES}
+        ids = backend.get_vocab(with_added_tokens=True)
+        self.pad_id, self.bos_id, self.eos_id, self.unk_id, self.mask_id = (
+            ids[self.special_tokens[role]] for role in ("pad", "bos", "eos", "unk", "mask")
+        )
+        self.vocab_size = max(ids.values()) + 1
+
+    @classmethod
+    def from_json(cls, content: str) -> Tokenizer:
+        """The tokenizer that ``to_json`` wrote."""
+        return cls(Backend.from_str(content))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Tokenizer:
+        """The tokenizer in a ``tokenizer.json``, or in a folder that holds one.
+
+        Raises DataError when there is none or it is damaged.
+        """
+        file = Path(path)
+        if file.is_dir():
+            file = file / "tokenizer.json"
+        if not file.is_file():
+            raise DataError(f"{file}: there is no such tokenizer file; give a tokenizer.json or a folder with one")
+        try:
+            return cls.from_json(file.read_text(encoding="utf-8"))
+        except Exception as error:  # the library raises bare Exception for what it can't read
+            raise DataError(f"{file}: this is no tokenizer of the tokenizers library: {error}") from error
+
+    def save(self, folder: str | Path) -> None:
+        """Write ``tokenizer.json`` and the ``tokenizer_config.json`` by which transformers finds the special tokens."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
+        config |= {f"{role}_token": token for role, token in self.special_tokens.items()}
+        write_text(folder / "tokenizer.json", self.to_json())
+        write_json(folder / "tokenizer_config.json", config)
+
+    def to_json(self) -> str:
+        """Everything the tokenizer is, as the content of a ``tokenizer.json``."""
+        return self.backend.to_str()
+
+    @property
+    def fingerprint(self) -> str:
+        """A short hash of the content: equal for tokenizers that give equal ids."""
+        return fingerprint_of(json.loads(self.to_json()))
+
+    @property
+    def isolates_newlines(self) -> bool:
+        r"""True when ``\n`` is always a piece of its own, so text cut behind it has the same tokens as the whole."""
+        return ISOLATED_NEWLINE in json.dumps(json.loads(self.to_json())["pre_tokenizer"])
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of ``text`` alone, without any special token."""
+        return self.backend.encode(text, add_special_tokens=False).ids
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """``encode`` of each text, on all threads."""
+        return [encoding.ids for encoding in self.backend.encode_batch_fast(texts, add_special_tokens=False)]
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """The text of ``ids``; bytes that are no UTF-8 (half a character) come back as U+FFFD."""
+        return self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
+
+    def is_byte(self, token: int) -> bool:
+        """Whether a token is one byte of byte fallback, which tokens after it may yet make a character of, or none."""
+        return _BYTE_TOKEN.fullmatch(self.backend.id_to_token(token) or "") is not None
+
+    def __len__(self) -> int:
+        return self.vocab_size
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Tokenizer.from_json, (self.to_json(),)
+
+
+def _special_token(backend: Backend, role: str) -> str:
+    """The token that plays ``role``, added to the vocabulary if it has none."""
+    known = {token.content for token in backend.get_added_tokens_decoder().values() if token.special}
+    for name in SPECIAL_NAMES[role]:
+        if name in known:
+            return name
+    own = SPECIAL_NAMES[role][0]
+    backend.add_special_tokens([own])
+    logger.warning("the tokenizer has no %s token (looked for %s): %s added", role, ", ".join(SPECIAL_NAMES[role]), own)
+    return own
+
+
+@dataclass(frozen=True)
+class RoundTrip:
+    """How many documents came back from their tokens unchanged; ``first_difference`` shows the first that did not."""
+
+    documents: int
+    exact: int
+    tokens: int
+    unknown_tokens: int
+    first_difference: str | None
+
+    def __str__(self) -> str:
+        summary = f"{self.exact} of {self.documents} documents come back exactly; {self.unknown_tokens} unknown tokens"
+        return f"{summary}; {self.first_difference}" if self.first_difference else summary
+
+
+def round_trip_report(tokenizer: Tokenizer, texts: Iterable[str], batch: int = 256) -> RoundTrip:
+    """What encoding and decoding ``texts`` loses."""
+    documents = exact = tokens = unknown = 0
+    first: str | None = None
+    remaining = iter(texts)
+    while chunk := list(islice(remaining, batch)):
+        for text, ids in zip(chunk, tokenizer.encode_batch(chunk), strict=True):
+            returned = tokenizer.decode(ids)
+            if returned != text and first is None:
+                first = _difference(documents, text, returned)
+            documents += 1
+            exact += returned == text
+            tokens += len(ids)
+            unknown += ids.count(tokenizer.unk_id)
+    return RoundTrip(documents, exact, tokens, unknown, first)
+
+
+def _difference(index: int, text: str, returned: str) -> str:
+    """Where the two texts part, with a little of what surrounds it."""
+    pairs = enumerate(zip(text, returned, strict=False))
+    place = next((i for i, (a, b) in pairs if a != b), min(len(text), len(returned)))
+    around = slice(max(0, place - 10), place + 20)
+    return f"document {index}, character {place}: {text[around]!r} came back as {returned[around]!r}"

@@ -1,0 +1,239 @@
+r"""Trains tokenizers: BPE over bytes or characters, unigram, WordPiece, and plain characters.
+
+All share one way of cutting text in pieces that no token crosses. A piece is a word with the space before it (as in
+GPT-2), a number, a run of signs, one newline, or a run of spaces. A word is ``\p{L}``, ``\p{M}`` and the joiners
+together: GPT-2's own expression knows no ``\p{M}`` and cuts a Hindi word at every vowel sign. ::
+
+    "नमस्ते दुनिया।\n"  ->  "नमस्ते", " दुनिया", "।", "\n"
+
+What a character vocabulary doesn't hold falls back to its UTF-8 bytes, so every type but WordPiece gives back any text
+exactly; WordPiece loses the words with characters that it never saw (``round_trip_report`` counts them).
+Source: Radford et al. 2019 (byte-level BPE, leading spaces); Kudo 2018 (unigram); Schuster and Nakajima 2012
+(WordPiece); Kudo and Richardson 2018, section 3.2 (byte fallback).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol
+
+from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer as Backend
+
+from vaak.core.errors import DataError, UserError
+from vaak.text.tokenizers.tokenizer import SPECIAL_TOKENS, Tokenizer
+
+logger = logging.getLogger(__name__)
+
+PIECES = (
+    r" ?[\p{L}\p{M}][\p{L}\p{M}\x{200C}\x{200D}]*"
+    r"| ?\p{N}+"
+    r"| ?[^\s\p{L}\p{M}\p{N}]+"
+    r"|\n|"
+    r"[^\S\n]+(?!\S)"
+    r"|[^\S\n]"
+)
+# WordPiece marks what continues a word by "##": a piece must not begin with it.
+WORDPIECE_PIECES = f" ?#|{PIECES}"
+CONTINUATION = "##"
+BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]
+
+
+class TokenizerOptions(Protocol):
+    """What a tokenizer is made from; ``path`` loads an existing one in place of training."""
+
+    @property
+    def type(self) -> str: ...
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def min_frequency(self) -> int: ...
+    @property
+    def path(self) -> str | None: ...
+
+
+class TokenizerFactory:
+    """Makes the tokenizer that the options describe."""
+
+    def __init__(self, options: TokenizerOptions):
+        self.options = options
+
+    def create_tokenizer(self, texts: Iterable[str]) -> Tokenizer:
+        """The tokenizer at ``options.path``, or one trained on ``texts``, which are read as a stream.
+
+        WordPiece reads them twice (an iterator is kept in memory for that). The same texts and options give the same
+        tokenizer in every process. (The library adds unigram's probabilities up in the order of a hash table; what
+        this changes in the last digits is rounded away, so only an exact tie between pieces could fall otherwise.)
+
+        Raises UserError for a vocabulary smaller than the text needs, DataError when there is no text.
+        """
+        if self.options.path is not None:
+            return Tokenizer.load(self.options.path)
+        least = self._least_size()
+        if self.options.vocab_size < least:
+            raise self._too_small(least)
+        tokenizer = Tokenizer(_TRAINERS[self.options.type](texts, self.options))
+        self._check_size(tokenizer.vocab_size)
+        return tokenizer
+
+    def _least_size(self) -> int:
+        """Tokens that are there whatever the text is."""
+        return len(SPECIAL_TOKENS) + (0 if self.options.type == "wordpiece" else len(BYTE_TOKENS))
+
+    def _check_size(self, size: int) -> None:
+        if size > self.options.vocab_size:
+            raise self._too_small(size)
+        if size < self.options.vocab_size:
+            logger.warning(
+                "tokenizer: the text gives %d tokens, fewer than vocab_size (%d)", size, self.options.vocab_size
+            )
+
+    def _too_small(self, least: int) -> UserError:
+        return UserError(
+            f"tokenizer.vocab_size: {self.options.vocab_size} is too small; {self.options.type} on this text needs at "
+            f"least {least} (special tokens, bytes and single characters)"
+        )
+
+
+def _train_byte_level(texts: Iterable[str], options: TokenizerOptions) -> Backend:
+    """BPE over the 256 bytes, each written as a printable character."""
+    backend = Backend(models.BPE())
+    to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.pre_tokenizer = pre_tokenizers.Sequence([_cut(PIECES), to_bytes])
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=options.vocab_size,
+        min_frequency=options.min_frequency,
+        special_tokens=list(SPECIAL_TOKENS),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    backend.train_from_iterator(_some(texts), trainer)
+    return backend
+
+
+def _train_bpe(texts: Iterable[str], options: TokenizerOptions) -> Backend:
+    """BPE over characters, with byte fallback."""
+    backend = _with_byte_fallback(models.BPE(unk_token="<unk>", byte_fallback=True))
+    trainer = trainers.BpeTrainer(
+        vocab_size=options.vocab_size,
+        min_frequency=options.min_frequency,
+        special_tokens=[*SPECIAL_TOKENS, *BYTE_TOKENS],
+        show_progress=False,
+    )
+    backend.train_from_iterator(_some(texts), trainer)
+    return _rebuilt(backend)
+
+
+def _train_unigram(texts: Iterable[str], options: TokenizerOptions) -> Backend:
+    """A unigram language model over pieces of words, with byte fallback."""
+    backend = _with_byte_fallback(models.Unigram())
+    trainer = trainers.UnigramTrainer(
+        vocab_size=options.vocab_size,
+        special_tokens=[*SPECIAL_TOKENS, *BYTE_TOKENS],
+        unk_token="<unk>",
+        show_progress=False,
+    )
+    backend.train_from_iterator(_some(texts), trainer)
+    return _rebuilt(backend, _canonical_unigram)
+
+
+def _train_wordpiece(texts: Iterable[str], options: TokenizerOptions) -> Backend:
+    """WordPiece by longest match, with spaces kept in the words.
+
+    The trainer numbers continuing characters in the order of a hash table, and breaks ties by that number: giving it
+    all of them beforehand makes it deterministic, and lets a known character stand anywhere in a word.
+    """
+    texts = list(texts) if isinstance(texts, Iterator) else texts
+    alphabet = sorted({"\n", "\t", " "}.union(*_some(texts)))
+    continuing = [CONTINUATION + character for character in alphabet]
+    backend = Backend(models.WordPiece(unk_token="<unk>", continuing_subword_prefix=CONTINUATION))
+    backend.pre_tokenizer = _cut(WORDPIECE_PIECES)
+    backend.decoder = decoders.Sequence([decoders.Replace(Regex(f"^{CONTINUATION}"), ""), decoders.Fuse()])
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=options.vocab_size,
+        min_frequency=options.min_frequency,
+        special_tokens=[*SPECIAL_TOKENS, *alphabet, *continuing],
+        show_progress=False,
+    )
+    backend.train_from_iterator(texts, trainer)
+    return _rebuilt(backend)
+
+
+def _train_character(texts: Iterable[str], options: TokenizerOptions) -> Backend:
+    """The most frequent characters, with byte fallback: BPE without a single merge."""
+    counts: Counter[str] = Counter()
+    for text in _some(texts):
+        counts.update(text)
+    frequent = [character for character, count in counts.items() if count >= options.min_frequency]
+    frequent.sort(key=lambda character: (-counts[character], character))
+    fixed = [*SPECIAL_TOKENS, *BYTE_TOKENS]
+    tokens = fixed + frequent[: options.vocab_size - len(fixed)]
+    vocabulary = {token: index for index, token in enumerate(tokens)}
+    backend = _with_byte_fallback(models.BPE(vocabulary, [], unk_token="<unk>", byte_fallback=True))
+    backend.add_special_tokens(list(SPECIAL_TOKENS))
+    return backend
+
+
+_TRAINERS: dict[str, Callable[[Iterable[str], TokenizerOptions], Backend]] = {
+    "byte_level": _train_byte_level,
+    "bpe": _train_bpe,
+    "unigram": _train_unigram,
+    "wordpiece": _train_wordpiece,
+    "character": _train_character,
+}
+
+
+def _cut(pattern: str) -> pre_tokenizers.PreTokenizer:
+    return pre_tokenizers.Split(Regex(pattern), "isolated")
+
+
+def _with_byte_fallback(model: models.Model) -> Backend:
+    """A backend whose unknown characters become byte tokens, and whose byte tokens become characters again."""
+    backend = Backend(model)
+    backend.pre_tokenizer = _cut(PIECES)
+    backend.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    return backend
+
+
+def _rebuilt(backend: Backend, edit: Callable[[dict[str, Any]], None] | None = None) -> Backend:
+    """The backend with only the five special tokens marked as special, and its model edited.
+
+    Trainers fix the ids of what they are given as special tokens; bytes and characters are given so too, for their ids.
+    """
+    content = json.loads(backend.to_str())
+    content["added_tokens"] = [token for token in content["added_tokens"] if token["content"] in SPECIAL_TOKENS]
+    if edit:
+        edit(content["model"])
+    return Backend.from_str(json.dumps(content))
+
+
+def _canonical_unigram(model: dict[str, Any]) -> None:
+    """Byte fallback on; scores and order freed from the trainer's hash tables and the order of its sums.
+
+    The trainer gives characters that no piece kept the least score plus 0.0001 for each before it, in the order of a
+    hash table; here they all get the least score. Scores are rounded and their ties sorted by text.
+    """
+    fixed = len(SPECIAL_TOKENS) + len(BYTE_TOKENS)
+    pieces = model["vocab"][fixed:]
+    least = min((score for _, score in pieces), default=0.0)
+    near = least + 1e-4 * sum(len(piece) == 1 for piece, _ in pieces)
+    scores = {piece: least if len(piece) == 1 and score < near else score for piece, score in pieces}
+    ordered = sorted(
+        ((piece, round(score, 3)) for piece, score in scores.items()), key=lambda item: (-item[1], item[0])
+    )
+    model["vocab"] = model["vocab"][:fixed] + [list(item) for item in ordered]
+    model["byte_fallback"] = True
+
+
+def _some(texts: Iterable[str]) -> Iterator[str]:
+    """``texts``, of which there must be at least one."""
+    empty = True
+    for text in texts:
+        empty = False
+        yield text
+    if empty:
+        raise DataError("there is no text to train the tokenizer on: the training split is empty")
