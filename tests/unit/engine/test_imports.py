@@ -12,18 +12,24 @@ FOLDER = Path(vaak.engine.__file__).parent
 
 
 def imported(file: Path) -> set[str]:
-    """The files of the engine that one imports anywhere, be it for type checking or inside a function."""
-    names = {path.stem for path in FOLDER.glob("*.py")}
+    """The modules of the engine that one imports anywhere, be it for type checking or inside a function."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.module == "vaak.engine":
-            found |= {alias.name for alias in node.names} & names
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("vaak.engine."):
-            found.add((node.module or "").split(".")[2])
-    return found
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("vaak.engine"):
+            module = str(node.module)
+            names = {f"{module}.{alias.name}" for alias in node.names} & MODULES
+            found |= names or {module}
+    return found & MODULES
+
+
+def name_of(file: Path) -> str:
+    return ".".join(("vaak.engine", *file.relative_to(FOLDER).with_suffix("").parts))
+
+
+MODULES = {name_of(file) for file in FOLDER.rglob("*.py") if file.stem != "__init__"}
 
 
 def test_the_engine_has_no_circle_of_imports():
-    files = {file.stem: imported(file) for file in FOLDER.glob("*.py") if file.stem != "__init__"}
+    files = {name_of(file): imported(file) for file in FOLDER.rglob("*.py") if file.stem != "__init__"}
     assert sum(map(len, files.values())) > 100
     list(TopologicalSorter(files).static_order())  # raises CycleError

@@ -20,7 +20,7 @@ from vaak.config.resume.page import SWITCHED, TOP, resume_page
 from vaak.config.resume.table import Leaf, changes_between, leaves, of_class, resume_class, rule_of
 from vaak.config.show.resolved import resolved_values, untouched_experiment
 
-PAGE = Path(__file__).parents[3] / "docs" / "resuming.md"
+PAGE = Path(__file__).parents[4] / "docs" / "resuming.md"
 CLASSES = typing.get_args(ResumeClass)
 UNCHANGEABLE = {
     ("seq2seq", "model.model_type"),  # has one value only

@@ -13,7 +13,7 @@ from vaak.config.load import load
 from vaak.config.show.all_options import all_options
 from vaak.config.show.schema import json_schema
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 FILES = {
     "seq2seq": "configs/comprehensive_all_options.yml",
     "lm": "configs/lm/all_options.yml",
