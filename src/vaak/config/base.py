@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -22,6 +22,19 @@ class Section(BaseModel):
 
     bare: ClassVar[str | None] = None
     resume_class: ClassVar[ResumeClass | None] = None
+
+
+class Open(BaseModel):
+    """A section that takes any key: of a task that doesn't say which options it has."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, protected_namespaces=())
+
+    bare: ClassVar[str | None] = None
+    resume_class: ClassVar[ResumeClass | None] = "refused"
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
 
 
 class Component(BaseModel):

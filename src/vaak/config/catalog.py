@@ -1,74 +1,87 @@
-"""What can be named in a YAML: tasks and components, with their classes as text; nothing is imported before its use."""
+"""What can be named in a YAML: tasks, and components with their classes as text. Nothing is imported before its use.
+
+A task is a folder of ``vaak.tasks`` with a ``spec.py`` that holds its SPEC; or a class that an installed package offers
+as an entry point of the group ``vaak.tasks``; or a user's own class, ``./file.py:Name`` or ``package.module:Name``.
+"""
 
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
+import pkgutil
+from collections.abc import Iterator, Mapping
+from functools import cache, cached_property
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Any
 
+from vaak.config.components import resolve_class
+from vaak.config.task_spec import TaskSpec, load_name
+from vaak.core.errors import UserError
 
-@dataclass(frozen=True)
-class Entry:
-    """Where a task's classes are, as ``module:Name``, and by which keys a YAML without ``task:`` is known as its own.
+TASKS_PACKAGE = "vaak.tasks"
+ENTRY_POINTS = "vaak.tasks"
 
-    ``config`` is a module that holds DEFAULTS (the task's own defaults, from its seed), ALIASES (other spellings),
-    SHARED and SIDES (``vaak.config.resolve.global_config``). ``recognised_by`` has keys, and ``key=value``; by those
-    that it ``shares`` with other tasks it is meant where nothing tells of another. A task of audio names the types of
-    ``global_config`` and of an item of ``datasets``.
+
+class Tasks(Mapping[str, TaskSpec]):
+    """The tasks that have a name, in the order of their names; each one's spec is imported when it is asked for."""
+
+    def __getitem__(self, name: str) -> TaskSpec:
+        return spec_of(name) if name in self._names else self._missing(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def _missing(self, name: str) -> TaskSpec:
+        raise KeyError(name)
+
+    @cached_property
+    def _names(self) -> tuple[str, ...]:
+        return tuple(sorted({*built_in(), *installed()}))
+
+
+@cache
+def built_in() -> frozenset[str]:
+    """The tasks of Vaak: the folders of ``vaak.tasks`` that have a spec."""
+    package = importlib.import_module(TASKS_PACKAGE)
+    folders = [(module.name, Path(folder)) for folder in package.__path__ for module in pkgutil.iter_modules([folder])]
+    return frozenset(name for name, folder in folders if (folder / name / "spec.py").is_file())
+
+
+@cache
+def installed() -> Mapping[str, EntryPoint]:
+    """The tasks of other packages that are installed."""
+    return {point.name: point for point in entry_points(group=ENTRY_POINTS) if point.name not in built_in()}
+
+
+TASKS = Tasks()
+
+
+@cache
+def spec_of(task: str) -> TaskSpec:
+    """The spec of a task by its name or, absolute, by its class; of a class, its file or package is imported.
+
+    Raises UserError where a class has none.
     """
+    if task in built_in():
+        spec: TaskSpec = load_name(f"{TASKS_PACKAGE}.{task}.spec:SPEC")
+        return spec
+    found = getattr(task_class(task), "SPEC", None)
+    if not isinstance(found, TaskSpec):
+        raise UserError(f"{task} is not a task: it has no SPEC; make it a subclass of vaak.Task")
+    return found
 
-    task: str
-    config: str
-    model: str
-    data: str
-    recognised_by: tuple[str, ...]
-    shares: tuple[str, ...] = ()
-    audio: tuple[str, str] | None = None
 
+def task_class(task: str) -> Any:
+    """The class that trains a task, by its name or, absolute, by its class. Raises UserError where there is none."""
+    if task in built_in():
+        return load_name(str(spec_of(task).task))
+    if task in installed():
+        return installed()[task].load()
+    return resolve_class(task, {}, Path("/"))
 
-TASKS: dict[str, Entry] = {
-    "lm": Entry(
-        task="vaak.tasks.lm.task:LanguageModelTask",
-        config="vaak.tasks.lm.config",
-        model="LanguageModelConfig",
-        data="LanguageModelDataConfig",
-        recognised_by=("model.preset", "model.model_type=decoder", "model.model_type=encoder", "data.minimal_pairs"),
-        shares=("data.corpus", "data.tokenizer"),
-    ),
-    "seq2seq": Entry(
-        task="vaak.tasks.seq2seq.task:Seq2SeqTask",
-        config="vaak.tasks.seq2seq.config",
-        model="Seq2SeqConfig",
-        data="Seq2SeqDataConfig",
-        recognised_by=(
-            "model.model_type=encoder_decoder",
-            "model.encoder",
-            "data.target_tokenizer",
-            "data.max_source_length",
-            "data.max_target_length",
-            "data.decoding",
-            "data.corpus.source_column",
-            "data.corpus.target_column",
-        ),
-    ),
-    "diarization": Entry(
-        task="vaak.tasks.diarization.task:DiarizationTask",
-        config="vaak.tasks.diarization.config",
-        model="DiarizationModelConfig",
-        data="DiarizationDataConfig",
-        audio=("vaak.audio.config:AudioConfig", "vaak.audio.config:DatasetConfig"),
-        recognised_by=(
-            "datasets",
-            "global_config",
-            "model.front_end",
-            "model.preset=sa_eend",
-            "data.inference",
-            "data.scoring",
-            "data.augmentation",
-        ),
-        shares=("training.eval_knobs",),
-    ),
-}
 
 LOSSES: dict[str, str] = {
     "cross_entropy": "vaak.engine.objective.cross_entropy:CrossEntropy",
@@ -92,39 +105,14 @@ CALLBACKS: dict[str, str] = {
 }
 """Short names for training.callbacks."""
 
-LABEL_TYPES: dict[str, str] = {
-    "binary": "vaak.tasks.diarization.examples.labels:BinaryCollator",
-    "speaker_id": "vaak.tasks.diarization.examples.labels:SpeakerIdCollator",
-    "multilabel": "vaak.tasks.diarization.examples.labels:MultilabelCollator",
-    "powerset": "vaak.tasks.diarization.examples.labels:PowersetCollator",
-    "custom": "vaak.tasks.diarization.examples.labels:DiarizationCollator",
-}
-"""Short names for training.eval_knobs.label_type."""
-
 COMPONENTS: dict[str, dict[str, str]] = {
     "training.loss.main": LOSSES,
     "training.callbacks": CALLBACKS,
-    "training.eval_knobs.label_type": LABEL_TYPES,
 }
-"""Which short names may stand under which key."""
-
-
-def load_name(reference: str) -> Any:
-    """The object that ``package.module:Name`` names.
-
-    >>> load_name("vaak.config.catalog:TASKS") is TASKS
-    True
-    """
-    module, _, name = reference.partition(":")
-    return getattr(importlib.import_module(module), name)
-
-
-def task_class(task: str) -> Any:
-    """The class that trains this task."""
-    return load_name(TASKS[task].task)
+"""Which short names may stand under which key, whatever the task."""
 
 
 def tasks_recognised(keys: set[str]) -> list[str]:
     """The tasks that have one of these dotted keys as their own; if none has, those that share one."""
-    own = [name for name, entry in TASKS.items() if keys & set(entry.recognised_by)]
-    return own or [name for name, entry in TASKS.items() if keys & set(entry.shares)]
+    own = [name for name, spec in TASKS.items() if keys & set(spec.recognised_by)]
+    return own or [name for name, spec in TASKS.items() if keys & set(spec.also_recognised_by)]

@@ -12,8 +12,8 @@ from pydantic import ValidationInfo, field_validator
 from typing_extensions import TypeVar
 
 from vaak.config.base import ResumeClass, Section, option
-from vaak.config.catalog import TASKS, load_name
-from vaak.config.resolve.global_config import Sides
+from vaak.config.catalog import spec_of
+from vaak.config.task_spec import TaskSpec
 from vaak.config.training import TrainingConfig
 
 MOST_BYTES = 255
@@ -24,6 +24,7 @@ Model = TypeVar("Model")
 Data = TypeVar("Data")
 Audio = TypeVar("Audio", default=dict[str, Any])
 Corpus = TypeVar("Corpus", default=Any)
+Training = TypeVar("Training", bound=TrainingConfig, default=TrainingConfig)
 
 
 class WandbConfig(Section):
@@ -41,8 +42,13 @@ class WandbConfig(Section):
     mode: Literal["online", "offline", "disabled"] | None = option("null leaves it to WANDB_MODE.", None)
 
 
-class Experiment(Section, Generic[Model, Data, Audio, Corpus]):
-    """A validated configuration; ``Experiment[LanguageModelConfig, LanguageModelDataConfig]`` for a task's types."""
+class Experiment(Section, Generic[Model, Data, Audio, Corpus, Training]):
+    """A validated configuration; ``Experiment[LanguageModelConfig, LanguageModelDataConfig]`` for a task's types.
+
+    ``reference`` finds the task from anywhere: it is ``task``, with the whole path of a user's file.
+    """
+
+    reference: ClassVar[str]
 
     task: str = option("What is trained.", resume="refused")
     name: str = option(
@@ -53,7 +59,7 @@ class Experiment(Section, Generic[Model, Data, Audio, Corpus]):
     global_config: Audio = option("Features of all audio datasets.", {}, validate_default=True, resume="refused")
     datasets: tuple[Corpus, ...] = option("Audio datasets.", (), resume="refused")
     data: Data = option("The data.")
-    training: TrainingConfig = option("The loop.", TrainingConfig())
+    training: Training = option("The loop.", {}, validate_default=True)
     wandb: WandbConfig = option("Weights & Biases.", WandbConfig())
 
     @field_validator("name", "run_dir")
@@ -79,9 +85,13 @@ class Experiment(Section, Generic[Model, Data, Audio, Corpus]):
         """Whether an example that can't be read is left out and counted; else it ends the run."""
         return getattr(self.data, "on_bad_example", "fail") == "skip"
 
+    @property
+    def spec(self) -> TaskSpec:
+        return spec_of(self.reference)
+
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled by task, since the class is made when it is first asked for."""
-        return _restored, (self.task, dict(self))
+        return _restored, (self.reference, dict(self))
 
 
 def _restored(task: str, fields: dict[str, Any]) -> Experiment[Any, Any]:
@@ -90,26 +100,12 @@ def _restored(task: str, fields: dict[str, Any]) -> Experiment[Any, Any]:
 
 @cache
 def experiment_type(task: str | None) -> type[Experiment[Any, Any]]:
-    """The experiment whose model and data have the types of a task; of no known task, any types."""
+    """The experiment whose sections have the types of a task (``spec_of``); of no known task, any types."""
     if task is None:
         return Experiment[Any, Any]
-    entry = TASKS[task]
-    types = tuple(load_name(f"{entry.config}:{name}") for name in (entry.model, entry.data))
-    types += tuple(map(load_name, entry.audio)) if entry.audio else (dict[str, Any], Any)
-    return cast("type[Experiment[Any, Any]]", Experiment.__class_getitem__(types))
-
-
-def defaults_of(task: str) -> dict[str, Any]:
-    """The task's own defaults, which lie beneath what the user gives."""
-    return load_name(f"{TASKS[task].config}:DEFAULTS")
-
-
-def aliases_of(task: str) -> dict[str, str]:
-    """The task's other spellings: dotted key → canonical dotted key."""
-    return load_name(f"{TASKS[task].config}:ALIASES")
-
-
-def sides_of(task: str) -> Sides:
-    """The sections of the task's model that stand for others."""
-    config = TASKS[task].config
-    return Sides(load_name(f"{config}:SHARED"), load_name(f"{config}:SIDES"))
+    spec = spec_of(task)
+    types = (spec.model, spec.data, spec.audio or dict[str, Any], spec.corpus or Any, spec.training)
+    generic = Experiment.__class_getitem__(types)
+    about = {"__module__": __name__, "__annotations__": {"reference": ClassVar[str]}, "reference": task}
+    made: Any = type(generic)
+    return cast("type[Experiment[Any, Any]]", made(generic.__name__, (generic,), about))

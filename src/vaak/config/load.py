@@ -7,19 +7,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vaak.config.catalog import TASKS, tasks_recognised
-from vaak.config.check import limits
+from vaak.config.catalog import COMPONENTS, TASKS, spec_of, tasks_recognised
+from vaak.config.check.limits import findings
 from vaak.config.check.validate import Validation, given_keys, options_of_other_types, settle_components
-from vaak.config.components import did_you_mean
-from vaak.config.experiment import Experiment, aliases_of, defaults_of, experiment_type, sides_of
+from vaak.config.components import did_you_mean, seen_from, source_file, what_is_missing
+from vaak.config.experiment import Experiment, experiment_type
 from vaak.config.fields import SectionType, annotation_of, section_of
 from vaak.config.resolve.aliases import canonical, option_aliases
-from vaak.config.resolve.global_config import Sides, take_other_sides
-from vaak.config.resolve.layers import read_layers
+from vaak.config.resolve.global_config import take_other_sides
+from vaak.config.resolve.layers import folder_of, read_layers
 from vaak.config.resolve.merge import fill_items, merge_all
 from vaak.config.resolve.run_files import run_of_configuration
+from vaak.config.task_spec import Finding, TaskSpec
 from vaak.config.yaml.errors import ConfigError, Problem
-from vaak.config.yaml.tree import Node, Place, find, from_plain, split_key, to_plain, walk
+from vaak.config.yaml.tree import Node, Place, find, from_plain, split_key, take, to_plain, walk
+from vaak.core.errors import UserError
 
 NOT_BUILT_YET = {
     "distillation": "distillation isn't built yet; leave the section out",
@@ -42,12 +44,14 @@ class Loaded:
     folder: Path
 
 
-def load(files: Sequence[Path | str], overrides: Sequence[str] = ()) -> Loaded:
+def load(files: Sequence[Path | str], overrides: Sequence[str] = (), *, trust_code: bool = False) -> Loaded:
     """The experiment that the files give, the later over the earlier, with ``key.path=value`` on top.
+
+    A task of a user's own is imported, since it says which options there are; that of a run only with ``trust_code``.
 
     Raises ConfigError with every mistake, one line each, before any data is read or torch is imported.
     """
-    return _experiment_of(read_layers(files, overrides), Path(files[-1]))
+    return _experiment_of(read_layers(files, overrides), Path(files[-1]), trust_code)
 
 
 def load_values(values: Sequence[Mapping[str, Any]], source: Path) -> Loaded:
@@ -56,31 +60,31 @@ def load_values(values: Sequence[Mapping[str, Any]], source: Path) -> Loaded:
     The first holds what was resolved before: of its options, there is nothing to warn about.
     """
     places = [None, *[IN_MEMORY] * (len(values) - 1)]
-    return _experiment_of([from_plain(dict(layer), place) for layer, place in zip(values, places, strict=True)], source)
+    layers = [from_plain(dict(layer), place) for layer, place in zip(values, places, strict=True)]
+    return _experiment_of(layers, source, trust_code=True)
 
 
-def _experiment_of(layers: list[Node], source: Path) -> Loaded:
+def _experiment_of(layers: list[Node], source: Path, trust_code: bool) -> Loaded:
     """The experiment of layers, the lowest first; ``source`` is the file that the run and its folder are named by."""
     problems = _not_built_yet(layers)
-    task = _task_of(layers, source, problems)
+    folder = run_of_configuration(source) or source.parent
+    task = _task_of(layers, source, folder, problems, trust_code)
     tree, warnings = _merged(layers, task, problems)
     _name_run(tree, source)
-    folder = run_of_configuration(source) or source.parent
-    kind = experiment_type(task)
-    problems += settle_components(tree, kind, folder)
+    kind = experiment_type(task.reference)
+    problems += settle_components(tree, kind, folder, {**COMPONENTS, **task.spec.short_names})
     problems += options_of_other_types(tree, kind)
-    validation = Validation(tree, kind, _other_names(task))
+    validation = Validation(tree, kind, _other_names(task.spec))
     experiment = validation.experiment()
     problems += validation.problems
-    if experiment is not None and task is not None:
-        problems += [_at(tree, key, reason) for key, reason in limits.impossible(experiment)]
-        if not validation.problems:  # else it may be the default of what was left out for a mistake that excludes it
-            problems += _of_those_given(limits.impossible_if_asked(experiment), tree)
+    found = list(findings(experiment)) if experiment is not None and task.reference else []
+    problems += [_at(tree, one.key, one.message) for one in found if one.kind == "impossible"]
+    if not validation.problems:  # else it may be the default of what was left out for a mistake that excludes it
+        problems += _of_those_given((one for one in found if one.kind == "impossible if given"), tree)
     if problems or experiment is None:
         raise ConfigError(problems)
-    given = given_keys(tree)
-    warnings += _of_those_given((*limits.without_effect(experiment), *limits.remarks(experiment)), tree)
-    return Loaded(experiment, list(dict.fromkeys(map(str, warnings))), given, folder)
+    warnings += _of_those_given((one for one in found if one.kind in ("no effect", "remark")), tree)
+    return Loaded(experiment, list(dict.fromkeys(map(str, warnings))), given_keys(tree), folder)
 
 
 def _not_built_yet(layers: list[Node]) -> list[Problem]:
@@ -89,24 +93,58 @@ def _not_built_yet(layers: list[Node]) -> list[Problem]:
     return [Problem(node.place, key, NOT_BUILT_YET[key]) for key, node in taken]
 
 
-def _task_of(layers: list[Node], source: Path, problems: list[Problem]) -> str | None:
-    """The task given last, or the only one that has keys of its own in the files; else None and a problem."""
+@dataclass(frozen=True)
+class _Task:
+    """A task as it is written, as it is found from anywhere (None: it isn't), and its spec."""
+
+    written: str = ""
+    reference: str | None = None
+
+    @property
+    def spec(self) -> TaskSpec:
+        return spec_of(self.reference) if self.reference else TaskSpec()
+
+
+def _task_of(layers: list[Node], source: Path, folder: Path, problems: list[Problem], trust_code: bool) -> _Task:
+    """The task given last, or the only one that has keys of its own in the files; else none, and a problem."""
     names = ", ".join(TASKS)
     given = [layer.value["task"] for layer in layers if "task" in layer.value]
     if given:
         task = to_plain(given[-1])
         if isinstance(task, str) and task in TASKS:
-            return task
+            return _Task(task, task)
+        if isinstance(task, str) and ":" in task:
+            return _own_task(given[-1], folder, problems, trust_code)
         hint = did_you_mean(task, TASKS)
-        message = f"is {task!r}; expected one of the tasks built: {names}{hint}"
+        message = f"is {task!r}; expected one of {names}, ./file.py:Name or package.module:Name{hint}"
         problems.append(Problem(given[-1].place, "task", message))
-        return None
+        return _Task()
     found = tasks_recognised({key for layer in layers for path, node in walk(layer) for key in _telling(path, node)})
     if len(found) == 1:
-        return found[0]
+        return _Task(found[0], found[0])
     what = f"fits {' and '.join(found)}" if found else "is not given and can't be told from the sections"
     problems.append(Problem(Place(str(source)), "task", f"{what}; write task: with one of {names}"))
-    return None
+    return _Task()
+
+
+def _own_task(node: Node, folder: Path, problems: list[Problem], trust_code: bool) -> _Task:
+    """A task by its class, which is imported here; ``folder`` is that from which a file is written in the end."""
+    written = seen_from(node.value, folder_of(node.place) if node.place else folder, folder)
+    if message := what_is_missing(written, folder):
+        problems.append(Problem(node.place, "task", message))
+        return _Task()
+    file = Path(node.place.file) if node.place else None
+    if file is not None and run_of_configuration(file) is not None and not trust_code:
+        message = f"names code that is executed to read this configuration: {written}; read it, and add --trust-code"
+        raise ConfigError([Problem(node.place, "task", message)])
+    source = source_file(written, folder)
+    reference = written if source is None else f"{source.absolute()}:{written.rpartition(':')[2]}"
+    try:
+        spec_of(reference)
+    except UserError as error:
+        problems.append(Problem(node.place, "task", str(error)))
+        return _Task()
+    return _Task(written, reference)
 
 
 def _telling(path: tuple[str, ...], node: Node) -> tuple[str, str]:
@@ -115,26 +153,38 @@ def _telling(path: tuple[str, ...], node: Node) -> tuple[str, str]:
     return key, f"{key}={node.value}" if isinstance(node.value, str) else key
 
 
-def _other_names(task: str | None) -> list[str]:
+def _other_names(spec: TaskSpec) -> list[str]:
     """Every dotted key that is none of the types', but understood."""
-    aliases, sides = (aliases_of(task), sides_of(task)) if task else ({}, Sides())
-    return [*option_aliases(aliases), *sides.aliases(aliases), *sides.targets]
+    return [*option_aliases(spec.aliases), *spec.stand_ins.aliases(spec.aliases), *spec.stand_ins.targets]
 
 
-def _merged(layers: list[Node], task: str | None, problems: list[Problem]) -> tuple[Node, list[Problem]]:
+def _merged(layers: list[Node], task: _Task, problems: list[Problem]) -> tuple[Node, list[Problem]]:
     """All layers over the task's defaults, under canonical names, and what was dropped on the way."""
-    kind = experiment_type(task)
-    aliases, sides = (aliases_of(task), sides_of(task)) if task else ({}, Sides())
-    problems += take_other_sides(layers, sides, _default_model_type(kind))
-    known = []
+    kind, spec = experiment_type(task.reference), task.spec
+    problems += take_other_sides(layers, spec.stand_ins, _default_model_type(kind))
+    known, dropped = [], []
     for layer in layers:
-        tree, twice = canonical(layer, kind, aliases, sides)
+        tree, twice = canonical(layer, kind, spec.aliases, spec.stand_ins)
+        dropped += _options_of_other_tasks(tree, task)
         known.append(tree)
         problems += twice
-    defaults = {"task": task or "", "model": {}, "data": {}, **(defaults_of(task) if task else {})}
-    tree, dropped = merge_all([from_plain(defaults), *known], kind)
-    tree.value["task"].value = task or ""
-    return fill_items(tree, kind), dropped
+    defaults = {"task": task.written, "model": {}, "data": {}, **spec.defaults}
+    tree, replaced = merge_all([from_plain(defaults), *known], kind)
+    tree.value["task"].value = task.written
+    return fill_items(tree, kind), [*dropped, *replaced]
+
+
+def _options_of_other_tasks(layer: Node, task: _Task) -> list[Problem]:
+    """Options of the loop that only other tasks have: they are taken out, so that files can be shared between tasks."""
+    found = []
+    for other, spec in TASKS.items():
+        for name in set(spec.training.model_fields) - set(task.spec.training.model_fields) if task.reference else ():
+            for key in (name, f"training.{name}"):
+                node = take(layer, split_key(key))
+                if node is not None and node.value not in (None, False):
+                    message = f"options of {other}; the task {task.written} does not read them"
+                    found.append(Problem(node.place, f"training.{name}", message))
+    return found
 
 
 def _default_model_type(kind: SectionType) -> str | None:
@@ -163,10 +213,10 @@ def _at(tree: Node, key: str, message: str) -> Problem:
     return Problem(places[0] if places else None, key, message)
 
 
-def _of_those_given(said: Iterable[tuple[str, str]], tree: Node) -> list[Problem]:
+def _of_those_given(said: Iterable[Finding], tree: Node) -> list[Problem]:
     """What is said of the keys that the user gave."""
     given = given_keys(tree)
-    return [_at(tree, key, reason) for key, reason in said if key in given and _asks(tree, key)]
+    return [_at(tree, one.key, one.message) for one in said if one.key in given and _asks(tree, one.key)]
 
 
 def _asks(tree: Node, key: str) -> bool:

@@ -194,20 +194,6 @@ class DistributedConfig(Section):
     timeout_minutes: float = option("How long a process waits for the others before it gives up.", 30.0, gt=0)
 
 
-class EvalKnobsConfig(Section):
-    """Options of diarization; ``max_duration``, which the seed has here, is another name of batching.max_duration."""
-
-    resume_class: ClassVar[ResumeClass | None] = "refused"
-
-    label_type: Component = option(
-        "What a frame is called. binary: speech or none; speaker_id: which of the training speakers; multilabel: who "
-        "of the window's speakers, overlap and all, in any order; powerset: which set of at most two of them; custom: "
-        "a subclass of DiarizationCollator, by ./file.py:Name.",
-        Component(type="binary"),
-        resume="refused",
-    )
-
-
 class BatchingConfig(Section):
     """How examples are put together in microbatches."""
 
@@ -280,5 +266,4 @@ class TrainingConfig(Section):
     ema: EmaConfig | None = option("A moving average of the weights; null keeps none.", None)
     freeze: tuple[FreezeConfig, ...] = option("Parameters that are not trained, or not yet.", ())
     curriculum: CurriculumConfig | None = option("Easy examples first; null takes all from the start.", None)
-    eval_knobs: EvalKnobsConfig = option("Options of diarization.", EvalKnobsConfig())
     callbacks: tuple[Component, ...] = option("Further callbacks by name.", (), resume="other numbers")

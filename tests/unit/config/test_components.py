@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from vaak.config.catalog import CALLBACKS, LOSSES, TASKS, load_name
+from vaak.config.catalog import CALLBACKS, LOSSES, TASKS
 from vaak.config.components import resolve_class, seen_from, source_file, what_is_missing
 from vaak.config.load import load
+from vaak.config.task_spec import load_name
 from vaak.core.errors import UserError
 
 CODE = "import sys\nsys.vaak_ran = True\nclass Huber:\n    here = __file__\nSmooth = Huber\n"
@@ -87,9 +88,7 @@ def test_references_that_do_not_move():
     assert source_file("package.module:Name", Path()) is None
 
 
-@pytest.mark.parametrize(
-    "reference", [*LOSSES.values(), *CALLBACKS.values(), *(entry.task for entry in TASKS.values())]
-)
+@pytest.mark.parametrize("reference", [*LOSSES.values(), *CALLBACKS.values(), *(spec.task for spec in TASKS.values())])
 def test_the_catalog_names_what_exists(reference):
     assert isinstance(load_name(reference), type)
 

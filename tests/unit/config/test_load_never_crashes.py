@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from vaak.config.catalog import TASKS
-from vaak.config.experiment import aliases_of, experiment_type
+from vaak.config.experiment import experiment_type
 from vaak.config.fields import item_of, section_of
 from vaak.config.load import load
 from vaak.config.resolve.aliases import option_aliases
@@ -24,7 +24,7 @@ def names_of(section):
             yield from names_of(inner)
 
 
-words = {key for task in TASKS for alias in option_aliases(aliases_of(task)) for key in alias.split(".")}
+words = {key for task in TASKS for alias in option_aliases(TASKS[task].aliases) for key in alias.split(".")}
 words |= {name for task in TASKS for name in names_of(experiment_type(task))}
 keys = st.sampled_from(sorted({*words, "0", "1", "extends", "tasks", "nonsense"}))
 scalars = st.sampled_from(

@@ -103,7 +103,7 @@ def _demand_finder_of_speakers(run: Path, opened: OpenedRun, given: Mapping[str,
         raise UserError(f"{run} is a run of task {opened.experiment.task}; only a diarizer says who speaks when")
     counts = [name for name in given if name.endswith("_speakers")]
     if counts and opened.task.collator.names is not None:
-        kind = opened.experiment.training.eval_knobs.label_type.type
+        kind = opened.task.experiment.training.eval_knobs.label_type.type
         raise UserError(
             f"--{counts[0].replace('_', '-')}: a model of label_type {kind} finds those it knows by name; leave it out"
         )

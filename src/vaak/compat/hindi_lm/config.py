@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vaak.config.experiment import Experiment
+from vaak.config.experiment import Experiment, experiment_type
 from vaak.config.load import Loaded, load, load_values
-from vaak.config.resolve.aliases import FLAT_SECTIONS, option_aliases
+from vaak.config.resolve.aliases import flat_names, option_aliases
 from vaak.config.show.resolved import resolved_values
 from vaak.tasks.lm.config import ALIASES
 
@@ -63,7 +63,7 @@ class ExperimentConfig:
 
 def flat_values(experiment: Experiment[Any, Any]) -> dict[str, Any]:
     """The options under their flat names."""
-    known = {**FLAT_SECTIONS, **option_aliases(ALIASES)}
+    known = {**flat_names(experiment_type("lm")), **option_aliases(ALIASES)}
     values: dict[str, Any] = {}
     for name in FLAT_NAMES:
         value: Any = experiment

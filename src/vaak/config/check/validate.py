@@ -12,7 +12,6 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from vaak.config.catalog import COMPONENTS
 from vaak.config.check.describe import choices, in_words, resolved, schema_at
 from vaak.config.components import seen_from, unknown_name, what_is_missing
 from vaak.config.experiment import Experiment
@@ -203,8 +202,13 @@ def options_of_other_types(tree: Node, kind: SectionType) -> list[Problem]:
     return problems
 
 
-def settle_components(tree: Node, kind: SectionType, folder: Path) -> list[Problem]:
-    """Rewrite classes in files so that they read from ``folder``; returns those that can't be found."""
+def settle_components(
+    tree: Node, kind: SectionType, folder: Path, short_names: Mapping[str, Mapping[str, str]]
+) -> list[Problem]:
+    """Rewrite classes in files so that they read from ``folder``; returns those that can't be found.
+
+    ``short_names`` are those that may stand under each dotted key.
+    """
     problems = []
     for path, node, section in sections_in(tree, kind):
         reference = node.value.get("type")
@@ -212,10 +216,10 @@ def settle_components(tree: Node, kind: SectionType, folder: Path) -> list[Probl
             continue
         written_in = folder_of(reference.place) if reference.place else folder
         reference.value = seen_from(reference.value, written_in, folder)
-        short_names = COMPONENTS.get(path.rstrip(".0123456789"), {})
+        known = short_names.get(path.rstrip(".0123456789"), {})
         message = what_is_missing(reference.value, folder)
-        if ":" not in reference.value and short_names and reference.value not in short_names:
-            message = unknown_name(reference.value, short_names)
+        if ":" not in reference.value and known and reference.value not in known:
+            message = unknown_name(reference.value, known)
         if message:
             problems.append(Problem(reference.place, f"{path}.type", message))
     return problems

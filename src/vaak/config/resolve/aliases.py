@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from vaak.config.fields import SectionType, spell_out
+from vaak.config.fields import SectionType, annotation_of, section_of, spell_out
 from vaak.config.resolve.global_config import Sides, options_in, spread
 from vaak.config.training import TrainingConfig
 from vaak.config.yaml.errors import Problem
@@ -66,10 +66,13 @@ ELSEWHERE: dict[str, str] = {
 MAY_REPEAT = frozenset({"model.global_config.batch_size"})
 """Spellings that the seed gives beside the canonical name: no error where the values are equal."""
 
-FLAT_SECTIONS: dict[str, str] = {name: f"training.{name}" for name in TrainingConfig.model_fields}
-"""The names of ``training:`` are understood at the top level too."""
-
 _FLAG_NAMES = {"fp16": {True: "fp16", False: "no"}, "bf16": {True: "bf16", False: "no"}}
+
+
+def flat_names(experiment: SectionType) -> dict[str, str]:
+    """The names of ``training:``, which are understood at the top level too."""
+    training = section_of(annotation_of(experiment, "training")) or TrainingConfig
+    return {name: f"training.{name}" for name in training.model_fields}
 
 
 def option_aliases(of_task: Mapping[str, str]) -> dict[str, str]:
@@ -83,7 +86,7 @@ def canonical(
 ) -> tuple[Node, list[Problem]]:
     """The layer with every option under its canonical name, bare values spelled out; and what was given twice."""
     mover = _Mover(layer)
-    for alias, name in FLAT_SECTIONS.items():
+    for alias, name in flat_names(experiment).items():
         mover.move(alias, name)
     mover.layer = spell_out(mover.layer, experiment)
     for prefix in ("", "training."):

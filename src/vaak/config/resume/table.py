@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import to_jsonable_python
 
 from vaak.config.base import ResumeClass
-from vaak.config.catalog import TASKS
+from vaak.config.catalog import spec_of
 from vaak.config.experiment import experiment_type
 from vaak.config.fields import SectionType, applies, is_component, item_of, section_of
 from vaak.config.show.resolved import untouched_experiment
@@ -124,7 +124,7 @@ def rule_of(task: str, key: str) -> Rule:
 def leaves(task: str) -> Iterator[Leaf]:
     """Every option of a task; those of audio only where the task has it."""
     kind = experiment_type(task)
-    audio = () if TASKS[task].audio else ("global_config", "datasets")
+    audio = () if spec_of(task).audio else ("global_config", "datasets")
     return (leaf for leaf in _leaves(kind) if leaf.key not in audio)
 
 

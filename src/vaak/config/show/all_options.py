@@ -9,9 +9,10 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from vaak.config.catalog import spec_of
 from vaak.config.check.describe import in_words, resolved
-from vaak.config.check.limits import without_effect
-from vaak.config.experiment import aliases_of, experiment_type, sides_of
+from vaak.config.check.limits import findings
+from vaak.config.experiment import experiment_type
 from vaak.config.fields import SectionType, applies, item_of, section_of, types_reading
 from vaak.config.resolve.aliases import option_aliases
 from vaak.config.resolve.global_config import Sides
@@ -35,13 +36,14 @@ def all_options(task: str) -> str:
     kind = experiment_type(task)
     untouched = untouched_experiment(task, "all_options", "runs/all_options")
     head = "".join(f"# {line}\n" for line in _HEAD.format(task=task).splitlines())
-    writer = _Writer(kind.model_json_schema(), dict(without_effect(untouched)), other_names(task), sides_of(task))
+    unread = {found.key: found.message for found in findings(untouched) if found.kind == "no effect"}
+    writer = _Writer(kind.model_json_schema(), unread, other_names(task), spec_of(task).stand_ins)
     return head + "\n" + writer.section(kind, untouched)
 
 
 def other_names(task: str) -> dict[str, list[str]]:
     """The aliases of each option by its dotted name; one that may stand in its section or flat is listed flat."""
-    aliases = option_aliases(aliases_of(task))
+    aliases = option_aliases(spec_of(task).aliases)
     names: dict[str, list[str]] = {}
     for alias, name in aliases.items():
         if alias.partition(".")[2] not in aliases:

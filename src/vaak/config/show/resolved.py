@@ -6,8 +6,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from vaak.config.check import limits
-from vaak.config.experiment import Experiment, defaults_of, experiment_type
+from vaak.config.catalog import spec_of
+from vaak.config.check.limits import findings
+from vaak.config.experiment import Experiment, experiment_type
 from vaak.config.fields import applies
 from vaak.config.resolve.merge import merge_all
 from vaak.config.yaml.tree import from_plain, to_plain
@@ -24,12 +25,11 @@ def as_yaml(experiment: Experiment[Any, Any]) -> str:
 
 def resolved_values(experiment: Experiment[Any, Any]) -> dict[str, Any]:
     """What ``as_yaml`` writes, as values."""
-    untouched = untouched_experiment(experiment.task, experiment.name, str(experiment.run_dir))
+    untouched = untouched_experiment(experiment.reference, experiment.name, str(experiment.run_dir))
     values = _values(experiment, untouched)
-    silent = (limits.without_effect, limits.remarks, limits.impossible_if_asked)
-    unread = [key for said in silent for key, _ in said(experiment)]
-    for key in unread:
-        _drop_default(values, untouched, key.split("."))
+    for found in findings(experiment):
+        if found.kind != "impossible":
+            _drop_default(values, untouched, found.key.split("."))
     for key in ("global_config", "datasets"):
         if not values[key]:
             del values[key]
@@ -38,7 +38,7 @@ def resolved_values(experiment: Experiment[Any, Any]) -> dict[str, Any]:
 
 def untouched_experiment(task: str, name: str, run_dir: str) -> Experiment[Any, Any]:
     """A task's experiment as it is where no option is given but the name and the run directory."""
-    layers = [{"model": {}, "data": {}}, defaults_of(task), {"task": task, "name": name, "run_dir": run_dir}]
+    layers = [{"model": {}, "data": {}}, dict(spec_of(task).defaults), {"task": task, "name": name, "run_dir": run_dir}]
     kind = experiment_type(task)
     tree, _ = merge_all([from_plain(layer) for layer in layers], kind)
     return kind.model_validate(to_plain(tree))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from vaak.config.catalog import spec_of
 from vaak.config.check.describe import resolved
-from vaak.config.experiment import aliases_of, experiment_type, sides_of
+from vaak.config.experiment import experiment_type
 from vaak.config.fields import SectionType, annotation_of, bare_field, item_of, section_of
 
 
@@ -47,11 +48,11 @@ def _allow_sections(schema: dict[str, Any], task: str) -> None:
     """Sections that stand for others hold what those do."""
     found = {
         section: {key: option for target in targets for key, option in _properties_at(schema, target).items()}
-        for section, targets in sides_of(task).targets.items()
+        for section, targets in spec_of(task).stand_ins.targets.items()
     }
     for section, options in found.items():
         parent, _, key = section.rpartition(".")
-        words = f"Options of {' and '.join(sides_of(task).targets[section])}."
+        words = f"Options of {' and '.join(spec_of(task).stand_ins.targets[section])}."
         closed = {"type": "object", "properties": options, "additionalProperties": False}
         _properties_at(schema, parent)[key] = {"description": words, **closed}
 
@@ -62,10 +63,14 @@ def _properties_at(schema: dict[str, Any], key: str) -> dict[str, Any]:
 
 def _allow_aliases(schema: dict[str, Any], task: str) -> None:
     """Other spellings, wherever they stand, are right, though not suggested."""
-    from vaak.config.resolve.aliases import FLAT_SECTIONS, option_aliases
+    from vaak.config.resolve.aliases import flat_names, option_aliases
 
-    aliases = aliases_of(task)
-    spellings = {**FLAT_SECTIONS, **option_aliases(aliases), **sides_of(task).aliases(aliases)}
+    aliases = spec_of(task).aliases
+    spellings = {
+        **flat_names(experiment_type(task)),
+        **option_aliases(aliases),
+        **spec_of(task).stand_ins.aliases(aliases),
+    }
     for alias, name in spellings.items():
         *parents, key = alias.split(".")
         properties = _properties(schema, parents)

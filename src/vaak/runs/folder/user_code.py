@@ -41,10 +41,12 @@ def demand_trust(experiment: Experiment[Any, Any], configurations: Iterable[Path
 
 def demand_trust_to_use(experiment: Experiment[Any, Any], directory: Path) -> None:
     """Raises UserError where using a run's model would execute code from outside Vaak."""
-    label_type = experiment.training.eval_knobs.label_type.type
-    if ":" in label_type:
+    values = resolved_values(experiment)
+    names = [_value_at(values, f"{key}.type") for key in experiment.spec.used_by_models]
+    if outside := [name for name in names if ":" in name]:
+        executed = ", ".join(outside)
         raise UserError(
-            f"{directory} names code that using its model executes: {label_type}; read that code, and add --trust-code"
+            f"{directory} names code that using its model executes: {executed}; read that code, and add --trust-code"
         )
 
 
@@ -88,6 +90,12 @@ def _copy(file: Path, folder: Path, hashes: dict[str, str]) -> str:
         files.write_bytes(folder / name, file.read_bytes())
         hashes[name] = wanted
     return name
+
+
+def _value_at(values: Any, key: str) -> str:
+    for name in key.split("."):
+        values = values[name]
+    return str(values)
 
 
 def _components(values: Any) -> Iterator[dict[str, Any]]:

@@ -6,8 +6,10 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import model_validator
 
-from vaak.audio.config import AUDIO_ALIASES, AugmentationConfig
-from vaak.config.base import ResumeClass, Section, option
+from vaak.audio.config import AUDIO_ALIASES, AudioConfig, AugmentationConfig, DatasetConfig
+from vaak.config.base import Component, ResumeClass, Section, option
+from vaak.config.experiment import Experiment
+from vaak.config.training import TrainingConfig
 from vaak.nn.config import STACK_ALIASES, StackConfig
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -41,6 +43,17 @@ ALIASES: dict[str, str] = {
     **{f"model.{alias}": f"model.{name}" for alias, name in STACK_ALIASES.items()},
     **AUDIO_ALIASES,
 }
+
+LABEL_TYPE = "training.eval_knobs.label_type"
+
+LABEL_TYPES: dict[str, str] = {
+    "binary": "vaak.tasks.diarization.examples.labels:BinaryCollator",
+    "speaker_id": "vaak.tasks.diarization.examples.labels:SpeakerIdCollator",
+    "multilabel": "vaak.tasks.diarization.examples.labels:MultilabelCollator",
+    "powerset": "vaak.tasks.diarization.examples.labels:PowersetCollator",
+    "custom": "vaak.tasks.diarization.examples.labels:DiarizationCollator",
+}
+"""Short names for training.eval_knobs.label_type."""
 
 SHARED = {"model.global_config": ("model",)}
 SIDES = {"encoder": "model.encoder"}
@@ -145,3 +158,28 @@ class DiarizationDataConfig(Section):
         "What happens with an example that can't be read.", "fail", resume="other numbers"
     )
     cache_dir: str | None = option("Prepared data lie here, shared by runs; null is RUN/prepared.", None, resume="free")
+
+
+class EvalKnobsConfig(Section):
+    """What labels are; ``max_duration``, which the universal pipeline has here, is batching.max_duration."""
+
+    resume_class: ClassVar[ResumeClass | None] = "refused"
+
+    label_type: Component = option(
+        "What a frame is called. binary: speech or none; speaker_id: which of the training speakers; multilabel: who "
+        "of the window's speakers, overlap and all, in any order; powerset: which set of at most two of them; custom: "
+        "a subclass of DiarizationCollator, by ./file.py:Name.",
+        Component(type="binary"),
+        resume="refused",
+    )
+
+
+class DiarizationTrainingConfig(TrainingConfig):
+    """The loop, and what a diarizer's labels are."""
+
+    eval_knobs: EvalKnobsConfig = option("Options of diarization.", EvalKnobsConfig())
+
+
+DiarizationExperiment = Experiment[
+    DiarizationModelConfig, DiarizationDataConfig, AudioConfig, DatasetConfig, DiarizationTrainingConfig
+]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -11,9 +10,9 @@ from vaak.audio.augmentation.pipeline import longest_factor
 from vaak.audio.config import AudioConfig
 from vaak.audio.features.extractors import Features
 from vaak.audio.labelled import Segment
-from vaak.config.experiment import Experiment
 from vaak.core.batch import Batch
 from vaak.data.batching.planner import largest_rows
+from vaak.tasks.diarization.config import DiarizationExperiment
 from vaak.tasks.diarization.examples.labels import DiarizationCollator, DiarizationExample
 from vaak.tasks.diarization.prepare import Datasets, corpora_of
 
@@ -24,7 +23,7 @@ def source_files(datasets: Datasets, audio: AudioConfig) -> list[Path]:
 
 
 def sketch_batch(
-    experiment: Experiment[Any, Any, Any, Any], datasets: Datasets, collator: DiarizationCollator, features: Features
+    experiment: DiarizationExperiment, datasets: Datasets, collator: DiarizationCollator, features: Features
 ) -> Batch:
     """The largest microbatch there may be, of silence and one speaker."""
     lengths = [

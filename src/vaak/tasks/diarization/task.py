@@ -18,10 +18,9 @@ from typing import cast
 
 from torch import nn
 
-from vaak.audio.config import AudioConfig, DatasetConfig
+from vaak.audio.config import DatasetConfig
 from vaak.audio.features.extractors import Features
 from vaak.audio.labelled import AudioSource
-from vaak.config.experiment import Experiment
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
 from vaak.data.batching.planner import evaluation_plan
@@ -31,7 +30,7 @@ from vaak.engine.distributed.launcher import pick_device
 from vaak.engine.objective.losses import Loss, losses_of_logits, make_loss
 from vaak.nn.kernels.squared_norms import NORM_REG, SquaredNorms, norm_reg
 from vaak.runs.prepared import prepared_folder
-from vaak.tasks.diarization.config import DiarizationDataConfig, DiarizationModelConfig, InferenceConfig
+from vaak.tasks.diarization.config import DiarizationExperiment, InferenceConfig
 from vaak.tasks.diarization.data import DiarizationDataset, audio_source, conversations_of, training_speakers
 from vaak.tasks.diarization.estimate import sketch_batch, source_files
 from vaak.tasks.diarization.examples.labels import (
@@ -81,7 +80,7 @@ class DiarizationTask:
 
     def __init__(
         self,
-        experiment: Experiment[DiarizationModelConfig, DiarizationDataConfig, AudioConfig, DatasetConfig],
+        experiment: DiarizationExperiment,
         directory: Path,
         folder: Path,
     ) -> None:
@@ -116,7 +115,7 @@ class DiarizationTask:
 
     def prepare_others(
         self,
-        experiment: Experiment[DiarizationModelConfig, DiarizationDataConfig, AudioConfig, DatasetConfig],
+        experiment: DiarizationExperiment,
         folder: Path,
         splits: tuple[str, ...],
     ) -> None:

@@ -2,8 +2,9 @@
 
 import pytest
 
+from vaak.config.experiment import experiment_type
 from vaak.config.load import load
-from vaak.config.resolve.aliases import FLAT_SECTIONS, option_aliases
+from vaak.config.resolve.aliases import flat_names, option_aliases
 from vaak.config.yaml.errors import ConfigError
 from vaak.config.yaml.tree import Node, from_plain, put, to_plain
 from vaak.config.yaml.writer import yaml_text
@@ -134,7 +135,16 @@ def test_every_section_of_training_may_stand_at_the_top(loaded):
     assert experiment.wandb.project == "p"
     assert experiment.training.optimizer.type == "sgd"
     assert experiment.training.epochs == 2
-    assert not set(FLAT_SECTIONS) & {"task", "name", "run_dir", "model", "data", "wandb", "datasets", "extends"}
+    assert not set(flat_names(experiment_type("lm"))) & {
+        "task",
+        "name",
+        "run_dir",
+        "model",
+        "data",
+        "wandb",
+        "datasets",
+        "extends",
+    }
 
 
 def test_the_seed_may_repeat_the_batch_size(loaded):

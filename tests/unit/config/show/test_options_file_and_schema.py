@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from vaak.config.catalog import TASKS
-from vaak.config.experiment import aliases_of, experiment_type
+from vaak.config.catalog import TASKS, spec_of
+from vaak.config.experiment import experiment_type
 from vaak.config.fields import item_of, section_of
 from vaak.config.load import load
 from vaak.config.show.all_options import all_options
@@ -74,6 +74,6 @@ def test_the_schema_has_every_option_and_is_json(task):
     assert schema["properties"]["task"]["const"] == task
     optimizer = schema["$defs"]["OptimizerConfig"]["anyOf"]
     assert optimizer[0]["properties"]["type"]["enum"] == optimizer[1]["enum"]
-    for alias in aliases_of(task):
+    for alias in spec_of(task).aliases:
         if "." not in alias:
             assert alias in schema["properties"]

@@ -27,10 +27,10 @@ from torch import Tensor
 from vaak.audio.labelled import Segment
 from vaak.audio.segments import merged
 from vaak.config.base import Component
-from vaak.config.catalog import LABEL_TYPES
 from vaak.config.components import resolve_class
 from vaak.core.batch import Batch
 from vaak.core.errors import UserError
+from vaak.tasks.diarization.config import LABEL_TYPES
 
 IGNORED = -100
 SPOKEN_AT_ONCE = 2

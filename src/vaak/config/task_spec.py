@@ -1,0 +1,110 @@
+"""What a task says of its configuration, as one ``TaskSpec``. Nothing else in ``config`` knows a task."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from vaak.config.base import Open, Section
+from vaak.config.resolve.global_config import Sides
+from vaak.config.training import TrainingConfig
+
+FindingKind = Literal["impossible", "impossible if given", "no effect", "remark"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a check has to say of one option, by its dotted key.
+
+    ``impossible`` ends the load. ``impossible if given`` does so only where the user gave the option, whose default
+    otherwise yields. ``no effect`` and ``remark`` are warnings for who gave it; an option without effect is left out of
+    resolved configurations.
+    """
+
+    kind: FindingKind
+    key: str
+    message: str
+
+
+def impossible(key: str, message: str) -> Finding:
+    return Finding("impossible", key, message)
+
+
+def impossible_if_given(key: str, message: str) -> Finding:
+    return Finding("impossible if given", key, message)
+
+
+def no_effect(key: str, message: str) -> Finding:
+    return Finding("no effect", key, message)
+
+
+def remark(key: str, message: str) -> Finding:
+    return Finding("remark", key, message)
+
+
+def _no_findings(experiment: Any) -> Iterable[Finding]:
+    return ()
+
+
+@dataclass(frozen=True)
+class TaskSpec:
+    """The types of a task's sections, its defaults and other names, and its own checks.
+
+    task
+        Where its class is, as ``module:Name``; a task of a user's own may leave it out, since the class holds the spec.
+    model, data, training
+        Types of these sections; with ``Open``, any key is accepted.
+    audio, corpus
+        Types of ``global_config`` and of an item of ``datasets``, for a task that reads audio.
+    defaults
+        What lies beneath everything that the user gives, as nested sections.
+    aliases
+        Other dotted keys → ours.
+    shared, sides
+        Sections of the model that stand for others (``vaak.config.resolve.global_config``).
+    recognised_by, also_recognised_by
+        Keys, and ``key=value``, by which a YAML without ``task:`` is known as this task's; the latter only count where
+        nothing tells of another task.
+    short_names
+        Classes by short name, under the dotted keys that they may stand at.
+    used_by_models
+        Keys of classes that using a trained model executes, not only training it.
+    length_unit
+        What the lengths of examples count, and so which budget a bucketed batch may have.
+    checks
+        What doesn't go together, or has no effect, in an experiment of this task.
+    """
+
+    task: str | None = None
+    model: type[Section] | type[Open] = Open
+    data: type[Section] | type[Open] = Open
+    training: type[TrainingConfig] = TrainingConfig
+    audio: type[Section] | None = None
+    corpus: type[Section] | None = None
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    shared: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    sides: Mapping[str, str] = field(default_factory=dict)
+    recognised_by: tuple[str, ...] = ()
+    also_recognised_by: tuple[str, ...] = ()
+    short_names: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    used_by_models: tuple[str, ...] = ()
+    length_unit: Literal["tokens", "seconds"] | None = None
+    checks: Callable[[Any], Iterable[Finding]] = _no_findings
+
+    @property
+    def stand_ins(self) -> Sides:
+        """Which sections of the model stand for others."""
+        return Sides(self.shared, self.sides)
+
+
+def load_name(reference: str) -> Any:
+    """The object that ``package.module:Name`` names.
+
+    >>> load_name("vaak.config.task_spec:TaskSpec") is TaskSpec
+    True
+    """
+    module, _, name = reference.partition(":")
+    return getattr(importlib.import_module(module), name)
