@@ -11,6 +11,7 @@ from toy_duel import DuelTask
 from toy_speech import RATE, dataset_of, write_recordings, write_utterances
 from vaak.config.catalog import task_class
 from vaak.config.load import load
+from vaak.config.training import TrainingConfig
 from vaak.config.yaml.writer import yaml_text
 from vaak.core.batch import Batch
 from vaak.core.task import Task
@@ -43,7 +44,8 @@ class TaskCase:
             task.prepare()
             return task
 
-        return Case(make_task, training=self.training, **about)
+        loop = {name: value for name, value in self.training.items() if name in TrainingConfig.model_fields}
+        return Case(make_task, training=loop, **about)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from vaak.config.training import LossConfig, TrainingConfig
 from vaak.core.batch import Batch, Term
 from vaak.core.callback import Callback
 from vaak.core.report import StepReport
+from vaak.core.task import Dataset, Meters, Task
 from vaak.data.reader import Microbatch
 from vaak.engine.distributed.ranks import Ranks
 from vaak.engine.objective.losses import AUXILIARY, make_loss
@@ -27,7 +28,7 @@ from vaak.engine.training_data import StepData
 VOCAB_SIZE, LONGEST, IGNORED = 13, 9, -100
 
 
-class ToyDataset:
+class ToyDataset(Dataset):
     """Rows of 1 to 9 tokens; ``noise`` is the part of the inputs that augmentation replaces; ``bad`` can't be read."""
 
     strata, row_capacity, draws_globally = None, None, False
@@ -90,7 +91,7 @@ class RandomFeatures(nn.Module):
         self.projection.copy_(torch.randn(self.projection.shape, generator=generator))
 
 
-class ToyMeters:
+class ToyMeters(Meters):
     """Loss per token, and how many tokens there were."""
 
     protocol: dict[str, str] = {}  # noqa: RUF012
@@ -113,7 +114,7 @@ class ToyMeters:
 
 
 @dataclass
-class ToyTask:
+class ToyTask(Task):
     """``scripted`` replaces the evaluations' losses by these, one after another."""
 
     num_examples: int = 40

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
-from vaak.core.task import Objective
+from vaak.core.task import Dataset, Meters, Objective, Task
 
 NUM_LETTERS, SMUDGE = 12, 12
 
 
-class Contours:
+class Contours(Dataset):
     """Words of 2 to 9 letters with a height for each letter; in training, a tenth of the letters can't be read."""
 
     strata, row_capacity, draws_globally = None, None, False
@@ -73,7 +73,7 @@ class Duel(nn.Module):
         return truth
 
 
-class DuelMeters:
+class DuelMeters(Meters):
     """How far made heights are from the true ones."""
 
     def __init__(self, split: str) -> None:
@@ -92,7 +92,7 @@ class DuelMeters:
         return {"loss": sums["distance"] / sums["letters"]}
 
 
-class DuelTask:
+class DuelTask(Task):
     """Makes contours that a judge takes for true ones. Source: Mao et al. 2017, "Least Squares GANs", equation 2."""
 
     evaluation_splits = ("valid",)

@@ -1,59 +1,70 @@
-"""What can be trained: the questions the engine asks a task, and the questions the loader asks its data."""
+"""What can be trained: what the engine asks of a task, and what the loader asks of its data.
+
+These are base classes: what a task may leave out has a default here.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from vaak.core.batch import Batch, Term
+from vaak.core.errors import UserError
 
 if TYPE_CHECKING:
     import numpy as np
     from torch import nn
 
 
-class Dataset(Protocol):
+class Dataset:
     """The examples of one split, map-style, and how they are put together.
 
-    ``lengths[i]`` is an upper bound of example ``i``'s length (tokens, frames, seconds) after augmentation, known
-    without loading it; ``strata`` gives each example's group for stratified plans, or is None; ``row_capacity`` is the
-    length that a packed row may have, or None where rows are never packed; ``fingerprint`` changes with the content.
-
-    ``draws_globally`` says that ``example`` calls what draws from Python's, NumPy's or torch's own generators, as many
-    libraries do. They are then seeded for each example; one that is False saves the time.
-
-    A dataset of long examples may have ``evaluation_budget``: as much as rows times the longest of them may be in a
-    batch of evaluation.
+    lengths
+        ``lengths[i]`` is an upper bound of example ``i``'s length (tokens, frames, seconds) after augmentation, known
+        without loading it.
+    fingerprint
+        Changes with the content.
+    strata
+        Each example's group, for stratified plans, or None.
+    row_capacity
+        The length that a packed row may have, or None where rows are never packed.
+    draws_globally
+        Whether ``example`` calls what draws from Python's, NumPy's or torch's own generators, as many libraries do.
+        They are then seeded for each example; False saves the time.
+    evaluation_budget
+        For long examples: what rows times the longest of them may be at most in a batch of evaluation.
     """
 
     lengths: np.ndarray
-    strata: np.ndarray | None
-    row_capacity: int | None
     fingerprint: str
-    draws_globally: bool
+    strata: np.ndarray | None = None
+    row_capacity: int | None = None
+    draws_globally: bool = True
+    evaluation_budget: float | None = None
 
     def example(self, index: int, rng: np.random.Generator) -> Any:
         """Example ``index``; every random choice is drawn from ``rng`` and from nothing else."""
-        ...
+        missing(self, "example(index, rng)")
 
     def collate(self, rows: list[list[Any]]) -> Batch:
         """A batch of rows; each row holds one example, or several where a plan packs them."""
-        ...
+        missing(self, "collate(rows)")
 
     def difficulty(self, measure: str) -> np.ndarray:
         """How hard each example is by a measure of the task's, harder ones higher.
 
         Raises UserError for a measure that it doesn't have.
         """
-        ...
+        raise UserError(f"training.curriculum.difficulty: {type(self).__name__} has no measure {measure}")
 
     def describe(self, index: int) -> str:
         """Where example ``index`` comes from (file, line, id), for error messages and records."""
-        ...
+        return f"example {index}"
 
 
-class Meters(Protocol):
+class Meters:
     """Sums over a split, added up over batches and ranks and divided once at the end.
 
     ``protocol`` says under which conditions the figures were made (stride, normaliser, collar, split).
@@ -63,56 +74,19 @@ class Meters(Protocol):
 
     def update(self, model: nn.Module, batch: Batch) -> None:
         """Add one batch's sums: all of them, or none where it raises."""
-        ...
+        missing(self, "update(model, batch)")
 
     def sums(self) -> dict[str, float]:
         """The sums so far: additive, so ranks' sums are added key by key."""
-        ...
+        missing(self, "sums()")
 
     def results(self, sums: dict[str, float]) -> dict[str, float]:
         """The figures that these sums give."""
-        ...
-
-
-@runtime_checkable
-class Illustrated(Protocol):
-    """Meters that have something to look at."""
+        missing(self, "results(sums)")
 
     def pictures(self) -> dict[str, bytes]:
         """PNG files by name, of what these meters were shown."""
-        ...
-
-
-class Task(Protocol):
-    """One kind of model on one kind of data. The engine knows nothing else of it."""
-
-    evaluation_splits: tuple[str, ...]
-
-    def prepare(self) -> None:
-        """Make what training reads (tokenizer, features, manifests), once; idempotent; on the main process only."""
-        ...
-
-    def dataset(self, split: str) -> Dataset: ...
-
-    def model(self) -> nn.Module: ...
-
-    def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
-        """The named losses of a batch, each a sum with its unit; the engine weighs, normalises and adds them."""
-        ...
-
-    def meters(self, split: str) -> Meters: ...
-
-    def show(self, batch: Batch) -> list[str]:
-        """A line for each row of a batch, for a reader: its text, its speakers."""
-        ...
-
-    def predict(self, model: nn.Module, inputs: Iterable[Any]) -> Iterable[Any]:
-        """What a trained model makes of new inputs."""
-        ...
-
-    def showcase(self, model: nn.Module) -> list[str]:
-        """A few lines to look at after training."""
-        ...
+        return {}
 
 
 @dataclass(frozen=True)
@@ -128,21 +102,89 @@ class Objective:
     losses: Callable[[nn.Module, Batch], dict[str, Term]]
 
 
-@runtime_checkable
-class SeveralObjectives(Protocol):
-    """A task that descends on several objectives in one step (a discriminator's, then its generator's).
+class Task:
+    """One kind of model on one kind of data. The engine knows nothing else of it.
 
-    They are taken in this order, each with the weights that the ones before it left. The step is all or nothing: where
-    a later objective has no finite gradient or fails, the updates of the earlier ones are taken back.
+    A run makes it as ``Task(experiment, directory, folder)`` (``vaak.tasks.base``).
+
+    evaluation_splits
+        What an evaluation during training evaluates, in this order.
+    reference
+        How a configuration finds it (``Experiment.reference``); None for one that was made by hand.
+    auxiliary_losses
+        Names of losses that training.loss.auxiliary may weigh.
+    objectives
+        For a task that descends on several in one step (a discriminator's, then its generator's), in place of
+        ``losses``. Each finds the weights that those before it left. The step is all or nothing: where a later one has
+        no finite gradient or fails, the updates of the earlier ones are taken back.
     """
 
-    objectives: tuple[Objective, ...]
+    evaluation_splits: tuple[str, ...] = ("valid",)
+    reference: str | None = None
+    auxiliary_losses: tuple[str, ...] = ()
+    objectives: tuple[Objective, ...] = ()
 
+    # Data.
 
-@runtime_checkable
-class HasLossModules(Protocol):
-    """A task whose losses have parameters or buffers of their own; they are moved, trained and saved with the model."""
+    def sources(self) -> list[Path]:
+        """The files that ``prepare`` reads. Raises DataError for one that isn't there."""
+        return []
+
+    def prepare(self) -> None:
+        """Make what training reads (tokenizer, features, manifests), once; idempotent; on the main process only."""
+
+    def prepare_others(self, own: Any, folder: Path, splits: tuple[str, ...]) -> None:
+        """Prepare ``splits`` of this task's data in ``folder``, where they aren't those that a run was trained on.
+
+        ``own`` is the run's experiment; what the run learned from its data (tokenizer, speakers) is used again.
+        """
+        raise UserError(f"{type(self).__name__} has no prepare_others: it is evaluated on the run's own data only")
+
+    def dataset(self, split: str) -> Dataset:
+        missing(self, "dataset(split)")
+
+    # Training.
+
+    def sketch(self) -> nn.Module | None:
+        """A model as large as the trained one may become, before any data are read; None: that can't be told."""
+        return None
+
+    def sketch_batch(self) -> Batch | None:
+        """A microbatch as large as one of training may become; None: that can't be told."""
+        return None
+
+    def model(self) -> nn.Module:
+        missing(self, "model()")
 
     def loss_modules(self) -> dict[str, nn.Module]:
-        """The modules by name, the same objects each time."""
-        ...
+        """The loss functions that may have parameters or buffers, by name, the same objects each time.
+
+        They are moved, trained and saved with the model.
+        """
+        return {}
+
+    def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
+        """The named losses of a batch, each a sum with its unit; the engine weighs, normalises and adds them."""
+        missing(self, "losses(model, batch)")
+
+    def meters(self, split: str) -> Meters:
+        missing(self, "meters(split)")
+
+    def show(self, batch: Batch) -> list[str]:
+        """A line for each row of a batch, for a reader: its text, its speakers."""
+        return []
+
+    # Use.
+
+    def predict(self, model: nn.Module, inputs: Iterable[Any]) -> Iterable[Any]:
+        """What a trained model makes of new inputs."""
+        raise UserError(f"{type(self).__name__} has no predict(model, inputs)")
+
+    def showcase(self, model: nn.Module) -> list[str]:
+        """A few lines to look at after training."""
+        return []
+
+
+def missing(whose: object, method: str) -> NoReturn:
+    """Raises UserError naming a method that a subclass must have."""
+    raise UserError(f"{type(whose).__name__} has no {method}, which vaak.core.task describes")

@@ -89,7 +89,7 @@ class Reader(torch.utils.data.Dataset[Microbatch]):
         self.seed = seed
         self.skip_bad = skip_bad
         self.known_bad = frozenset(known_bad)
-        self.generator = seed_generators if getattr(dataset, "draws_globally", True) else generator_of
+        self.generator = seed_generators if dataset.draws_globally else generator_of
 
     def __getitem__(self, address: Address) -> Microbatch:
         skipped: list[Skip] = []

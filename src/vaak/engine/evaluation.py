@@ -14,7 +14,7 @@ from vaak.config.training import TrainingConfig
 from vaak.core.batch import Batch
 from vaak.core.errors import UserError
 from vaak.core.random_keys import draw_key
-from vaak.core.task import Dataset, Illustrated, Meters, Task
+from vaak.core.task import Dataset, Meters, Task
 from vaak.data.batching.planner import evaluation_plan
 from vaak.data.loader import evaluation_addresses, load
 from vaak.data.plan import BatchPlan
@@ -111,7 +111,7 @@ class Evaluator:
         results = meters.results(self.ranks.sum(meters.sums()))
         skipped = self.ranks.sum({"skipped": skipped})["skipped"]
         prefix = PREFIXES.get(split, f"{split}_")
-        if self.show is not None and self.ranks.is_main and isinstance(meters, Illustrated):
+        if self.show is not None and self.ranks.is_main:
             pictures = meters.pictures
             self.show(lambda: {prefix + name: content for name, content in pictures().items()})
         return {prefix + name: value for name, value in (results | ({"skipped": skipped} if skipped else {})).items()}
@@ -134,7 +134,7 @@ class Evaluator:
     def _plan(self, split: str) -> BatchPlan:
         dataset = self.task.dataset(split)
         batch_size = self.config.validation.batch_size or self.config.batch_size
-        return evaluation_plan(dataset.lengths, batch_size, getattr(dataset, "evaluation_budget", None))
+        return evaluation_plan(dataset.lengths, batch_size, dataset.evaluation_budget)
 
     def _measured(self, model: nn.Module, split: str, share: _Share, pieces: int, cut: Cut) -> tuple[Meters, float]:
         """The meters of some batches, tried in ever more pieces until they fit, and how many examples were skipped."""

@@ -4,6 +4,7 @@ its start, and its step.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from vaak.config.training import TrainingConfig
 from vaak.core.callback import Callback
 from vaak.core.errors import UserError
 from vaak.core.random_keys import draw_key
-from vaak.core.task import HasLossModules, Objective, Task
+from vaak.core.task import Objective, Task
 from vaak.engine.checkpoint.best import Best
 from vaak.engine.devices.allocator import keep_freed_memory
 from vaak.engine.devices.precision import LossScale, Precision
@@ -39,9 +40,12 @@ from vaak.engine.step import Step
 from vaak.engine.timing.clock import Clock
 from vaak.engine.timing.phases import Phases
 from vaak.engine.training_data import TrainingData
+from vaak.nn.stack import set_gradient_checkpointing
 
 LOSS_PREFIX = "loss."
 """Before the names of loss functions' parameters, which may be those of the model, too."""
+
+log = logging.getLogger("vaak")
 
 
 @dataclass(frozen=True)
@@ -72,7 +76,10 @@ def make_trained(task: Task, config: TrainingConfig, device: torch.device) -> Tr
     keep_freed_memory(device)
     seed_everything(draw_key("initialise", config.random_seed), device)
     model = task.model().to(device)
-    losses = nn.ModuleDict(task.loss_modules() if isinstance(task, HasLossModules) else {}).to(device)
+    recompute = config.performance.gradient_checkpointing
+    if not set_gradient_checkpointing(model, recompute) and recompute:
+        log.warning("training.performance.gradient_checkpointing has no effect: the model has no stack of vaak.nn")
+    losses = nn.ModuleDict(task.loss_modules()).to(device)
     freezing = Freezing(model, config.freeze) if config.freeze else None
     objectives = objectives_of(task, model)
     named = {id(item.parameter): item for item in trained_parameters(model)}

@@ -70,7 +70,7 @@ class Trainer:
         self.ranks = ranks or start_ranks(config)
         self.callbacks = list(callbacks)
         trained = make_trained(task, config, self.ranks.device)
-        self.loss_weights = auxiliary_losses(config.loss, getattr(task, "auxiliary_losses", ()))
+        self.loss_weights = auxiliary_losses(config.loss, task.auxiliary_losses)
         self.data = TrainingData(task.dataset("train"), config, self.ranks, directory, skip_bad=skip_bad_examples)
         self.precision = Precision(config.mixed_precision, self.ranks.device)
         splits = Splits(directory, self.ranks.rank, self.data.fingerprint)

@@ -112,3 +112,11 @@ def _memory_sight(mask: Tensor | None) -> Sight:
         return Sight(causal=False)
     documents = torch.where(mask, 0, -1)
     return Sight(causal=False, key_documents=documents, pairs=mask[:, None, None, :])
+
+
+def set_gradient_checkpointing(model: nn.Module, on: bool) -> int:
+    """Have the stacks of a model keep only their blocks' inputs in training, or not; return how many there are."""
+    stacks = [module for module in model.modules() if isinstance(module, TransformerStack)]
+    for stack in stacks:
+        stack.gradient_checkpointing = on
+    return len(stacks)

@@ -12,7 +12,10 @@ import torch
 from vaak.config.catalog import task_class
 from vaak.config.experiment import Experiment
 from vaak.config.load import load
+from vaak.config.resume.table import changes_between
+from vaak.config.show.resolved import resolved_values
 from vaak.core.errors import CheckpointError, UserError
+from vaak.core.task import Task
 from vaak.engine.checkpoint.files import load_checkpoint, load_weights, resolve_checkpoint
 from vaak.engine.distributed.launcher import pick_device
 from vaak.runs.folder.user_code import demand_trust_to_use
@@ -66,14 +69,15 @@ def open_run(
     """
     directory = run_of(path)
     layers = layers_of(directory)
-    own = load(layers).experiment
-    experiment = load([*layers, *files], overrides).experiment
+    own = load(layers, trust_code=trust_code).experiment
+    experiment = load([*layers, *files], overrides, trust_code=trust_code).experiment
     if not trust_code:
         demand_trust_to_use(own, directory)
     checkpoint = resolve_checkpoint(path)
-    task = task_class(experiment.task)(own, directory, directory)
+    _refuse_another_model(own, experiment)
+    task: Task = task_class(experiment.reference)(experiment, directory, directory)
     if scratch is not None and any(getattr(experiment, name) != getattr(own, name) for name in DATA_SECTIONS):
-        task.prepare_others(experiment, scratch, splits)
+        task.prepare_others(own, scratch, splits)
     model = task.model().to(pick_device(device))
     snapshot = load_checkpoint(checkpoint, weights_only=True)
     if weights == "auto":
@@ -83,3 +87,14 @@ def open_run(
         raise UserError(f"{checkpoint} has no averaged weights: the run was trained without training.ema")
     load_weights(model, snapshot.model | (snapshot.average if weights == "average" else {}), checkpoint)
     return OpenedRun(experiment, directory, checkpoint, task, model.eval(), weights)
+
+
+def _refuse_another_model(own: Experiment[Any, Any], asked: Experiment[Any, Any]) -> None:
+    """Raises UserError where options of the model are asked for that the run wasn't trained with."""
+    if asked.reference != own.reference:
+        raise UserError(f"task is {asked.task}, and the run was trained with {own.task}; leave it out")
+    for change in changes_between(resolved_values(own), resolved_values(asked), own.reference):
+        if change.key.startswith("model."):
+            raise UserError(
+                f"{change.key} is {change.after}, and the run was trained with {change.before}; leave it out"
+            )

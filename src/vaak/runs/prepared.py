@@ -45,6 +45,12 @@ class PreparedFolder:
             raise DataError(f"{folder}: no prepared data; train makes them")
         return cls(folder)
 
+    @classmethod
+    def make(cls, recipe: Recipe, folder: Path) -> Self:
+        """What a recipe makes, made in a folder unless it is there; as ``prepare_folder`` says."""
+        prepare_folder(recipe, folder)
+        return cls(folder)
+
     def split_folder(self, split: str) -> Path:
         """Where a split lies. Raises UserError where the corpus has no such split, DataError where it is damaged."""
         about = self.about

@@ -99,7 +99,7 @@ def begun(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Task | Non
             for warning in (*loaded.warnings, *remarks):
                 log.warning(warning)
             warn_of_what_a_device_lacks(training, ranks.device)
-        chosen: Task = task or task_class(loaded.experiment.task)(loaded.experiment, directory, loaded.folder)
+        chosen: Task = task or task_class(loaded.experiment.reference)(loaded.experiment, directory, loaded.folder)
         ranks.decide_on_main(chosen.prepare)
         watchers = [*callbacks_of(loaded.experiment, loaded.folder), *callbacks]
         trainer = Trainer(

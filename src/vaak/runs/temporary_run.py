@@ -33,7 +33,7 @@ def scratch_trainer(loaded: Loaded) -> Iterator[Trainer]:
     with tempfile.TemporaryDirectory(prefix="vaak-study-") as folder, keeping_generators(device):
         directory = Path(folder)
         experiment = loaded.experiment.model_copy(update={"run_dir": directory})
-        task: Task = task_class(experiment.task)(experiment, directory, loaded.folder)
+        task: Task = task_class(experiment.reference)(experiment, directory, loaded.folder)
         task.prepare()
         trainer = Trainer(
             task, training, directory, ranks=Ranks(device), skip_bad_examples=experiment.skips_bad_examples

@@ -14,7 +14,7 @@ from torch import nn
 from vaak.config.training import TrainingConfig
 from vaak.core.batch import Batch, Term
 from vaak.core.callback import Callback
-from vaak.core.task import HasLossModules, SeveralObjectives, Task
+from vaak.core.task import Task
 from vaak.data.reader import Microbatch
 from vaak.engine.trainer import Trainer
 
@@ -112,11 +112,6 @@ class Changed:
 
     def __init__(self, task: Task) -> None:
         self.task = task
-        # What a task may leave out, it has only where the other has it.
-        if isinstance(task, SeveralObjectives):
-            self.objectives = task.objectives
-        if isinstance(task, HasLossModules):
-            self.loss_modules = task.loss_modules
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.task, name)
@@ -128,13 +123,13 @@ class Exact(Changed):
     def __init__(self, task: Task, dropout: bool = False) -> None:
         super().__init__(task)
         self.dropout = dropout
-        if isinstance(task, SeveralObjectives):
-            self.objectives = tuple(replace(one, losses=self._exactly(one.losses)) for one in task.objectives)
-        if isinstance(task, HasLossModules):
-            self.loss_modules = lambda: {name: module.double() for name, module in task.loss_modules().items()}
+        self.objectives = tuple(replace(one, losses=self._exactly(one.losses)) for one in task.objectives)
 
     def model(self) -> nn.Module:
         return self.task.model().double()
+
+    def loss_modules(self) -> dict[str, nn.Module]:
+        return {name: module.double() for name, module in self.task.loss_modules().items()}
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
         return self._exactly(self.task.losses)(model, batch)

@@ -41,7 +41,7 @@ def check_examples(case: Case) -> None:
 def _read(dataset: Dataset, index: int, *, key: int, elsewhere: int) -> Any:
     """A copy of an example read with an rng of this key, generators that it doesn't use standing ``elsewhere``."""
     seed_generators(draw_key("elsewhere", elsewhere, index))
-    generator = seed_generators if getattr(dataset, "draws_globally", True) else generator_of
+    generator = seed_generators if dataset.draws_globally else generator_of
     return copy.deepcopy(dataset.example(index, generator(key)))
 
 

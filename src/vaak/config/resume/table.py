@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from pydantic import BaseModel
@@ -66,21 +67,27 @@ class Change:
         return f"{self.key} was {_shown(self.before)}, is {_shown(self.after)}"
 
 
-def changes_between(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]:
+def changes_between(before: Mapping[str, Any], after: Mapping[str, Any], reference: str | None = None) -> list[Change]:
     """All changes from the resolved values of one session (``show.resolved.resolved_values``) to those of another.
 
     They come in the order of the options. Sections that one side has not, and lists of another length, are one change
     as a whole. ``before`` may have been written by an earlier version: what it lacks has its default, and what is no
-    longer an option is reported. Of another task, nothing but the task can be compared.
+    longer an option is reported. Of another task, nothing but the task can be compared. ``reference`` is that of a task
+    of the user's own (``Experiment.reference``).
     """
-    task = after["task"]
-    if before.get("task", task) != task:
-        return [Change("task", before["task"], task, "refused")]
+    task = reference or after["task"]
+    if not _is_same_task(before.get("task", task), task):
+        return [Change("task", before["task"], after["task"], "refused")]
     untouched = untouched_experiment(task, after["name"], after["run_dir"])
     return [
         Change(key, old, new, _class_of(task, key, old, new))
-        for key, old, new in _differences(type(untouched), before, after, untouched)
+        for key, old, new in _differences(type(untouched), {**before, "task": after["task"]}, after, untouched)
     ]
+
+
+def _is_same_task(one: str, other: str) -> bool:
+    """Whether two tasks are the same; of a user's own, which is copied into the run, names of file and class decide."""
+    return Path(one).name == Path(other).name
 
 
 def of_class(changes: Iterable[Change], resume_class: ResumeClass) -> list[Change]:

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from vaak.core.batch import Batch
-from vaak.core.task import HasLossModules, Task
+from vaak.core.task import Task
 from vaak.data.loader import training_addresses
 from vaak.engine.devices.precision import Precision
 from vaak.engine.devices.randomness import keeping_generators
@@ -147,7 +147,7 @@ def count_flops(task: Task, model: nn.Module, batch: Batch, precision: Precision
     """
     from torch.utils.flop_counter import FlopCounterMode
 
-    modules = [model, *(task.loss_modules().values() if isinstance(task, HasLossModules) else ())]
+    modules = [model, *task.loss_modules().values()]
     buffers = [(buffer, buffer.clone()) for module in modules for buffer in module.buffers()]
     counter = FlopCounterMode(display=False, custom_mapping=_attention_formulas())
     was_training = model.training

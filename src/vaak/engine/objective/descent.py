@@ -16,7 +16,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from vaak.core.errors import UserError
-from vaak.core.task import Objective, SeveralObjectives, Task
+from vaak.core.task import Objective, Task
 from vaak.engine.gradient import GradientPass
 
 MAIN = ""
@@ -28,7 +28,7 @@ def objectives_of(task: Task, model: nn.Module) -> tuple[Objective, ...]:
 
     Raises UserError where a parameter that is trained belongs to no objective, or to two.
     """
-    if not isinstance(task, SeveralObjectives):
+    if not task.objectives:
         return (Objective(MAIN, (MAIN,), task.losses),)
     owners: dict[str, list[str]] = {name: [] for name, value in model.named_parameters() if value.requires_grad}
     for objective in task.objectives:

@@ -1,6 +1,6 @@
 """What evaluations have to show, as PNG files: ``RUN/pictures/NAME/step-00001000.png``, the newest of each name.
 
-Meters that have ``pictures`` (vaak.core.task.Illustrated) are asked after their evaluation, on the main process.
+Meters that have ``pictures`` (vaak.core.task.Meters) are asked after their evaluation, on the main process.
 Pictures are no records: ``metrics.jsonl`` and the state know nothing of them, and one that can't be drawn or written
 stops no run.
 """

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from vaak.config.resume.table import Change, changes_between, of_class
 from vaak.core.errors import CheckpointError, SaidByMainProcessError, UserError
 from vaak.core.storage.files import sha256_of
+from vaak.core.task import Task
 from vaak.engine.checkpoint import files as checkpoint
 from vaak.engine.checkpoint.files import Snapshot
 from vaak.engine.checkpoint.names import MANIFEST, step_folder
@@ -33,6 +34,7 @@ NOT_SAVED = -1
 class Resumes(HasPast, Protocol):
     """What resuming asks of a trainer (trainer.py)."""
 
+    task: Task
     ranks: Ranks
     state: State
     data: TrainingData
@@ -63,7 +65,7 @@ def resume(trainer: Resumes, source: str) -> bool:
     _demand_seen(trainer.ranks, found)
     path = Path(found["path"])
     snapshot = checkpoint.load_checkpoint(path, verify=False)
-    changes = changes_to(trainer.configuration, snapshot, path)
+    changes = changes_to(trainer.configuration, trainer.task.reference, snapshot, path)
     if path.resolve().parent not in (folder.resolve(), _aside(folder)):
         _forget_journals(trainer)
     trainer.restore(snapshot, path)
@@ -154,7 +156,7 @@ def _aside(folder: Path) -> Path:
     return folder.resolve() / checkpoint.SET_ASIDE
 
 
-def changes_to(configuration: Mapping[str, Any], snapshot: Snapshot, path: Path) -> list[Change]:
+def changes_to(configuration: Mapping[str, Any], reference: str | None, snapshot: Snapshot, path: Path) -> list[Change]:
     """How a configuration differs from that of a checkpoint, as far as that is known.
 
     Raises CheckpointError with all the options that a resume can't change.
@@ -162,7 +164,7 @@ def changes_to(configuration: Mapping[str, Any], snapshot: Snapshot, path: Path)
     before = snapshot.state.get("configuration")
     if not before or not configuration:
         return []
-    changes = changes_between(before, configuration)
+    changes = changes_between(before, configuration, reference)
     if refused := of_class(changes, "refused"):
         raise CheckpointError(
             f"{path} is of a run with other options, which a resume can't change: "

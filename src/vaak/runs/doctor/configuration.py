@@ -112,11 +112,11 @@ def _trackers(experiment: Experiment[Any, Any]) -> Iterator[Finding]:
 
 
 def _task(loaded: Loaded, device: torch.device | None) -> Iterator[Finding]:
-    """The task's data and model, as far as it tells of them: ``sources()`` and ``sketch()``, where it has them."""
+    """The task's data and model, as far as it tells of them by ``sources()`` and ``sketch()``."""
     experiment = loaded.experiment
     try:
-        task = task_class(experiment.task)(experiment, experiment.run_dir, loaded.folder)
-        sources = task.sources() if hasattr(task, "sources") else []
+        task = task_class(experiment.reference)(experiment, experiment.run_dir, loaded.folder)
+        sources = task.sources()
     except UserError as error:
         yield Finding(ABOUT, "data", "problem", str(error))
         return
@@ -126,14 +126,14 @@ def _task(loaded: Loaded, device: torch.device | None) -> Iterator[Finding]:
     else:
         amount = size(sum(file.stat().st_size for file in sources))
         yield Finding(ABOUT, "data", "ok", f"{len(sources)} files, {amount}" if sources else "it reads no files")
-    if hasattr(task, "sketch"):
-        try:
-            with numberless(torch.device("cpu")):
-                model = task.sketch()
-        except UserError as error:
-            yield Finding(ABOUT, "model", "problem", str(error))
-        else:
-            yield from _space_and_memory(experiment, model, device)
+    try:
+        with numberless(torch.device("cpu")):
+            model = task.sketch()
+    except UserError as error:
+        yield Finding(ABOUT, "model", "problem", str(error))
+        return
+    if model is not None:
+        yield from _space_and_memory(experiment, model, device)
 
 
 def _space_and_memory(

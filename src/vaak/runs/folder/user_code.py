@@ -1,6 +1,7 @@
 """A user's own classes in a run: the file is copied into the run with its hash, so that the run repeats itself.
 
-Evaluating, generating and exporting execute none of it, but for a label type, which says what a model's scores mean.
+Evaluating, generating and exporting execute none of it, but for a task, and a label type, which says what a model's
+scores mean.
 Training does; and what executes code of a run that someone else made asks for trust first.
 """
 
@@ -31,7 +32,7 @@ def demand_trust(experiment: Experiment[Any, Any], configurations: Iterable[Path
     Raises UserError where one of the ``configurations`` lies in a run directory and there is such a class.
     """
     runs = [file for file in configurations if holds_a_run(run_of_configuration(file) or file.parent)]
-    outside = [component["type"] for component in _components(resolved_values(experiment)) if ":" in component["type"]]
+    outside = [where[key] for where, key in _references(resolved_values(experiment)) if ":" in where[key]]
     if runs and outside:
         raise UserError(
             f"{runs[0]} is a run's and names code that training it executes: {', '.join(outside)}; "
@@ -59,15 +60,15 @@ def config_of_run(experiment: Experiment[Any, Any], folder: Path, directory: Pat
     copies: dict[Path, str] = {}
     noted = _noted(directory / CODE) if holds_a_run(directory) else {}
     hashes = {name: files.sha256_of(directory / CODE / name) for name in noted if (directory / CODE / name).is_file()}
-    for component in _components(values):
-        file = source_file(component["type"], folder)
+    for where, key in _references(values):
+        file = source_file(where[key], folder)
         if file is None:
             continue
         if file not in copies:
             copies[file] = _copy(file, directory / CODE, hashes)
             if noted and noted.get(copies[file]) != hashes[copies[file]]:
                 log.warning("%s is not the code that this run began with", file)
-        component["type"] = f"./{CODE}/{copies[file]}:{component['type'].rpartition(':')[2]}"
+        where[key] = f"./{CODE}/{copies[file]}:{where[key].rpartition(':')[2]}"
     if copies:
         files.write_json(directory / CODE / HASHES, hashes)
     return yaml_text(values)
@@ -98,13 +99,18 @@ def _value_at(values: Any, key: str) -> str:
     return str(values)
 
 
-def _components(values: Any) -> Iterator[dict[str, Any]]:
-    """Every section with a ``type``, at any depth."""
+def _references(values: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
+    """Every place that may name a class, as a section and its key: the task, and each section with a ``type``."""
+    yield values, "task"
+    yield from _types(values)
+
+
+def _types(values: Any) -> Iterator[tuple[dict[str, Any], str]]:
     if isinstance(values, dict):
         if isinstance(values.get("type"), str):
-            yield values
+            yield values, "type"
         for value in values.values():
-            yield from _components(value)
+            yield from _types(value)
     elif isinstance(values, list):
         for value in values:
-            yield from _components(value)
+            yield from _types(value)

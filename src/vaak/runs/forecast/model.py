@@ -17,6 +17,7 @@ from vaak.engine.devices.precision import Precision
 from vaak.engine.distributed.launcher import pick_device
 from vaak.engine.memory.device import read_memory
 from vaak.engine.optim.freezing import Freezing
+from vaak.nn.stack import set_gradient_checkpointing
 from vaak.runs.forecast.memory import AtRest, at_rest
 from vaak.runs.forecast.model_tree import Branch, model_tree
 
@@ -74,17 +75,17 @@ def model_outlook(loaded: Loaded) -> Outlook:
     Raises UserError for a task that tells nothing of its model before its data are prepared.
     """
     experiment, training = loaded.experiment, loaded.experiment.training
-    task = task_class(experiment.task)(experiment, experiment.run_dir, loaded.folder)
-    if not hasattr(task, "sketch"):
-        raise UserError(f"the task {experiment.task} can't tell what its model is before its data are prepared")
+    task = task_class(experiment.reference)(experiment, experiment.run_dir, loaded.folder)
     device = pick_device(training.device)
     precision = Precision(training.mixed_precision, device if device.type == "cuda" else torch.device("cpu"))
     with numberless(precision.device) as fake:
-        model: nn.Module = task.sketch()
+        model = task.sketch()
+    if model is None:
+        raise UserError(f"the task {experiment.task} can't tell what its model is before its data are prepared")
     _prepare(model, training)
     rows, work, unknown = 0, None, ""
-    if hasattr(task, "sketch_batch"):
-        batch = task.sketch_batch()
+    batch = task.sketch_batch()
+    if batch is not None:
         rows, passes = batch.num_rows, min(training.gradient_accumulation_steps, 2)
         try:
             with fake:
@@ -111,6 +112,4 @@ def model_outlook(loaded: Loaded) -> Outlook:
 def _prepare(model: nn.Module, training: TrainingConfig) -> None:
     """Freeze what is never trained, and recompute where training would."""
     Freezing(model, training.freeze)
-    for module in model.modules():
-        if hasattr(module, "gradient_checkpointing"):
-            module.gradient_checkpointing = training.performance.gradient_checkpointing  # type: ignore[assignment]
+    set_gradient_checkpointing(model, training.performance.gradient_checkpointing)

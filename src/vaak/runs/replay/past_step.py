@@ -61,12 +61,12 @@ def replay_step(
     """
     directory = run_of(path)
     configuration = configuration_of_step(directory, step)
-    loaded = load([configuration])
+    loaded = load([configuration], trust_code=trust_code)
     _check_taken(directory, step, loaded)
     if not trust_code:
         demand_trust(loaded.experiment, [configuration])
     start = _nearest(directory, loaded, step)
-    _demand_one_way(directory, start[1].step + 1 if start else 1, step)
+    _demand_one_way(directory, start[1].step + 1 if start else 1, step, loaded.experiment.reference)
     with tempfile.TemporaryDirectory(prefix="vaak-replay-") as scratch, _quietly():
         trainer = _trainer(loaded, directory, Path(scratch), device)
         if start is not None:
@@ -83,11 +83,11 @@ def replay_step(
     return json_value(found)
 
 
-def _demand_one_way(directory: Path, first: int, step: int) -> None:
+def _demand_one_way(directory: Path, first: int, step: int, task: str) -> None:
     """Raise UserError where the steps from ``first`` to ``step`` were not all taken with the same options."""
     sessions = [configuration_of_step(directory, one) for one in (first, step)]
     before, after = (to_plain(read_yaml(path)) for path in sessions)
-    changes = [change for change in changes_between(before, after) if change.resume_class != "free"]
+    changes = [change for change in changes_between(before, after, task) if change.resume_class != "free"]
     if sessions[0] != sessions[1] and changes:
         raise UserError(
             f"step {step} of {directory} can't be replayed: the nearest checkpoint is that of step {first - 1}, and "
@@ -139,7 +139,7 @@ def _trainer(loaded: Loaded, directory: Path, scratch: Path, device: str | None)
     for pattern in JOURNALS:
         for journal in directory.glob(pattern):
             shutil.copy(journal, scratch)
-    task = task_class(experiment.task)(experiment, directory, loaded.folder)
+    task = task_class(experiment.reference)(experiment, directory, loaded.folder)
     watchers = [StepLogCallback(training.logging.interval, training.logging.smoothing)]
     # Of the other callbacks, only those that the user named may change numbers.
     further = [built(component, loaded.folder) for component in training.callbacks]

@@ -22,6 +22,7 @@ from vaak.audio.waveforms.bounded_cache import BoundedCache
 from vaak.core.batch import Batch
 from vaak.core.errors import UserError
 from vaak.core.storage.files import fingerprint_of
+from vaak.core.task import Dataset
 from vaak.tasks.diarization.config import DiarizationDataConfig
 from vaak.tasks.diarization.examples.labels import DiarizationCollator, DiarizationExample
 from vaak.tasks.diarization.examples.stored_features import with_stored_features
@@ -72,11 +73,9 @@ def training_speakers(prepared: Prepared, datasets: Sequence[DatasetConfig]) -> 
     return tuple(sorted(names))
 
 
-class DiarizationDataset:
+class DiarizationDataset(Dataset):
     """A split's recordings with their features; an example's length is its duration in seconds, at most."""
 
-    strata: np.ndarray | None = None
-    row_capacity: int | None = None
     draws_globally = False
     evaluation_budget = 3600.0
     """Seconds of recordings whose features are in memory together."""

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from vaak.audio.labelled import Segment
 from vaak.audio.segments import cropped, shifted
 from vaak.core.batch import Batch, Term
+from vaak.core.task import Meters
 from vaak.tasks.diarization.config import DiarizationDataConfig
 from vaak.tasks.diarization.examples.labels import DiarizationExample
 from vaak.tasks.diarization.model import DiarizationModel, Outputs
@@ -55,7 +56,7 @@ class Shown(NamedTuple):
 SUMS = ("loss", "right", "frame", "scored", "miss", "false_alarm", "confusion", "jaccard", "speakers", "miscounted")
 
 
-class DiarizationMeters:
+class DiarizationMeters(Meters):
     """Loss and accuracy of frames; DER, JER and the number of speakers of whole recordings."""
 
     def __init__(

@@ -17,8 +17,8 @@ from typing import Any
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.corpus import AudioCorpus, AudioStatistics
 from vaak.audio.sources.cut_store import CutStore, write_cuts
-from vaak.core.errors import DataError, UserError
-from vaak.runs.prepared import PreparedFolder, Recipe, fingerprint_with_files, prepare_folder, prepare_for_run
+from vaak.core.errors import DataError
+from vaak.runs.prepared import PreparedFolder, Recipe, fingerprint_with_files
 
 log = logging.getLogger("vaak")
 
@@ -36,7 +36,7 @@ Datasets = tuple[DatasetConfig, ...]
 
 @dataclass(frozen=True)
 class Prepared(PreparedFolder):
-    """What ``prepare`` left in a folder."""
+    """Cut stores, by split and dataset."""
 
     def stores(self, split: str) -> list[tuple[int, CutStore]]:
         """The cuts of a split, each store with its dataset's number. Raises UserError where there is no such split."""
@@ -50,31 +50,10 @@ class Prepared(PreparedFolder):
         return int(self.about["statistics"][split].get("most_speakers", 0))
 
 
-def prepare_run(datasets: Datasets, audio: AudioConfig, directory: Path, cache: str | None) -> None:
-    """Prepare a run's data, as ``vaak.runs.prepared.prepare_for_run`` says."""
-    prepare_for_run(_recipe(datasets, audio, None), directory, cache)
-
-
-def prepare(datasets: Datasets, audio: AudioConfig, folder: Path, splits: tuple[str, ...] | None = None) -> Prepared:
-    """Make the cut stores of ``splits`` (all there are) unless they are there, from the same sources.
-
-    Raises UserError and DataError for corpora that can't be read.
-    """
-    prepare_folder(_recipe(datasets, audio, splits), folder)
-    return Prepared(folder)
-
-
 def corpora_differ(datasets: Datasets, others: Datasets) -> bool:
     """Whether others are to be read than were; conversations are simulated of the same."""
     own, theirs = ([one.model_copy(update={"conversations": None}) for one in some] for some in (datasets, others))
     return own != theirs
-
-
-def refuse_other_features(own: AudioConfig, other: AudioConfig) -> None:
-    """Raises UserError where features would be others than those that the model was trained on."""
-    for name, value in other:
-        if name not in READING and value != getattr(own, name):
-            raise UserError(f"global_config.{name} is {value}, and the run was trained with {getattr(own, name)}")
 
 
 def read_for(splits: tuple[str, ...], datasets: Datasets) -> Datasets:
@@ -92,7 +71,11 @@ def corpora_of(datasets: Datasets, audio: AudioConfig) -> list[AudioCorpus]:
     return [AudioCorpus(dataset, audio) for dataset in datasets]
 
 
-def _recipe(datasets: Datasets, audio: AudioConfig, splits: tuple[str, ...] | None) -> Recipe:
+def recipe(datasets: Datasets, audio: AudioConfig, splits: tuple[str, ...] | None = None) -> Recipe:
+    """How the cut stores of ``splits`` (all there are) are made.
+
+    Making them raises UserError and DataError for corpora that can't be read.
+    """
     options = [dataset.model_dump(mode="json", exclude={*PLACES, "conversations"}) for dataset in datasets]
     decides: dict[str, Any] = {"datasets": options, "splits": None if splits is None else list(splits)}
 

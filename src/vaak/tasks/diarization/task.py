@@ -29,7 +29,8 @@ from vaak.data.reader import Address, Reader
 from vaak.engine.distributed.launcher import pick_device
 from vaak.engine.objective.losses import Loss, losses_of_logits, make_loss
 from vaak.nn.kernels.squared_norms import NORM_REG, SquaredNorms, norm_reg
-from vaak.runs.prepared import prepared_folder
+from vaak.runs.prepared import Recipe
+from vaak.tasks.base import PreparedTask, refuse_other_options
 from vaak.tasks.diarization.config import DiarizationExperiment, InferenceConfig
 from vaak.tasks.diarization.data import DiarizationDataset, audio_source, conversations_of, training_speakers
 from vaak.tasks.diarization.estimate import sketch_batch, source_files
@@ -57,14 +58,8 @@ from vaak.tasks.diarization.network.losses import (
     speaker_loss,
 )
 from vaak.tasks.diarization.predict import Diarized, Diarizer
-from vaak.tasks.diarization.prepare import (
-    Prepared,
-    corpora_differ,
-    prepare,
-    prepare_run,
-    read_for,
-    refuse_other_features,
-)
+from vaak.tasks.diarization.prepare import READING, Prepared, corpora_differ, read_for, recipe
+from vaak.tasks.diarization.spec import SPEC
 
 log = logging.getLogger("vaak")
 
@@ -72,20 +67,15 @@ VOICES = (DatasetConfig(type="voices"),)
 NOT_TUNED_ON = {"train": "the model knows it by heart", "test": "its figures would say nothing any more"}
 
 
-class DiarizationTask:
+class DiarizationTask(PreparedTask[DiarizationExperiment, Prepared]):
     """Trains an encoder to say who speaks when."""
 
+    SPEC = SPEC
+    PREPARED = Prepared
     auxiliary_losses = (CLUSTERING, SPEAKER, ATTRACTOR, NORM_REG)
-    evaluation_splits: tuple[str, ...] = ("valid",)
 
-    def __init__(
-        self,
-        experiment: DiarizationExperiment,
-        directory: Path,
-        folder: Path,
-    ) -> None:
-        """``directory`` is the run's; ``folder`` is where a user's ``./file.py`` in the configuration is looked for."""
-        self.experiment, self.directory, self.folder = experiment, directory, folder
+    def __init__(self, experiment: DiarizationExperiment, directory: Path, folder: Path) -> None:
+        super().__init__(experiment, directory, folder)
         self.options, self.data, self.audio = experiment.model, experiment.data, experiment.global_config
         self.datasets = experiment.datasets or VOICES
         self.features = Features(self.audio)
@@ -93,8 +83,11 @@ class DiarizationTask:
 
     # Data.
 
+    def recipe(self, splits: tuple[str, ...] | None = None) -> Recipe:
+        return recipe(self.datasets, self.audio, splits)
+
     def prepare(self) -> None:
-        prepare_run(self.datasets, self.audio, self.directory, self.data.cache_dir)
+        super().prepare()
         for split in self.prepared.about["statistics"]:  # too few speakers are said now, not when it is evaluated
             conversations_of(self.prepared, split, self.datasets, self.audio)
         if self.audio.storage_path is not None:
@@ -113,28 +106,17 @@ class DiarizationTask:
                 self.options.max_speakers,
             )
 
-    def prepare_others(
-        self,
-        experiment: DiarizationExperiment,
-        folder: Path,
-        splits: tuple[str, ...],
-    ) -> None:
-        """Use other recordings than the run was trained on; ``splits`` are prepared in ``folder``.
+    def prepare_others(self, own: DiarizationExperiment, folder: Path, splits: tuple[str, ...]) -> None:
+        """Where the corpora are the run's own, what was prepared of them is used.
 
-        Where the corpora are the run's own, what was prepared of them is used. Raises UserError for other features.
+        Raises UserError for other features.
         """
-        _ = self.collator  # the speakers that the model knows are those of training
-        datasets, audio = experiment.datasets or VOICES, experiment.global_config
-        refuse_other_features(self.audio, audio)
-        if splits and corpora_differ(self.datasets, datasets):
-            self.prepared = prepare(read_for(splits, datasets), audio, folder, splits)
-        self.datasets, self.audio, self.data = datasets, audio, experiment.data
+        refuse_other_options(own.global_config, self.audio, "global_config", READING)
+        datasets = own.datasets or VOICES
+        self.collator = self._collator(training_speakers(self.prepared, datasets))  # those that the model knows
+        if splits and corpora_differ(datasets, self.datasets):
+            self.prepared = Prepared.make(recipe(read_for(splits, self.datasets), self.audio, splits), folder)
         self._evaluated.clear()
-
-    @cached_property
-    def prepared(self) -> Prepared:
-        """The cut stores that ``prepare`` made."""
-        return Prepared.open(prepared_folder(self.directory))
 
     def source(self, split: str) -> AudioSource:
         """The recordings of a split, with who speaks when."""
@@ -180,9 +162,7 @@ class DiarizationTask:
         return sketch_batch(self.experiment, self.datasets, self._collator(("speaker",)), self.features)
 
     def model(self) -> DiarizationModel:
-        model = DiarizationModel(self.options, self.features.dims, self.collator)
-        model.encoder.gradient_checkpointing = self.experiment.training.performance.gradient_checkpointing
-        return model
+        return DiarizationModel(self.options, self.features.dims, self.collator)
 
     @cached_property
     def main_loss(self) -> Loss:
@@ -191,10 +171,6 @@ class DiarizationTask:
         if config.main.type == "cross_entropy" and not self.label_type.has_classes:
             config = config.model_copy(update={"main": config.main.model_copy(update={"type": "bce"})})
         return make_loss(config, self.folder)
-
-    def loss_modules(self) -> dict[str, nn.Module]:
-        """The loss functions, some of which have weights of their own."""
-        return {"main": self.main_loss.module}
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
         return self.score(model, batch).terms

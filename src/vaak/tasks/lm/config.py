@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import model_validator
 
 from vaak.config.base import ResumeClass, Section, option
+from vaak.config.experiment import Experiment
 from vaak.nn.config import STACK_ALIASES, SingleStackConfig
 from vaak.text.config import TokenizerConfig
 
@@ -130,3 +131,6 @@ class LanguageModelDataConfig(Section):
         "What happens with an example that can't be read.", "fail", resume="other numbers"
     )
     cache_dir: str | None = option("Prepared data lie here, shared by runs; null is RUN/prepared.", None, resume="free")
+
+
+LanguageModelExperiment = Experiment[LanguageModelConfig, LanguageModelDataConfig]

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from vaak.core.batch import Batch
+from vaak.core.task import Dataset
 from vaak.tasks.lm.examples.difficulty import window_difficulties
 from vaak.tasks.lm.examples.windows import cut_windows
 from vaak.text.corpora.token_store import TokenStore
@@ -49,10 +50,9 @@ class Sequence(NamedTuple):
     num_bytes: int
 
 
-class TextDataset:
+class TextDataset(Dataset):
     """Windows of single documents; ``stride`` below ``max_length`` gives scored tokens more context."""
 
-    strata: np.ndarray | None = None
     draws_globally = False
 
     def __init__(
@@ -65,7 +65,7 @@ class TextDataset:
         stride: int,
     ) -> None:
         self.store, self.special, self.corruption = store, special, corruption
-        self.row_capacity: int | None = max_length
+        self.row_capacity = max_length
         self.windows = cut_windows(store.lengths + (special.eos is not None), max_length, stride)
         self.lengths = self.windows.sizes
         self.fingerprint = f"{store.fingerprint}-{max_length}-{stride}"
@@ -106,14 +106,13 @@ class TextDataset:
         return f"document {self.windows.documents[index]} of {self.store.folder}, token {self.windows.starts[index]}"
 
 
-class StreamDataset:
+class StreamDataset(Dataset):
     """Windows of ``max_length`` targets over all documents in a row.
 
     Without ``shift`` each target lies in one window, and the last window holds what is left. With it, windows are all
     whole, and each begins at a random place of its own stretch, another in every epoch.
     """
 
-    strata: np.ndarray | None = None
     draws_globally = False
 
     def __init__(
@@ -121,7 +120,7 @@ class StreamDataset:
     ) -> None:
         self.store, self.special, self.corruption = store, special, corruption
         self.max_length, self.shift = max_length, shift
-        self.row_capacity: int | None = max_length
+        self.row_capacity = max_length
         # Of documents in the stream: there is a [bos] before each.
         self.starts = np.asarray(store.offsets) + np.arange(len(store) + 1)
         self.num_targets = max(int(self.starts[-1]) - 1, 0)

@@ -15,11 +15,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vaak.core.batch import Batch
+from vaak.core.task import Meters
 from vaak.tasks.lm.config import LanguageModelConfig
 from vaak.tasks.lm.data import IGNORED
 
 
-class TextMeters:
+class TextMeters(Meters):
     """Loss, perplexity, accuracy and, where every byte is predicted, bits per byte."""
 
     def __init__(self, protocol: dict[str, str], options: LanguageModelConfig) -> None:
@@ -48,7 +49,7 @@ class TextMeters:
         return results
 
 
-class PairMeters:
+class PairMeters(Meters):
     """Share of pairs whose good sentence is more probable: over all pairs, and by phenomenon."""
 
     def __init__(self, protocol: dict[str, str], options: LanguageModelConfig) -> None:

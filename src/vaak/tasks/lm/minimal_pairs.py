@@ -15,6 +15,7 @@ import torch
 
 from vaak.core.batch import Batch
 from vaak.core.errors import DataError, UserError
+from vaak.core.task import Dataset
 from vaak.tasks.lm.data import Sequence, SpecialTokens, collate
 from vaak.text.corpora.readers import find_files
 from vaak.text.tokenizers.normalise import normalise
@@ -74,11 +75,9 @@ def _read_file(path: Path) -> Iterator[Pair]:
             yield Pair(good, bad, phenomenon, f"{path}:{number}")
 
 
-class PairDataset:
+class PairDataset(Dataset):
     """Pairs as examples of two sequences each: a row ``(2, time)`` has the good sentence and then the bad one."""
 
-    strata: np.ndarray | None = None
-    row_capacity: int | None = None
     draws_globally = False
 
     def __init__(self, pairs: list[Pair], tokenizer: Tokenizer, special: SpecialTokens, max_length: int) -> None:

@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from vaak.runs.prepared import PreparedFolder, Recipe, fingerprint_with_files, prepare_folder, prepare_for_run
+from vaak.runs.prepared import PreparedFolder, Recipe, fingerprint_with_files
 from vaak.tasks.lm.config import LanguageModelDataConfig
 from vaak.text.corpora.corpus import CorpusBuilder
 from vaak.text.corpora.statistics import format_statistics
@@ -31,7 +31,7 @@ ROUND_TRIP_DOCUMENTS = 2000
 
 @dataclass(frozen=True)
 class Prepared(PreparedFolder):
-    """What ``prepare`` left in a folder."""
+    """Tokenizer and token stores."""
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -42,22 +42,6 @@ class Prepared(PreparedFolder):
         return TokenStore(self.split_folder(split))
 
 
-def prepare_run(data: LanguageModelDataConfig, directory: Path) -> None:
-    """Prepare a run's data, as ``vaak.runs.prepared.prepare_for_run`` says."""
-    prepare_for_run(_recipe(data, None), directory, data.cache_dir)
-
-
-def prepare(data: LanguageModelDataConfig, folder: Path, splits: tuple[str, ...] | None = None) -> Prepared:
-    """Make tokenizer and token stores of ``splits`` (all there are) unless they are there, from the same sources.
-
-    Processes that prepare the same folder wait for one another.
-
-    Raises UserError where the folder can't be written.
-    """
-    prepare_folder(_recipe(data, splits), folder)
-    return Prepared(folder)
-
-
 def fingerprint(data: LanguageModelDataConfig) -> str:
     """A hash of everything prepared data depend on: options, and size and time of change of every source file."""
     tokenizer_file = [Path(data.tokenizer.path)] if data.tokenizer.path else []
@@ -66,7 +50,8 @@ def fingerprint(data: LanguageModelDataConfig) -> str:
     return fingerprint_with_files(sources, files)
 
 
-def _recipe(data: LanguageModelDataConfig, splits: tuple[str, ...] | None) -> Recipe:
+def recipe(data: LanguageModelDataConfig, splits: tuple[str, ...] | None = None) -> Recipe:
+    """How tokenizer and token stores of ``splits`` (all there are) are made."""
     return Recipe(partial(_make, data, splits), partial(fingerprint, data), _options(data))
 
 

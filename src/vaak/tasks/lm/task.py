@@ -10,19 +10,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import cached_property
 from pathlib import Path
 
 from torch import nn
 
-from vaak.config.experiment import Experiment
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
 from vaak.core.split_ranges import SPLITS
-from vaak.engine.objective.losses import Loss, losses_of_logits, make_loss
+from vaak.engine.objective.losses import losses_of_logits
 from vaak.nn.kernels.squared_norms import NORM_REG, SquaredNorms, norm_reg
-from vaak.runs.prepared import prepared_folder
-from vaak.tasks.lm.config import CorpusConfig, LanguageModelConfig, LanguageModelDataConfig
+from vaak.runs.prepared import Recipe
+from vaak.tasks.base import PreparedTask
+from vaak.tasks.lm.config import CorpusConfig, LanguageModelExperiment
 from vaak.tasks.lm.data import IGNORED, Corruption, SpecialTokens, StreamDataset, TextDataset
 from vaak.tasks.lm.estimate import sketch, sketch_batch, source_files
 from vaak.tasks.lm.export import export_hf
@@ -30,66 +29,52 @@ from vaak.tasks.lm.metrics import PairMeters, TextMeters, sight_of
 from vaak.tasks.lm.minimal_pairs import PairDataset, read_pairs
 from vaak.tasks.lm.model import LanguageModel
 from vaak.tasks.lm.predict import SamplingSettings, generate
-from vaak.tasks.lm.prepare import Prepared, prepare, prepare_run
+from vaak.tasks.lm.prepare import Prepared, recipe
+from vaak.tasks.lm.spec import SPEC
 from vaak.text.tokenizers.normalise import normalise
 from vaak.text.tokenizers.tokenizer import Tokenizer
 
 SHOWN_SAMPLES = 5
 
 
-class LanguageModelTask:
+class LanguageModelTask(PreparedTask[LanguageModelExperiment, Prepared]):
     """Trains a decoder on the next token, or an encoder on masked tokens."""
 
+    SPEC = SPEC
+    PREPARED = Prepared
     auxiliary_losses = (NORM_REG,)
 
-    def __init__(
-        self, experiment: Experiment[LanguageModelConfig, LanguageModelDataConfig], directory: Path, folder: Path
-    ) -> None:
-        """``directory`` is the run's; ``folder`` is where a user's ``./file.py`` in the configuration is looked for."""
-        self.experiment, self.directory, self.folder = experiment, directory, folder
+    def __init__(self, experiment: LanguageModelExperiment, directory: Path, folder: Path) -> None:
+        super().__init__(experiment, directory, folder)
         self.options, self.data = experiment.model, experiment.data
         self.causal = self.options.model_type == "decoder"
         self._refuse_pairs_of_an_encoder()
-        self.evaluation_splits: tuple[str, ...] = ("valid", "pairs") if self.data.minimal_pairs else ("valid",)
+        self.evaluation_splits = ("valid", "pairs") if self.data.minimal_pairs else ("valid",)
 
     # Data.
 
+    def recipe(self, splits: tuple[str, ...] | None = None) -> Recipe:
+        return recipe(self.data, splits)
+
     def prepare(self) -> None:
-        prepare_run(self.data, self.directory)
-        if self.experiment.training.curriculum is not None:
-            self.dataset("train").difficulty(self.experiment.training.curriculum.difficulty)  # once, for all processes
+        super().prepare()
         if self.data.minimal_pairs:
             self.dataset("pairs")  # what is wrong with them shows now, and not at the first evaluation
 
-    def prepare_others(
-        self,
-        experiment: Experiment[LanguageModelConfig, LanguageModelDataConfig],
-        folder: Path,
-        splits: tuple[str, ...],
-    ) -> None:
-        """Use other data than the run was trained on, with the run's tokenizer; ``splits`` are prepared in ``folder``.
-
-        Where the corpus is the run's own, its prepared data are used as they are.
-        """
-        data = experiment.data
+    def prepare_others(self, own: LanguageModelExperiment, folder: Path, splits: tuple[str, ...]) -> None:
+        """With the run's tokenizer. Where the corpus is the run's own, its prepared data are used as they are."""
         texts = tuple(split for split in splits if split != "pairs")
-        if texts and data.corpus != self.data.corpus:
-            tokenizer = data.tokenizer.model_copy(update={"path": str(self.prepared.folder / "tokenizer")})
-            corpus = _without_unread_files(data.corpus, texts)
-            self.prepared = prepare(data.model_copy(update={"tokenizer": tokenizer, "corpus": corpus}), folder, texts)
-        self.data = data
-        self._refuse_pairs_of_an_encoder()
+        if texts and self.data.corpus != own.data.corpus:
+            tokenizer = self.data.tokenizer.model_copy(update={"path": str(self.prepared.folder / "tokenizer")})
+            corpus = _without_unread_files(self.data.corpus, texts)
+            data = self.data.model_copy(update={"tokenizer": tokenizer, "corpus": corpus})
+            self.prepared = Prepared.make(recipe(data, texts), folder)
 
     def _refuse_pairs_of_an_encoder(self) -> None:
         if self.data.minimal_pairs and not self.causal:
             raise UserError(
                 "data.minimal_pairs: an encoder gives no probability of a sentence; use model_type: decoder"
             )
-
-    @cached_property
-    def prepared(self) -> Prepared:
-        """The tokenizer and token stores that ``prepare`` made."""
-        return Prepared.open(prepared_folder(self.directory))
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -131,18 +116,7 @@ class LanguageModelTask:
         return sketch_batch(self.options, self.data, self.experiment.training)
 
     def model(self) -> LanguageModel:
-        model = LanguageModel(self.options, self.tokenizer.vocab_size, self.data.max_length)
-        model.stack.gradient_checkpointing = self.experiment.training.performance.gradient_checkpointing
-        return model
-
-    @cached_property
-    def main_loss(self) -> Loss:
-        """The loss of ``training.loss.main``; made when training asks: using a trained run executes no user code."""
-        return make_loss(self.experiment.training.loss, self.folder)
-
-    def loss_modules(self) -> dict[str, nn.Module]:
-        """The loss functions, some of which have weights of their own."""
-        return {"main": self.main_loss.module}
+        return LanguageModel(self.options, self.tokenizer.vocab_size, self.data.max_length)
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
         auxiliary = self.experiment.training.loss.auxiliary

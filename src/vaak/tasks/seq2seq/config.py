@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import field_validator, model_validator
 
 from vaak.config.base import ResumeClass, Section, option
+from vaak.config.experiment import Experiment
 from vaak.nn.config import STACK_ALIASES, EncoderDecoderConfig
 from vaak.text.config import TokenizerConfig
 
@@ -157,3 +158,6 @@ class Seq2SeqDataConfig(Section):
         "What happens with an example that can't be read.", "fail", resume="other numbers"
     )
     cache_dir: str | None = option("Prepared data lie here, shared by runs; null is RUN/prepared.", None, resume="free")
+
+
+Seq2SeqExperiment = Experiment[Seq2SeqConfig, Seq2SeqDataConfig]

@@ -20,6 +20,7 @@ import torch
 from vaak.core.batch import Batch
 from vaak.core.errors import UserError
 from vaak.core.storage.files import fingerprint_of
+from vaak.core.task import Dataset
 from vaak.tasks.seq2seq.config import Seq2SeqDataConfig
 from vaak.tasks.seq2seq.examples.filters import used_pairs
 from vaak.tasks.seq2seq.prepare import Prepared
@@ -59,15 +60,13 @@ class Example(NamedTuple):
     references: list[str] | None = None
 
 
-class PairDataset:
+class PairDataset(Dataset):
     """The pairs of a split that are used.
 
     An example's length is twice its longer side. The longest of a batch then bounds the padded places of both sides
     together, whatever pairs share the batch, which the sum of both sides doesn't: 1 + 9 and 9 + 1 are padded to 18.
     """
 
-    strata: np.ndarray | None = None
-    row_capacity: int | None = None
     draws_globally = False
 
     def __init__(self, prepared: Prepared, split: str, data: Seq2SeqDataConfig) -> None:

@@ -25,6 +25,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from vaak.core.batch import Batch
+from vaak.core.task import Meters
 from vaak.engine.objective.cross_entropy import IGNORED
 from vaak.tasks.seq2seq.config import DecodingConfig
 
@@ -39,7 +40,7 @@ METHOD_OPTIONS: dict[str, tuple[str, ...]] = {
 Translate = Callable[[nn.Module, Batch], list[str]]
 
 
-class TranslationMeters:
+class TranslationMeters(Meters):
     """Loss, perplexity and accuracy of true targets; BLEU and chrF of what ``translate`` writes.
 
     ``translate(model, batch)`` gives a text for each row of the batch.

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from vaak.core.errors import DataError
-from vaak.runs.prepared import PreparedFolder, Recipe, fingerprint_with_files, prepare_folder, prepare_for_run
+from vaak.runs.prepared import PreparedFolder, Recipe, fingerprint_with_files
 from vaak.tasks.seq2seq.config import Seq2SeqDataConfig
 from vaak.tasks.seq2seq.examples.filters import Selection, SplitStores, used_pairs
 from vaak.text.config import TokenizerConfig
@@ -42,7 +42,7 @@ DICTIONARY = "dictionary.json"
 
 @dataclass(frozen=True)
 class Prepared(PreparedFolder):
-    """What ``prepare`` left in a folder."""
+    """Tokenizers, token stores and, with ``data.gloss``, the dictionary."""
 
     @cached_property
     def source_tokenizer(self) -> Tokenizer:
@@ -70,28 +70,6 @@ class Prepared(PreparedFolder):
         return tuple(self.about["cut_splits"])
 
 
-def prepare_run(data: Seq2SeqDataConfig, directory: Path) -> None:
-    """Prepare a run's data, as ``vaak.runs.prepared.prepare_for_run`` says."""
-    prepare_for_run(_recipe(data, None), directory, data.cache_dir)
-
-
-def prepare(
-    data: Seq2SeqDataConfig,
-    folder: Path,
-    splits: tuple[str, ...] | None = None,
-    dictionary: WordDictionary | None = None,
-) -> Prepared:
-    """Make tokenizers and token stores of ``splits`` (all there are) unless they are there, from the same sources.
-
-    Without ``train`` among the splits the tokenizers must be given by their paths, and the dictionary that glosses
-    sources, if one does.
-
-    Raises UserError where the folder can't be written, DataError for pairs that can't be used.
-    """
-    prepare_folder(_recipe(data, splits, dictionary), folder)
-    return Prepared(folder)
-
-
 def fingerprint(data: Seq2SeqDataConfig) -> str:
     """A hash of everything prepared data depend on: options, and size and time of change of every source file."""
     paths = [options.path for options in _tokenizers(data).values() if options.path]
@@ -103,9 +81,14 @@ _DECIDING = ("corpus", "tokenizer", "target_tokenizer", "gloss", "max_source_len
 _PLACES = ("train", "valid", "test", "train_target", "valid_target", "test_target", "name")
 
 
-def _recipe(
-    data: Seq2SeqDataConfig, splits: tuple[str, ...] | None, dictionary: WordDictionary | None = None
+def recipe(
+    data: Seq2SeqDataConfig, splits: tuple[str, ...] | None = None, dictionary: WordDictionary | None = None
 ) -> Recipe:
+    """How tokenizers and token stores of ``splits`` (all there are) are made.
+
+    Without ``train`` among the splits the tokenizers must be given by their paths, and the dictionary that glosses
+    sources, if one does. Making them raises DataError for pairs that can't be used.
+    """
     sections = "data.corpus, a tokenizer or a greatest length in data"
     return Recipe(partial(_make, data, splits, dictionary), partial(fingerprint, data), _options(data), sections)
 

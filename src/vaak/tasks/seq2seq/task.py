@@ -10,74 +10,62 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import cached_property
 from pathlib import Path
 
 from torch import nn
 
-from vaak.config.experiment import Experiment
 from vaak.core.batch import Batch, Term
 from vaak.core.split_ranges import SPLITS
-from vaak.engine.objective.losses import Loss, losses_of_logits, make_loss
+from vaak.engine.objective.losses import losses_of_logits
 from vaak.nn.kernels.squared_norms import NORM_REG, SquaredNorms, norm_reg
-from vaak.runs.prepared import prepared_folder
+from vaak.runs.prepared import Recipe
+from vaak.tasks.base import PreparedTask
 from vaak.tasks.seq2seq.attention_picture import draw_translation
-from vaak.tasks.seq2seq.config import Seq2SeqConfig, Seq2SeqDataConfig
+from vaak.tasks.seq2seq.config import Seq2SeqExperiment
 from vaak.tasks.seq2seq.data import IGNORED, PairDataset
 from vaak.tasks.seq2seq.decoding.settings import DecodingSettings, decoding_settings
 from vaak.tasks.seq2seq.estimate import sketch, sketch_batch, source_files
 from vaak.tasks.seq2seq.metrics import TranslationMeters, translation_protocol
 from vaak.tasks.seq2seq.model import Seq2SeqModel
 from vaak.tasks.seq2seq.predict import Translator
-from vaak.tasks.seq2seq.prepare import Prepared, prepare, prepare_run
+from vaak.tasks.seq2seq.prepare import Prepared, recipe
+from vaak.tasks.seq2seq.spec import SPEC
 
 SHOWN_TRANSLATIONS = 5
 PICTURE = "attention.html"
 
 
-class Seq2SeqTask:
+class Seq2SeqTask(PreparedTask[Seq2SeqExperiment, Prepared]):
     """Trains an encoder and a decoder to turn one text into another."""
 
+    SPEC = SPEC
+    PREPARED = Prepared
     auxiliary_losses = (NORM_REG,)
-    evaluation_splits: tuple[str, ...] = ("valid",)
 
-    def __init__(self, experiment: Experiment[Seq2SeqConfig, Seq2SeqDataConfig], directory: Path, folder: Path) -> None:
-        """``directory`` is the run's; ``folder`` is where a user's ``./file.py`` in the configuration is looked for."""
-        self.experiment, self.directory, self.folder = experiment, directory, folder
+    def __init__(self, experiment: Seq2SeqExperiment, directory: Path, folder: Path) -> None:
+        super().__init__(experiment, directory, folder)
         self.options, self.data = experiment.model, experiment.data
 
     # Data.
 
-    def prepare(self) -> None:
-        prepare_run(self.data, self.directory)
-        if self.experiment.training.curriculum is not None:
-            self.dataset("train").difficulty(self.experiment.training.curriculum.difficulty)  # once, for all processes
+    def recipe(self, splits: tuple[str, ...] | None = None) -> Recipe:
+        return recipe(self.data, splits)
 
-    def prepare_others(
-        self, experiment: Experiment[Seq2SeqConfig, Seq2SeqDataConfig], folder: Path, splits: tuple[str, ...]
-    ) -> None:
-        """Use other data than the run was trained on, with the run's tokenizers; ``splits`` are prepared in ``folder``.
-
-        Where the corpus is the run's own, its prepared data are used as they are.
-        """
-        data = experiment.data
-        if splits and data.corpus != self.data.corpus:
-            own = {"tokenizer": str(self.prepared.folder / "tokenizer")}
-            if data.target_tokenizer is not None:
-                own["target_tokenizer"] = str(self.prepared.folder / "target_tokenizer")
-            tokenizers = {name: getattr(data, name).model_copy(update={"path": path}) for name, path in own.items()}
-            corpus = data.corpus
-            if all(getattr(corpus, split) for split in splits):  # leave unread what isn't asked for
-                unread = (name for split in SPLITS if split not in splits for name in (split, f"{split}_target"))
-                corpus = corpus.model_copy(update=dict.fromkeys(unread, ()))
-            others = data.model_copy(update={**tokenizers, "corpus": corpus})
-            self.prepared = prepare(others, folder, splits, self.prepared.dictionary)
-        self.data = data
-
-    @cached_property
-    def prepared(self) -> Prepared:
-        """The tokenizers and token stores that ``prepare`` made."""
-        return Prepared.open(prepared_folder(self.directory))
+    def prepare_others(self, own: Seq2SeqExperiment, folder: Path, splits: tuple[str, ...]) -> None:
+        """With the run's tokenizers. Where the corpus is the run's own, its prepared data are used as they are."""
+        data = self.data
+        if not splits or data.corpus == own.data.corpus:
+            return
+        paths = {"tokenizer": str(self.prepared.folder / "tokenizer")}
+        if data.target_tokenizer is not None:
+            paths["target_tokenizer"] = str(self.prepared.folder / "target_tokenizer")
+        tokenizers = {name: getattr(data, name).model_copy(update={"path": path}) for name, path in paths.items()}
+        corpus = data.corpus
+        if all(getattr(corpus, split) for split in splits):  # leave unread what isn't asked for
+            unread = (name for split in SPLITS if split not in splits for name in (split, f"{split}_target"))
+            corpus = corpus.model_copy(update=dict.fromkeys(unread, ()))
+        others = data.model_copy(update={**tokenizers, "corpus": corpus})
+        self.prepared = Prepared.make(recipe(others, splits, self.prepared.dictionary), folder)
 
     def dataset(self, split: str) -> PairDataset:
         return PairDataset(self.prepared, split, self.data)
@@ -98,19 +86,7 @@ class Seq2SeqTask:
 
     def model(self) -> Seq2SeqModel:
         vocab_sizes = self.prepared.source_tokenizer.vocab_size, self.prepared.target_tokenizer.vocab_size
-        model = Seq2SeqModel(self.options, self.data, *vocab_sizes)
-        for stack in (model.encoder, model.decoder):
-            stack.gradient_checkpointing = self.experiment.training.performance.gradient_checkpointing
-        return model
-
-    @cached_property
-    def main_loss(self) -> Loss:
-        """The loss of ``training.loss.main``; made when training asks: using a trained run executes no user code."""
-        return make_loss(self.experiment.training.loss, self.folder)
-
-    def loss_modules(self) -> dict[str, nn.Module]:
-        """The loss functions, some of which have weights of their own."""
-        return {"main": self.main_loss.module}
+        return Seq2SeqModel(self.options, self.data, *vocab_sizes)
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
         auxiliary, targets = self.experiment.training.loss.auxiliary, batch["targets"]

@@ -7,6 +7,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from vaak.config.load import load
 from vaak.core.batch import Batch, Term
+from vaak.core.task import Task
 from vaak.engine.cost.dry_pass import NEEDS_NUMBERS, dry_pass, numberless
 from vaak.engine.cost.flops import count_flops
 from vaak.engine.devices.precision import Precision
@@ -67,7 +68,7 @@ def test_it_takes_what_the_real_pass_takes(tmp_path, overrides):
     assert dry.peak_bytes == pytest.approx(profiled_peak(task, model, batch, precision), rel=0.01)
 
 
-class Multiplying:
+class Multiplying(Task):
     """A task whose loss is a product with one matrix."""
 
     def losses(self, model, batch):

@@ -104,7 +104,7 @@ def test_an_encoder_has_no_pairs(tiny_text: Path, tmp_path: Path):
     data = task.data.model_copy(update={"minimal_pairs": ("grammar",)})
     others = task.experiment.model_copy(update={"data": data})
     with pytest.raises(UserError, match="use model_type: decoder"):
-        task.prepare_others(others, tmp_path / "scratch", ("pairs",))
+        type(task)(others, tmp_path / "run", tmp_path)
 
 
 def test_blimp_loads(vaak_data):

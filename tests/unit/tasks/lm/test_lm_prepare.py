@@ -15,7 +15,7 @@ import pytest
 import tiny_runs
 from vaak.core.errors import DataError, UserError
 from vaak.runs.prepared import DONE
-from vaak.tasks.lm.prepare import Prepared, fingerprint, prepare
+from vaak.tasks.lm.prepare import Prepared, fingerprint, recipe
 from vaak.text.corpora.token_store import TokenStore
 from vaak.text.tokenizers.tokenizer import Tokenizer
 
@@ -36,7 +36,7 @@ def stamps(folder: Path) -> dict[str, int]:
 
 def test_it_is_done_once(text: Path, tmp_path: Path):
     data, folder = data_of(text), tmp_path / "prepared"
-    prepared = prepare(data, folder)
+    prepared = Prepared.make(recipe(data), folder)
     assert sorted(path.name for path in folder.iterdir()) == [".lock", DONE, "test", "tokenizer", "train", "valid"]
     lines = (text / "test.txt").read_text().splitlines()
     store = prepared.store("test")
@@ -44,7 +44,7 @@ def test_it_is_done_once(text: Path, tmp_path: Path):
     assert prepared.about["statistics"]["test"]["documents"] == len(lines)
     assert prepared.about["round_trip"]["exact"] == len(lines)
     before = stamps(folder)
-    prepare(data, folder)
+    Prepared.make(recipe(data), folder)
     assert stamps(folder) == before
     with pytest.raises(UserError, match="there is no split dev; there are test, train, valid"):
         prepared.store("dev")
@@ -67,15 +67,15 @@ def test_the_fingerprint_changes_with_options_and_files(text: Path):
 
 def test_a_changed_file_is_prepared_again(text: Path, tmp_path: Path):
     folder = tmp_path / "prepared"
-    documents = len(prepare(data_of(text), folder).store("test"))
+    documents = len(Prepared.make(recipe(data_of(text)), folder).store("test"))
     with open(text / "test.txt", "a") as file:
         file.write("एक नया वाक्य\n")
-    assert len(prepare(data_of(text), folder).store("test")) == documents + 1
+    assert len(Prepared.make(recipe(data_of(text)), folder).store("test")) == documents + 1
 
 
 def test_what_was_interrupted_is_done_again_and_leaves_nothing(text: Path, tmp_path: Path):
     data, folder = data_of(text), tmp_path / "prepared"
-    prepare(data, folder)
+    Prepared.make(recipe(data), folder)
     complete = tiny_runs.hashes(folder)
     (folder / DONE).unlink()
     (folder / "train" / "tokens.bin").write_bytes(b"half")
@@ -87,7 +87,7 @@ def test_what_was_interrupted_is_done_again_and_leaves_nothing(text: Path, tmp_p
     (folder / "tokenizer" / ".tokenizer.json.999999.tmp").write_text("{")
     with pytest.raises(DataError, match="no prepared data"):
         Prepared.open(folder)
-    prepare(data, folder)
+    Prepared.make(recipe(data), folder)
     assert tiny_runs.hashes(folder) == complete
 
 
@@ -95,12 +95,12 @@ WORKER = """
 import sys
 from pathlib import Path
 from vaak.config.load import load
-from vaak.tasks.lm.prepare import prepare
+from vaak.tasks.lm.prepare import Prepared, recipe
 text, folder = map(Path, sys.argv[1:])
 data = load([text / "tiny.yml"]).experiment.data
 print("ready", flush=True)
 sys.stdin.readline()
-store = prepare(data, folder).store("train")
+store = Prepared.make(recipe(data), folder).store("train")
 print(len(store), int(store.tokens.sum()), flush=True)
 """
 
@@ -167,11 +167,13 @@ def test_a_run_may_change_to_a_cache_and_back(text: Path, tmp_path: Path):
 
 
 def test_a_tokenizer_that_is_there_is_used(text: Path, tmp_path: Path):
-    prepare(data_of(text), tmp_path / "one")
+    Prepared.make(recipe(data_of(text)), tmp_path / "one")
     tokenizer = Tokenizer.load(tmp_path / "one" / "tokenizer")
     with open(text / "train.txt", "a") as file:
         file.write("बिलकुल और ही शब्द\n" * 3)
-    other = prepare(data_of(text, f"data.tokenizer.path={tmp_path / 'one' / 'tokenizer'}"), tmp_path / "two")
+    other = Prepared.make(
+        recipe(data_of(text, f"data.tokenizer.path={tmp_path / 'one' / 'tokenizer'}")), tmp_path / "two"
+    )
     assert (
         other.tokenizer.fingerprint == tokenizer.fingerprint == TokenStore(tmp_path / "two/train").tokenizer_fingerprint
     )
@@ -180,7 +182,7 @@ def test_a_tokenizer_that_is_there_is_used(text: Path, tmp_path: Path):
 def test_wordpiece_says_what_it_loses(text: Path, tmp_path: Path):
     with open(text / "test.txt", "a") as file:
         file.write("漢字 ☂\n")
-    wordpiece = prepare(data_of(text, "data.tokenizer.type=wordpiece"), tmp_path / "prepared")
+    wordpiece = Prepared.make(recipe(data_of(text, "data.tokenizer.type=wordpiece")), tmp_path / "prepared")
     trip = wordpiece.about["round_trip"]
     assert trip["exact"] == trip["documents"] - 1
     assert trip["unknown_tokens"] > 0
@@ -191,21 +193,23 @@ def test_wordpiece_says_what_it_loses(text: Path, tmp_path: Path):
 def test_a_folder_that_may_not_be_written(text: Path, tmp_path: Path):
     (tmp_path / "closed").mkdir(mode=0o500)
     with pytest.raises(UserError, match="closed/prepared: Permission denied"):
-        prepare(data_of(text), tmp_path / "closed" / "prepared")
+        Prepared.make(recipe(data_of(text)), tmp_path / "closed" / "prepared")
 
 
 def test_a_folder_that_is_a_file(text: Path, tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"prepared data can't be written to .*file/prepared"):
-        prepare(data_of(text), tmp_path / "file" / "prepared")
+        Prepared.make(recipe(data_of(text)), tmp_path / "file" / "prepared")
 
 
 def test_training_text_is_asked_for(text: Path, tmp_path: Path):
     with pytest.raises(DataError, match=r"corpus\.train: name the files of the training text"):
-        prepare(data_of(text, "data.corpus.train=[]"), tmp_path / "prepared")
+        Prepared.make(recipe(data_of(text, "data.corpus.train=[]")), tmp_path / "prepared")
     only_test = data_of(text, "data.corpus.train=[]", "data.corpus.valid=[]")
-    prepare(data_of(text), tmp_path / "own")
+    Prepared.make(recipe(data_of(text)), tmp_path / "own")
     tokenizer = only_test.tokenizer.model_copy(update={"path": str(tmp_path / "own" / "tokenizer")})
-    prepared = prepare(only_test.model_copy(update={"tokenizer": tokenizer}), tmp_path / "other", ("test",))
+    prepared = Prepared.make(
+        recipe(only_test.model_copy(update={"tokenizer": tokenizer}), ("test",)), tmp_path / "other"
+    )
     assert json.loads((tmp_path / "other" / DONE).read_text())["statistics"].keys() == {"test"}
     assert len(prepared.store("test")) == tiny_runs.SIZES["test"]

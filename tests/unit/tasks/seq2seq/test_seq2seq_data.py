@@ -16,7 +16,7 @@ from vaak.data.batching.bucketed import BucketedPlanner
 from vaak.data.reader import Address, Reader
 from vaak.tasks.seq2seq.config import Seq2SeqDataConfig
 from vaak.tasks.seq2seq.data import IGNORED, Example, PairDataset, SpecialTokens, collate
-from vaak.tasks.seq2seq.prepare import Prepared, prepare
+from vaak.tasks.seq2seq.prepare import Prepared, recipe
 from vaak.text.difficulty.measures import WordCounts
 
 SPECIAL = SpecialTokens(
@@ -41,7 +41,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Prepared, Seq2Se
     corpus = {"type": "json", "train": str(folder / "train.jsonl"), "valid": str(folder / "valid.jsonl")}
     corpus = {name: (value,) if value.startswith("/") else value for name, value in corpus.items()}
     data = Seq2SeqDataConfig(corpus=corpus, tokenizer={"type": "character", "vocab_size": 320, "min_frequency": 1})
-    return prepare(data, folder / "prepared"), data
+    return Prepared.make(recipe(data), folder / "prepared"), data
 
 
 def read(dataset: PairDataset, *indices: int):

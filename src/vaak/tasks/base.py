@@ -1,0 +1,79 @@
+"""What tasks have in common: how a run makes them, and, for those that prepare data, where these lie."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Generic
+
+from torch import nn
+from typing_extensions import TypeVar
+
+import vaak.core.task
+from vaak.config.experiment import Experiment
+from vaak.config.task_spec import TaskSpec
+from vaak.core.errors import UserError
+from vaak.engine.objective.losses import Loss, make_loss
+from vaak.runs.prepared import PreparedFolder, Recipe, prepare_folder, prepare_for_run, prepared_folder
+
+AnyExperiment = TypeVar("AnyExperiment", bound=Experiment[Any, Any, Any, Any, Any], default=Experiment[Any, Any])
+Folder = TypeVar("Folder", bound=PreparedFolder, default=PreparedFolder)
+
+
+class Task(vaak.core.task.Task, Generic[AnyExperiment]):
+    """A task that a YAML can name, with ``SPEC`` saying which options it has; without one, any key is an option."""
+
+    SPEC: ClassVar[TaskSpec] = TaskSpec()
+
+    def __init__(self, experiment: AnyExperiment, directory: Path, folder: Path) -> None:
+        """``directory`` is the run's; ``folder`` is where a user's ``./file.py`` in the configuration is looked for."""
+        self.experiment, self.directory, self.folder = experiment, directory, folder
+        self.reference = experiment.reference
+
+
+class PreparedTask(Task[AnyExperiment], Generic[AnyExperiment, Folder]):
+    """A task whose data are prepared once, and that minimises ``training.loss.main``.
+
+    ``Folder`` is the type of what is prepared.
+    """
+
+    PREPARED: ClassVar[type[PreparedFolder]] = PreparedFolder
+
+    def recipe(self, splits: tuple[str, ...] | None = None) -> Recipe:
+        """How the data of ``splits`` (all there are) are made."""
+        raise NotImplementedError
+
+    def prepare(self) -> None:
+        prepare_for_run(self.recipe(), self.directory, self.experiment.data.cache_dir)
+        curriculum = self.experiment.training.curriculum
+        if curriculum is not None:
+            self.dataset("train").difficulty(curriculum.difficulty)  # measured once, for all processes
+
+    def prepare_in(self, folder: Path, splits: tuple[str, ...]) -> None:
+        """Prepare ``splits`` in a folder, and use them from now on."""
+        prepare_folder(self.recipe(splits), folder)
+        self.prepared = self._open(folder)
+
+    @cached_property
+    def prepared(self) -> Folder:
+        """What ``prepare`` made. Raises DataError where it made nothing."""
+        return self._open(prepared_folder(self.directory))
+
+    def _open(self, folder: Path) -> Any:
+        return self.PREPARED.open(folder)
+
+    @cached_property
+    def main_loss(self) -> Loss:
+        """The loss of ``training.loss.main``; made when training asks: using a trained run executes no user code."""
+        return make_loss(self.experiment.training.loss, self.folder)
+
+    def loss_modules(self) -> dict[str, nn.Module]:
+        return {"main": self.main_loss.module}
+
+
+def refuse_other_options(own: Any, other: Any, section: str, may_differ: frozenset[str] = frozenset()) -> None:
+    """Raises UserError where an option of a section isn't what the run was trained with."""
+    for name, value in other:
+        trained_with = getattr(own, name)
+        if name not in may_differ and value != trained_with:
+            raise UserError(f"{section}.{name} is {value}, and the run was trained with {trained_with}")
