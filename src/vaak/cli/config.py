@@ -45,14 +45,14 @@ def files_and_overrides(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 
 @app.command()
-def check(arguments: Arguments, as_json: AsJson = False) -> None:
+def check(arguments: Arguments, trust_code: TrustCode = False, as_json: AsJson = False) -> None:
     """Say whether a configuration is right, or every mistake with its line (exit 2).
 
     Example: vaak config check configs/lm/hindi.yml training.epochs=3
     """
     from vaak.config.load import load
 
-    loaded = load(*files_and_overrides(arguments))
+    loaded = load(*files_and_overrides(arguments), trust_code=trust_code)
     if as_json:
         experiment = loaded.experiment
         report = {"task": experiment.task, "name": experiment.name, "run_dir": str(experiment.run_dir)}
@@ -70,6 +70,7 @@ def show(
     all_options: Annotated[bool, typer.Option("--all-options", help="Every option there is, with comments.")] = False,
     on_resume: Annotated[bool, typer.Option("--on-resume", help="What a resume may change, as a table.")] = False,
     task: TaskName = "lm",
+    trust_code: TrustCode = False,
 ) -> None:
     """Print the resolved configuration: every option and its value.
 
@@ -88,7 +89,7 @@ def show(
     from vaak.config.load import load
     from vaak.config.show.resolved import as_yaml, resolved_values
 
-    experiment = load(*files_and_overrides(arguments or [])).experiment
+    experiment = load(*files_and_overrides(arguments or []), trust_code=trust_code).experiment
     print(
         json.dumps(resolved_values(experiment), indent=2, ensure_ascii=False) if as_json else as_yaml(experiment),
         end="",
@@ -96,7 +97,7 @@ def show(
 
 
 @app.command()
-def schema(arguments: OptionalArguments = None, task: TaskName = "lm") -> None:
+def schema(arguments: OptionalArguments = None, task: TaskName = "lm", trust_code: TrustCode = False) -> None:
     """Print the JSON Schema of a task's configuration, for completion and checks in an editor.
 
     Example: vaak config schema --task lm > vaak.schema.json
@@ -105,8 +106,10 @@ def schema(arguments: OptionalArguments = None, task: TaskName = "lm") -> None:
     from vaak.config.show.schema import json_schema
 
     if arguments:
-        task = load(*files_and_overrides(arguments)).experiment.task
-    print(json.dumps(json_schema(_known(task)), indent=2, ensure_ascii=False))
+        reference = load(*files_and_overrides(arguments), trust_code=trust_code).experiment.reference
+    else:
+        reference = _known(task)
+    print(json.dumps(json_schema(reference), indent=2, ensure_ascii=False))
 
 
 def _known(task: str) -> str:

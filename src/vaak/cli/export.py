@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from vaak.cli.config import AsJson, Weights, WhichWeights
+from vaak.cli.config import AsJson, TrustCode, Weights, WhichWeights
 
 
 class Format(StrEnum):
@@ -23,6 +23,7 @@ def export(
     format: Annotated[Format, typer.Option(help="hf: a folder for transformers' AutoModelForCausalLM.")] = Format.hf,
     output: Annotated[Path | None, typer.Option(help="The folder to write; not given, RUN/export/FORMAT.")] = None,
     weights: Weights = WhichWeights.auto,
+    trust_code: TrustCode = False,
     as_json: AsJson = False,
 ) -> None:
     """Write a run for other software.
@@ -32,7 +33,7 @@ def export(
     from vaak.core.errors import UserError
     from vaak.runs.open_run import open_run
 
-    opened = open_run(run, device="cpu", weights=weights)
+    opened = open_run(run, device="cpu", weights=weights, trust_code=trust_code)
     writer = getattr(opened.task, f"export_{format.value}", None)
     if writer is None:
         raise UserError(f"a run of task {opened.experiment.task} can't be exported as {format.value}")

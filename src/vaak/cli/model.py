@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from vaak.cli.config import Arguments, AsJson, files_and_overrides
+from vaak.cli.config import Arguments, AsJson, TrustCode, files_and_overrides
 
 if TYPE_CHECKING:
     from vaak.runs.forecast.model import Outlook
@@ -25,9 +25,7 @@ def model() -> None:
 @app.command()
 def show(
     arguments: Arguments,
-    trust_code: Annotated[
-        bool, typer.Option("--trust-code", help="Use a run's configuration that brings code of its own.")
-    ] = False,
+    trust_code: TrustCode = False,
     as_json: AsJson = False,
 ) -> None:
     """Show the model's parts, parameters, work per token, and the memory that training would take; no data are read.
@@ -37,7 +35,7 @@ def show(
     from vaak.config.load import load
 
     files, overrides = files_and_overrides(arguments)
-    loaded = load(files, overrides)
+    loaded = load(files, overrides, trust_code=trust_code)
     if not trust_code:
         from vaak.runs.folder.user_code import demand_trust
 

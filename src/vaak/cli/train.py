@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from vaak.cli.config import Arguments, files_and_overrides
+from vaak.cli.config import Arguments, TrustCode, files_and_overrides
 
 
 def train(
@@ -15,9 +15,7 @@ def train(
     resume: Annotated[
         str | None, typer.Option(help="auto goes on from the newest checkpoint if there is one; or a checkpoint.")
     ] = None,
-    trust_code: Annotated[
-        bool, typer.Option("--trust-code", help="Train a run again that brings code of its own, and execute it.")
-    ] = False,
+    trust_code: TrustCode = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Say everything in lines of JSON, as training.logging.json_lines=true does.")
     ] = False,
@@ -38,7 +36,7 @@ def run_training(files: list[str], overrides: list[str], trust_code: bool = Fals
     """Load, train, and say how it ended. A run's own code is executed only with ``trust_code``."""
     from vaak.config.load import load
 
-    loaded = load(files, overrides)
+    loaded = load(files, overrides, trust_code=trust_code)
 
     if not trust_code:
         from vaak.runs.folder.user_code import demand_trust

@@ -171,7 +171,7 @@ class Task:
         missing(self, "meters(split)")
 
     def show(self, batch: Batch) -> list[str]:
-        """A line for each row of a batch, for a reader: its text, its speakers."""
+        """A line for each row of a batch, for a reader (its text, its speakers); or none at all."""
         return []
 
     # Use.

@@ -50,7 +50,7 @@ def simulate(
     from vaak.config.load import load
 
     files, overrides = files_and_overrides(arguments or [])
-    loaded = load(files or [Path(vaak.audio.__path__[0]) / "built_in_voices.yml"], overrides)
+    loaded = load(files or [Path(vaak.audio.__path__[0]) / "synthesis" / "built_in_voices.yml"], overrides)
     for warning in loaded.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     written, num_speakers = _simulated(loaded, _dataset(loaded, dataset), out, split.value, number)

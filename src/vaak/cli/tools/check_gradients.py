@@ -9,16 +9,14 @@ from typing import Annotated
 
 import typer
 
-from vaak.cli.config import Arguments, AsJson, files_and_overrides
+from vaak.cli.config import Arguments, AsJson, TrustCode, files_and_overrides
 
 
 def check_gradients(
     arguments: Arguments,
     tolerance: Annotated[float, typer.Option(help="The largest relative error that is right.")] = 1e-3,
     rows: Annotated[int, typer.Option(min=1, help="Rows of the batch that is used.")] = 4,
-    trust_code: Annotated[
-        bool, typer.Option("--trust-code", help="Take a run's configuration that brings code, and execute it.")
-    ] = False,
+    trust_code: TrustCode = False,
     as_json: AsJson = False,
 ) -> None:
     """Compare each parameter's gradient with finite differences in float64, on the first batch; exit 2 if one is wrong.
@@ -29,7 +27,7 @@ def check_gradients(
     from vaak.core.errors import UserError
 
     files, overrides = files_and_overrides(arguments)
-    loaded = load(files, overrides)
+    loaded = load(files, overrides, trust_code=trust_code)
 
     if not trust_code:
         from vaak.runs.folder.user_code import demand_trust

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from vaak.cli.config import AsJson, OptionalArguments, files_and_overrides
+from vaak.cli.config import AsJson, OptionalArguments, TrustCode, files_and_overrides
 
 if TYPE_CHECKING:
     from vaak.runs.doctor import Finding
 
 
-def doctor(arguments: OptionalArguments = None, as_json: AsJson = False) -> None:
+def doctor(arguments: OptionalArguments = None, trust_code: TrustCode = False, as_json: AsJson = False) -> None:
     """Look at the machine, the packages and what would train here; with a YAML, whether it would.
 
     Exits with 2 where something makes training impossible (a problem), with 0 else, warnings or not.
@@ -24,7 +24,7 @@ def doctor(arguments: OptionalArguments = None, as_json: AsJson = False) -> None
     from vaak.runs.doctor import examine
 
     findings: list[Finding] = []
-    for finding in examine(*files_and_overrides(arguments or [])):
+    for finding in examine(*files_and_overrides(arguments or []), trust_code=trust_code):
         if not as_json:
             if not findings or findings[-1].about != finding.about:
                 print(("" if not findings else "\n") + finding.about)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vaak.cli.config import Arguments, AsJson, files_and_overrides
+from vaak.cli.config import Arguments, AsJson, TrustCode, files_and_overrides
 
 if TYPE_CHECKING:
     from vaak.runs.batch_size.search import Advice
@@ -24,9 +24,7 @@ def find_batch_size(
         str | None, typer.Option(help="The memory this may use, as 8GiB; not given, all there is.")
     ] = None,
     up_to: Annotated[int | None, typer.Option(min=1, help="The largest size to try; not given, all the data.")] = None,
-    trust_code: Annotated[
-        bool, typer.Option("--trust-code", help="Use a run's configuration that brings code of its own.")
-    ] = False,
+    trust_code: TrustCode = False,
     as_json: AsJson = False,
 ) -> None:
     """Try batches of growing size in training, and say which is the largest that fits and which the quickest.
@@ -36,7 +34,7 @@ def find_batch_size(
     from vaak.config.load import load
 
     files, overrides = files_and_overrides(arguments)
-    loaded = load(files, overrides)
+    loaded = load(files, overrides, trust_code=trust_code)
     most = None if limit is None else bytes_of(limit)
     if not trust_code:
         from vaak.runs.folder.user_code import demand_trust

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from vaak.cli.config import Arguments, AsJson, files_and_overrides
+from vaak.cli.config import Arguments, AsJson, TrustCode, files_and_overrides
 
 
 def find_lr(
@@ -19,9 +19,7 @@ def find_lr(
     end_lr: Annotated[float, typer.Option(help="The last rate; the test stops where the loss explodes.")] = 1.0,
     linear: Annotated[bool, typer.Option("--linear", help="Grow the rate evenly, not by a factor.")] = False,
     output_dir: Annotated[Path, typer.Option(help="Where curve and picture are written.")] = Path("find-lr"),
-    trust_code: Annotated[
-        bool, typer.Option("--trust-code", help="Take a run's configuration that brings code, and execute it.")
-    ] = False,
+    trust_code: TrustCode = False,
     as_json: AsJson = False,
 ) -> None:
     """Run a learning-rate range test of what the YAML files say; write its curve, print a suggestion.
@@ -31,7 +29,7 @@ def find_lr(
     from vaak.config.load import load
 
     files, overrides = files_and_overrides(arguments)
-    loaded = load(files, overrides)
+    loaded = load(files, overrides, trust_code=trust_code)
 
     if not trust_code:
         from vaak.runs.folder.user_code import demand_trust

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from vaak.cli.config import AsJson
+from vaak.cli.config import AsJson, TrustCode
 
 SHOWN_UPDATES = 10
 
@@ -22,9 +22,7 @@ def replay(
     ] = False,
     output_dir: Annotated[Path | None, typer.Option(help="Write replay.json there.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cuda, mps or cpu; the run's own if not given.")] = None,
-    trust_code: Annotated[
-        bool, typer.Option("--trust-code", help="Execute the code of its own that the run brings.")
-    ] = False,
+    trust_code: TrustCode = False,
     as_json: AsJson = False,
 ) -> None:
     """Take a step of a run again, from the checkpoint before it, and show its batch, losses and gradient.

@@ -10,7 +10,9 @@ from vaak.runs.doctor.finding import Finding
 __all__ = ["Finding", "examine"]
 
 
-def examine(files: Sequence[Path | str] = (), overrides: Sequence[str] = ()) -> Iterator[Finding]:
+def examine(
+    files: Sequence[Path | str] = (), overrides: Sequence[str] = (), trust_code: bool = False
+) -> Iterator[Finding]:
     """What is found, as it is found: the machine, the packages, what would run, and a configuration if one is given.
 
     Nothing can be trained here where a finding is a ``problem``. Where torch can't be imported, what would run isn't
@@ -30,4 +32,4 @@ def examine(files: Sequence[Path | str] = (), overrides: Sequence[str] = ()) -> 
     if files or overrides:
         from vaak.runs.doctor.configuration import examine_configuration
 
-        yield from examine_configuration(files, overrides)
+        yield from examine_configuration(files, overrides, trust_code)

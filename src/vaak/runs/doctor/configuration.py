@@ -33,10 +33,12 @@ from vaak.runs.forecast.memory import at_rest
 ABOUT = "configuration"
 
 
-def examine_configuration(files: Sequence[Path | str], overrides: Sequence[str]) -> Iterator[Finding]:
+def examine_configuration(
+    files: Sequence[Path | str], overrides: Sequence[str], trust_code: bool = False
+) -> Iterator[Finding]:
     """What would go wrong if these files were trained here."""
     try:
-        loaded = load(files, overrides)
+        loaded = load(files, overrides, trust_code=trust_code)
     except UserError as error:
         for line in str(error).splitlines():
             yield Finding(ABOUT, "mistake", "problem", line)

@@ -1,0 +1,49 @@
+"""``vaak predict``: what a trained model of any task makes of new inputs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, is_dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from vaak.cli.config import AsJson, TrustCode, Weights, WhichWeights
+
+
+def predict(
+    run: Annotated[Path, typer.Argument(help="A run (its best checkpoint) or a checkpoint.")],
+    inputs: Annotated[
+        list[str] | None,
+        typer.Argument(help="Inputs of the task: texts or files; not given, lines of stdin."),
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cuda, mps or cpu.")] = "auto",
+    weights: Weights = WhichWeights.auto,
+    trust_code: TrustCode = False,
+    as_json: AsJson = False,
+) -> None:
+    """Print one line for each input: what the task's own predict gives, as text or, with --json, as JSON.
+
+    The commands of single tasks (generate, translate, diarize) have options for theirs.
+
+    Example: vaak predict runs/en_hi "The boy is good."
+    """
+    from vaak.runs.open_run import open_run
+
+    opened = open_run(run, device=device, weights=weights, trust_code=trust_code)
+    for result in opened.task.predict(opened.model, inputs or _lines()):
+        print(json.dumps(_plain(result), ensure_ascii=False) if as_json else result, flush=True)
+
+
+def _lines() -> Iterator[str]:
+    return (line.rstrip("\n") for line in sys.stdin)
+
+
+def _plain(result: Any) -> Any:
+    """A result as JSON has it."""
+    if is_dataclass(result) and not isinstance(result, type):
+        return asdict(result)
+    return result if isinstance(result, str | int | float | bool | list | dict | None) else str(result)

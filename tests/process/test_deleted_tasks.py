@@ -1,0 +1,69 @@
+"""A task is one folder: without it, all else imports, loads its configurations and keeps its contract."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import vaak
+from vaak.config.catalog import TASKS
+
+SOURCE = Path(vaak.__file__).parent
+ROOT = SOURCE.parents[1]
+GOES_WITH = {"lm": ("compat/hindi_lm",)}
+"""What stands above a task for its sake alone."""
+
+CHECK = """
+import importlib, pkgutil, sys
+from pathlib import Path
+import vaak
+for module in pkgutil.walk_packages(vaak.__path__, "vaak."):
+    importlib.import_module(module.name)
+from vaak.config.catalog import TASKS, task_class
+from vaak.config.load import load
+from vaak.config.yaml.reader import read_yaml
+from vaak.core.errors import UserError
+gone, loaded = sys.argv[1], 0
+assert gone not in TASKS and len(TASKS) == int(sys.argv[2])
+for name in TASKS:
+    task_class(name)
+for file in sorted(Path(sys.argv[3]).rglob("*.yml")):
+    try:
+        loaded += load([file]).experiment.task in TASKS
+    except UserError as error:
+        assert ": task: " in str(error) or "is audio" in str(error), error
+print(loaded)
+"""
+
+
+@pytest.fixture
+def without(tmp_path: Path, request: pytest.FixtureRequest) -> dict[str, str]:
+    """An environment whose Vaak lacks one task."""
+    gone = request.param
+    shutil.copytree(SOURCE, tmp_path / "vaak", ignore=shutil.ignore_patterns("__pycache__"))
+    for folder in (f"tasks/{gone}", *GOES_WITH.get(gone, ())):
+        shutil.rmtree(tmp_path / "vaak" / folder)
+    return {**os.environ, "PYTHONPATH": str(tmp_path), "VAAK_DATA": str(tmp_path), "GONE": gone}
+
+
+@pytest.mark.parametrize("without", TASKS, indirect=True)
+def test_the_rest_imports_and_loads_its_configurations(without: dict[str, str]):
+    gone = without["GONE"]
+    command = [sys.executable, "-c", CHECK, gone, str(len(TASKS) - 1), str(ROOT / "configs")]
+    done = subprocess.run(command, env=without, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("without", TASKS, indirect=True)
+def test_the_rest_keeps_its_contract(without: dict[str, str]):
+    others = " or ".join(f"{name}-check" for name in TASKS if name != without["GONE"])
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "tests/contract", "-k", others, "-p", "no:cacheprovider"]
+    done = subprocess.run(command, env=without, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stdout[-2000:]
