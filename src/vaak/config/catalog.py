@@ -1,10 +1,19 @@
-"""What can be named in a YAML: tasks and components, with their classes as text; nothing is imported before its use."""
+"""What can be named in a YAML: tasks and components, with their classes as text; nothing is imported before its use.
+
+``register_loss`` and its like add a class of a program's own under a short name. What names it (a YAML, a run) can then
+be loaded in every process that registers it.
+"""
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
+
+from vaak.config.base import REGISTERED
+from vaak.config.optimization import SCHEDULES, UPDATE_RULES
+from vaak.core.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -81,6 +90,9 @@ LOSSES: dict[str, str] = {
 }
 """Short names for training.loss.main."""
 
+AUXILIARY_LOSSES: dict[str, str] = {"z_loss": "vaak.engine.objective.losses:z_loss"}
+"""Short names for training.loss.auxiliary; a task may have others of its own."""
+
 CALLBACKS: dict[str, str] = {
     "early_stopping": "vaak.callbacks.early_stopping:EarlyStoppingCallback",
     "feature_redraw": "vaak.callbacks.feature_redraw:FeatureRedrawCallback",
@@ -103,10 +115,42 @@ LABEL_TYPES: dict[str, str] = {
 
 COMPONENTS: dict[str, dict[str, str]] = {
     "training.loss.main": LOSSES,
+    "training.loss.auxiliary": AUXILIARY_LOSSES,
     "training.callbacks": CALLBACKS,
     "training.eval_knobs.label_type": LABEL_TYPES,
 }
 """Which short names may stand under which key."""
+
+
+def register_loss(name: str, loss: Any) -> None:
+    """Let ``training.loss.main: name`` stand for a module with ``forward(outputs, targets)``.
+
+    Raises UserError, as all of these do, where the name is a built-in's or no plain word.
+    """
+    _register("training.loss.main", name, loss, LOSSES)
+
+
+def register_auxiliary_loss(name: str, loss: Any) -> None:
+    """Let ``name`` stand for an auxiliary loss (docs/library.md) in ``training.loss.auxiliary``."""
+    _register("training.loss.auxiliary", name, loss, AUXILIARY_LOSSES)
+
+
+def register_optimizer(name: str, optimizer: Any) -> None:
+    """Let ``training.optimizer.type: name`` stand for a ``torch.optim.Optimizer`` class."""
+    _register("training.optimizer", name, optimizer, UPDATE_RULES)
+
+
+def register_schedule(name: str, schedule: Any) -> None:
+    """Let ``training.scheduler.type: name`` stand for a schedule (docs/library.md)."""
+    _register("training.scheduler", name, schedule, SCHEDULES)
+
+
+def _register(key: str, name: str, registered: Any, built_in: Collection[str]) -> None:
+    if not name.isidentifier():
+        raise UserError(f"{name!r} can't be registered under {key}: a name has letters, digits and underscores")
+    if name in built_in:
+        raise UserError(f"{name!r} is built-in under {key}; register yours under another name")
+    REGISTERED[key][name] = registered
 
 
 def load_name(reference: str) -> Any:

@@ -102,8 +102,9 @@ def begun(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Task | Non
         chosen: Task = task or task_class(loaded.experiment.task)(loaded.experiment, directory, loaded.folder)
         ranks.decide_on_main(chosen.prepare)
         watchers = [*callbacks_of(loaded.experiment, loaded.folder), *callbacks]
+        skip_bad = loaded.experiment.skips_bad_examples
         trainer = Trainer(
-            chosen, training, directory, watchers, ranks=ranks, skip_bad_examples=loaded.experiment.skips_bad_examples
+            chosen, training, directory, watchers, ranks=ranks, skip_bad_examples=skip_bad, folder=loaded.folder
         )
         trainer.configuration = resolved_values(loaded.experiment)
         _begin(trainer)

@@ -35,8 +35,9 @@ def scratch_trainer(loaded: Loaded) -> Iterator[Trainer]:
         experiment = loaded.experiment.model_copy(update={"run_dir": directory})
         task: Task = task_class(experiment.task)(experiment, directory, loaded.folder)
         task.prepare()
+        skip_bad, folder_of_code = experiment.skips_bad_examples, loaded.folder
         trainer = Trainer(
-            task, training, directory, ranks=Ranks(device), skip_bad_examples=experiment.skips_bad_examples
+            task, training, directory, ranks=Ranks(device), skip_bad_examples=skip_bad, folder=folder_of_code
         )
         initialise(trainer.model, training.checkpoint)
         yield trainer

@@ -8,9 +8,9 @@ from vaak.config.fields import (
     SectionType,
     annotation_of,
     applies,
-    is_component,
     is_list,
     item_of,
+    names_class,
     section_of,
     type_of,
 )
@@ -61,7 +61,8 @@ class Merger:
             return dict(lower.value)
         kept = {}
         for key, child in lower.value.items():
-            if key == "type" or (not is_component(section) and applies(section, key, new_type.value)):
+            known = key in section.model_fields or not names_class(section)
+            if key == "type" or (known and applies(section, key, new_type.value)):
                 kept[key] = child
             elif child.place is not None:
                 message = f"not used: {new_type.place} makes the type {new_type.value}, which does not read it"

@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from vaak.config.base import OpenSection
 from vaak.config.check import limits
 from vaak.config.experiment import Experiment, defaults_of, experiment_type
 from vaak.config.fields import applies
@@ -53,6 +54,8 @@ def _values(section: BaseModel, untouched: Any) -> dict[str, Any]:
         if not applies(type(section), name, section_type) and value == default:
             continue
         values[name] = _plain(value, default)
+    if isinstance(section, OpenSection):
+        values |= values.pop("options", {})
     return values
 
 

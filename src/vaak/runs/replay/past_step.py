@@ -150,6 +150,7 @@ def _trainer(loaded: Loaded, directory: Path, scratch: Path, device: str | None)
         [*watchers, *further],
         ranks=Ranks(pick_device(device or training.device)),
         skip_bad_examples=experiment.skips_bad_examples,
+        folder=loaded.folder,
     )
 
 

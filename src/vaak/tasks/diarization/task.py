@@ -195,7 +195,7 @@ class DiarizationTask:
 
     def loss_modules(self) -> dict[str, nn.Module]:
         """The loss functions, some of which have weights of their own."""
-        return {"main": self.main_loss.module}
+        return self.main_loss.modules()
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
         return self.score(model, batch).terms

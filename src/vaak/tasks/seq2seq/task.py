@@ -110,7 +110,7 @@ class Seq2SeqTask:
 
     def loss_modules(self) -> dict[str, nn.Module]:
         """The loss functions, some of which have weights of their own."""
-        return {"main": self.main_loss.module}
+        return self.main_loss.modules()
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
         auxiliary, targets = self.experiment.training.loss.auxiliary, batch["targets"]
