@@ -106,10 +106,13 @@ def resolve_component(key: str, reference: str, folder: Path) -> Any:
 
     Raises UserError, naming the option, if there is none.
     """
-    if reference in REGISTERED[key]:
-        return REGISTERED[key][reference]
+    registered, built_in = REGISTERED[key], COMPONENTS.get(key, {})
+    if reference in registered:
+        return registered[reference]
+    if ":" not in reference and reference not in built_in:
+        raise UserError(f"{key}: {unknown_name(reference, {**built_in, **registered})}")
     try:
-        return resolve_class(reference, COMPONENTS.get(key, {}), folder)
+        return resolve_class(reference, built_in, folder)
     except UserError as error:
         raise UserError(f"{key}: {error}") from error
 

@@ -64,7 +64,7 @@ class Trained:
         return [item for own in self.parameters for item in own]
 
 
-def make_trained(task: Task, config: TrainingConfig, device: torch.device, folder: Path) -> Trained:
+def make_trained(task: Task, config: TrainingConfig, device: torch.device, folder: Path = Path()) -> Trained:
     """The task's model on its device, as the random seed makes it.
 
     Raises UserError where nothing is trained, or objectives don't share the parameters out among them.

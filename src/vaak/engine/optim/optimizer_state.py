@@ -91,8 +91,14 @@ class GroupValues:
         for key, value in state.items():
             place, _, name = key.rpartition(".")
             if place in self._groups:
-                first = self._first[place].get(name)
-                self._groups[place][name] = tuple(value) if isinstance(first, tuple) else copy.deepcopy(value)
+                self._groups[place][name] = _as_before(value, self._first[place].get(name))
+
+
+def _as_before(value: Any, first: Any) -> Any:
+    """A copy of a saved value as the first one was: a tuple, or on its device."""
+    if isinstance(value, Tensor):
+        return value.to(first.device if isinstance(first, Tensor) else value.device, copy=True)
+    return tuple(value) if isinstance(first, tuple) else copy.deepcopy(value)
 
 
 def _own(group: dict[str, Any]) -> dict[str, Any]:
