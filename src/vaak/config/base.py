@@ -56,10 +56,10 @@ class Component(BaseModel):
 
 
 class OpenSection(Section):
-    """A section whose ``type`` is one of Vaak's own, or names a user's class with options of its own.
+    """A section whose ``type`` is one of Vaak's own, or names a user's class.
 
-    In a YAML these options stand next to ``type``; here they are in ``options``. ``own_types`` are Vaak's; ``key`` is
-    the option under which a program may register others.
+    In a YAML the options of a user's class stand next to ``type``; here they are in ``options``. ``own_types`` are
+    Vaak's; ``key`` is the option under which a program may register others.
     """
 
     # Shown with their section's other options in an editor, where what a user's class takes isn't known.

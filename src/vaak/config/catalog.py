@@ -91,7 +91,7 @@ LOSSES: dict[str, str] = {
 """Short names for training.loss.main."""
 
 AUXILIARY_LOSSES: dict[str, str] = {"z_loss": "vaak.engine.objective.losses:z_loss"}
-"""Short names for training.loss.auxiliary; a task may have others of its own."""
+"""Short names for training.loss.auxiliary; a task may have further ones."""
 
 CALLBACKS: dict[str, str] = {
     "early_stopping": "vaak.callbacks.early_stopping:EarlyStoppingCallback",

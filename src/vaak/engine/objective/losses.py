@@ -99,7 +99,7 @@ class Loss:
 
 
 def make_loss(config: LossConfig, folder: Path | None = None) -> Loss:
-    """The main loss and the auxiliary losses of its outputs; ``folder`` is where a user's ``./file.py`` lies.
+    """The main loss and the auxiliary losses of its outputs; ``folder`` is where ``./file.py`` is looked for.
 
     Raises UserError for a loss or an option that isn't known.
     """

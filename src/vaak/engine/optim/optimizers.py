@@ -33,7 +33,7 @@ from vaak.engine.optim.users_optimizer import users_optimizer
 
 
 def build_optimizers(model: nn.Module, config: OptimizerConfig, folder: Path = Path()) -> list[Optimizer]:
-    """The optimizers of all of a model's trained parameters; ``folder`` is where a user's ``./file.py`` lies.
+    """The optimizers of all of a model's trained parameters; ``folder`` is where a ``./file.py`` is looked for.
 
     Raises UserError where nothing can be trained, a group matches nothing, or fused kernels are wanted and don't exist.
     """

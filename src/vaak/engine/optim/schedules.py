@@ -24,7 +24,7 @@ Schedule = Callable[[int], float]
 
 
 def make_schedule(config: SchedulerConfig, total_steps: int, peak_lr: float, folder: Path = Path()) -> Schedule:
-    """The factor on the peak rate for every step from 1 on; ``folder`` is where a user's ``./file.py`` lies.
+    """The factor on the peak rate for every step from 1 on; ``folder`` is where a ``./file.py`` is looked for.
 
     Raises UserError where the warm-up is longer than training, ``min_lr`` is above the peak, or a user's schedule
     doesn't fit.
