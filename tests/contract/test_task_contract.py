@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from contract_cases import CASES, TOYS
-from vaak.config.catalog import TASKS
+from vaak.config.tasks import TASKS
 from vaak.testing import CHECKS, Case
 
 

@@ -90,7 +90,7 @@ def test_no_loss_has_an_infinite_gradient_where_the_answer_is_certain(name: str,
     outputs = certain.requires_grad_()
     targets = torch.zeros(5, dtype=torch.long) if of_classes else torch.tensor([[0.0, 1.0]]).expand(5, 2)
     total = make_loss(LossConfig(main={"type": name, **OTHERS[name]}))(outputs, targets, per="frame").total
-    (total + z_loss(outputs, torch.ones(5, dtype=torch.bool)).total * 1e-4).backward()
+    (total + z_loss(outputs, targets, torch.ones(5, dtype=torch.bool)).total * 1e-4).backward()
     assert total.isfinite()
     assert outputs.grad is not None
     assert outputs.grad.isfinite().all()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import vaak
-from vaak.config.catalog import TASKS
+from vaak.config.tasks import TASKS
 
 SOURCE = Path(vaak.__file__).parent
 ROOT = SOURCE.parents[1]
@@ -24,7 +24,7 @@ from pathlib import Path
 import vaak
 for module in pkgutil.walk_packages(vaak.__path__, "vaak."):
     importlib.import_module(module.name)
-from vaak.config.catalog import TASKS, task_class
+from vaak.config.tasks import TASKS, task_class
 from vaak.config.load import load
 from vaak.config.yaml.reader import read_yaml
 from vaak.core.errors import UserError

@@ -9,8 +9,8 @@ from typing import Any
 
 from toy_duel import DuelTask
 from toy_speech import RATE, dataset_of, write_recordings, write_utterances
-from vaak.config.catalog import task_class
 from vaak.config.load import load
+from vaak.config.tasks import task_class
 from vaak.config.training import TrainingConfig
 from vaak.config.yaml.writer import yaml_text
 from vaak.core.batch import Batch

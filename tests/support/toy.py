@@ -21,7 +21,7 @@ from vaak.core.report import StepReport
 from vaak.core.task import Dataset, Meters, Task
 from vaak.data.reader import Microbatch
 from vaak.engine.distributed.ranks import Ranks
-from vaak.engine.objective.losses import AUXILIARY, make_loss
+from vaak.engine.objective.losses import losses_of_logits, make_loss
 from vaak.engine.trainer import Trainer
 from vaak.engine.training_data import StepData
 
@@ -137,10 +137,9 @@ class ToyTask(Task):
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
         targets = batch["targets"]
         logits, valid = model(batch["inputs"]), targets != IGNORED
-        terms = {"main": make_loss(self.loss)(logits, targets, valid)}
-        for name in self.loss.auxiliary:
-            terms[name] = AUXILIARY[name](logits, valid)
-        return terms
+        main = make_loss(self.loss)
+        terms = losses_of_logits(main, self.loss.auxiliary, logits, targets, "token", valid)
+        return {"main": terms.pop(main.name), **terms}
 
     def meters(self, split: str) -> ToyMeters:
         return ToyMeters() if self.scripted is None else ScriptedMeters(next(self.scripted))

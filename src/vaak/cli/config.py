@@ -113,8 +113,8 @@ def schema(arguments: OptionalArguments = None, task: TaskName = "lm", trust_cod
 
 
 def _known(task: str) -> str:
-    from vaak.config.catalog import TASKS
     from vaak.config.components import did_you_mean
+    from vaak.config.tasks import TASKS
     from vaak.core.errors import UserError
 
     if task not in TASKS:

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 ResumeClass = Literal["free", "converts", "other numbers", "refused"]
 """What changing an option on resume does to a run (docs/resuming.md): no number changes; the batches change and the
 position is converted; numbers change from here on; it can't be done."""
+
+REGISTERED: defaultdict[str, dict[str, Any]] = defaultdict(dict)
+"""What a program registered under short names (``vaak.config.catalog``), by the option that may name it."""
+
+REFERENCES = ("./file.py:Name", "package.module:Name")
+"""How a user's class is named."""
+
+USERS_CLASS = "of a user's class"
+"""Stands among the types that read an option, for a class that isn't Vaak's."""
 
 
 class Section(BaseModel):
@@ -55,6 +66,65 @@ class Component(BaseModel):
     def options(self) -> dict[str, Any]:
         """The keys beside ``type``: the class's own options."""
         return dict(self.model_extra or {})
+
+
+class OpenSection(Section):
+    """A section whose ``type`` is one of Vaak's own, or names a user's class.
+
+    In a YAML the options of a user's class stand next to ``type``; here they are in ``options``. ``own_types`` are
+    Vaak's; ``key`` is the option under which a program may register others.
+    """
+
+    # Shown with their section's other options in an editor, where what a user's class takes isn't known.
+    model_config = ConfigDict(json_schema_extra={"additionalProperties": True})
+
+    key: ClassVar[str]
+    own_types: ClassVar[tuple[str, ...]]
+
+    if TYPE_CHECKING:
+        type: str
+        options: dict[str, Any]
+
+    @classmethod
+    def is_users(cls, section_type: Any) -> bool:
+        """Whether a type is not one of Vaak's own."""
+        return section_type not in cls.own_types
+
+    @classmethod
+    def reads(cls, name: str) -> bool:
+        """Whether Vaak reads an option of this section whatever its type is."""
+        field = cls.model_fields.get(name)
+        extra = field.json_schema_extra if field else None
+        return field is not None and not (isinstance(extra, dict) and extra.get("only_for"))
+
+    @field_validator("type", check_fields=False)
+    @classmethod
+    def _is_known(cls, name: str) -> str:
+        if ":" not in name and name not in cls.own_types and name not in REGISTERED[cls.key]:
+            known = ", ".join([*cls.own_types, *REGISTERED[cls.key], *REFERENCES])
+            about = {"name": name, "known": known}
+            raise PydanticCustomError("unknown_type", "{name} is not known; expected one of {known}", about)
+        return name
+
+    @model_validator(mode="after")
+    def _has_no_options_of_others(self) -> OpenSection:
+        """Options of Vaak's own types, given in Python to a user's class, which gets those in ``options``."""
+        if self.is_users(self.type):
+            lost = [name for name in self.model_fields_set if name != "options" and not self.reads(name)]
+            if lost:
+                raise ValueError(f"{lost[0]} is not read for {self.type}; give it in options")
+        return self
+
+
+def open_type(own_types: tuple[str, ...]) -> WithJsonSchema:
+    """How a schema describes the ``type`` of an open section."""
+    references = {"type": "string", "pattern": ":", "examples": list(REFERENCES)}
+    return WithJsonSchema({"anyOf": [{"type": "string", "enum": list(own_types)}, references]})
+
+
+def users_options() -> Any:
+    """The ``options`` of an open section."""
+    return option("Options of a user's class; they may stand next to type.", {}, only_for=(USERS_CLASS,))
 
 
 def option(

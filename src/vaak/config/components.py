@@ -1,4 +1,4 @@
-"""Classes by name: a short name of Vaak's, ``./file.py:Name`` beside the YAML, or ``package.module:Name``."""
+"""Classes by name: a short name, Vaak's or registered, ``./file.py:Name`` or ``package.module:Name``."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import difflib
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from vaak.config.base import REGISTERED
+from vaak.config.catalog import COMPONENTS
 from vaak.core.errors import UserError
 
 
@@ -96,6 +99,40 @@ def resolve_class(reference: str, builtin: Mapping[str, str], folder: Path) -> A
         return getattr(module, name)
     except (ImportError, AttributeError) as error:
         raise UserError(f"{reference} can't be loaded: {error}") from error
+
+
+def resolve_component(key: str, reference: str, folder: Path) -> Any:
+    """What a reference under an option names: what a program registered under that name, or else ``resolve_class``.
+
+    Raises UserError, naming the option, if there is none.
+    """
+    registered, built_in = REGISTERED[key], COMPONENTS.get(key, {})
+    if reference in registered:
+        return registered[reference]
+    if ":" not in reference and reference not in built_in:
+        raise UserError(f"{key}: {unknown_name(reference, {**built_in, **registered})}")
+    try:
+        return resolve_class(reference, built_in, folder)
+    except UserError as error:
+        raise UserError(f"{key}: {error}") from error
+
+
+def check_options(
+    key: str, name: str, found: Any, options: Mapping[str, Any], reserved: Collection[str] = ()
+) -> list[str] | None:
+    """The options that a class or function has; None where it takes any. ``reserved`` are not for users to give.
+
+    Raises UserError for an option that it doesn't have.
+    """
+    parameters = list(inspect.signature(found).parameters.values())
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    known = [one.name for one in parameters if one.kind in by_name and one.name not in reserved]
+    for option in options:
+        if option in reserved or (not takes_any and option not in known):
+            has = f"its options are {', '.join(known)}" if known else "it has no options"
+            raise UserError(f"{key}: {name} has no option {option}; {has}{did_you_mean(option, known)}")
+    return None if takes_any else known
 
 
 def unknown_name(name: str, builtin: Mapping[str, str]) -> str:

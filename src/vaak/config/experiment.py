@@ -12,8 +12,8 @@ from pydantic import ValidationInfo, field_validator
 from typing_extensions import TypeVar
 
 from vaak.config.base import ResumeClass, Section, option
-from vaak.config.catalog import spec_of
 from vaak.config.task_spec import TaskSpec
+from vaak.config.tasks import spec_of
 from vaak.config.training import TrainingConfig
 
 MOST_BYTES = 255

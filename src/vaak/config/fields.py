@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from vaak.config.base import Component
+from vaak.config.base import Component, OpenSection
 from vaak.config.yaml.tree import Node
 
 SectionType = type[BaseModel]
@@ -37,6 +37,14 @@ def item_of(annotation: Any) -> Any | None:
         arguments = typing.get_args(kind)
         if typing.get_origin(kind) is tuple and arguments[1:] == (Ellipsis,):
             return arguments[0]
+    return None
+
+
+def value_of(annotation: Any) -> Any | None:
+    """The annotation of the values of ``dict[str, X]``, or None for anything else."""
+    for kind in alternatives(annotation):
+        if typing.get_origin(kind) is dict:
+            return typing.get_args(kind)[1]
     return None
 
 
@@ -118,3 +126,20 @@ def _is_indexed(node: Node) -> bool:
 
 def is_component(section: SectionType | None) -> bool:
     return section is not None and issubclass(section, Component)
+
+
+def names_class(section: SectionType | None) -> bool:
+    """Whether a section's ``type`` may name a user's class, whose options are then among the section's keys."""
+    return section is not None and issubclass(section, Component | OpenSection)
+
+
+def is_users_type(section: SectionType, section_type: Any) -> bool:
+    """Whether an open section's type is a user's class."""
+    return issubclass(section, OpenSection) and section.is_users(section_type)
+
+
+def own_types(section: SectionType) -> tuple[Any, ...]:
+    """The types that a section knows the options of."""
+    if issubclass(section, OpenSection):
+        return section.own_types
+    return typing.get_args(annotation_of(section, "type"))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vaak.config.catalog import COMPONENTS, TASKS, spec_of, tasks_recognised
+from vaak.config.catalog import COMPONENTS
 from vaak.config.check.limits import findings
 from vaak.config.check.validate import Validation, given_keys, options_of_other_types, settle_components
 from vaak.config.components import did_you_mean, seen_from, source_file, what_is_missing
@@ -19,6 +19,7 @@ from vaak.config.resolve.layers import folder_of, read_layers
 from vaak.config.resolve.merge import fill_items, merge_all
 from vaak.config.resolve.run_files import run_of_configuration
 from vaak.config.task_spec import Finding, TaskSpec
+from vaak.config.tasks import TASKS, spec_of, tasks_recognised
 from vaak.config.yaml.errors import ConfigError, Problem
 from vaak.config.yaml.tree import Node, Place, find, from_plain, split_key, take, to_plain, walk
 from vaak.core.errors import UserError

@@ -1,14 +1,85 @@
-"""Optimizer, schedule and clipping: the options of how weights are updated."""
+"""Optimizer, schedule and clipping: the options of how weights are updated, and the table of the update rules."""
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from vaak.config.base import ResumeClass, Section, option
+from vaak.config.base import OpenSection, ResumeClass, Section, open_type, option, users_options
 
+SCHEDULES = (
+    "constant",
+    "linear",
+    "cosine",
+    "cosine_restarts",
+    "wsd",
+    "polynomial",
+    "inverse_sqrt",
+    "one_cycle",
+    "plateau",
+)
 SCHEDULES_THAT_END_LOW = ("linear", "cosine", "cosine_restarts", "wsd", "polynomial", "one_cycle", "plateau")
+
+Shape = Sequence[int]
+
+
+@dataclass(frozen=True)
+class UpdateRule:
+    """One of Vaak's optimizers: all that differs from rule to rule.
+
+    ``builder`` names a function ``(parameters, config) -> optimizers``. ``reads`` are the options that only some rules
+    read. ``keeps(shape, is_hidden_matrix, config)`` is how many numbers the rule keeps for a parameter.
+    """
+
+    builder: str
+    reads: tuple[str, ...]
+    keeps: Callable[[Shape, bool, OptimizerConfig], int]
+
+
+def two_moments(shape: Shape, is_hidden_matrix: bool, config: OptimizerConfig) -> int:
+    """A mean of the gradients and one of their squares, as AdamW keeps them."""
+    return 2 * math.prod(shape)
+
+
+def _one_moment(shape: Shape, is_hidden_matrix: bool, config: OptimizerConfig) -> int:
+    return math.prod(shape)
+
+
+def _momentum(shape: Shape, is_hidden_matrix: bool, config: OptimizerConfig) -> int:
+    return math.prod(shape) if config.momentum > 0 else 0
+
+
+def _rows_and_columns(shape: Shape, is_hidden_matrix: bool, config: OptimizerConfig) -> int:
+    """The second moments of rows and of columns; those of a vector as they are."""
+    number = math.prod(shape)
+    return number // shape[-1] + number // shape[-2] if len(shape) > 1 else number
+
+
+def _one_of_matrices(shape: Shape, is_hidden_matrix: bool, config: OptimizerConfig) -> int:
+    """One moment of the matrices between hidden layers, and AdamW's two of all else."""
+    return (1 if is_hidden_matrix else 2) * math.prod(shape)
+
+
+_BUILDERS = "vaak.engine.optim.optimizers"
+
+UPDATE_RULES: dict[str, UpdateRule] = {
+    "adamw": UpdateRule(f"{_BUILDERS}:adamw", ("betas", "eps", "fused"), two_moments),
+    "adam": UpdateRule(f"{_BUILDERS}:adam", ("betas", "eps", "fused"), two_moments),
+    "sgd": UpdateRule(f"{_BUILDERS}:sgd", ("momentum", "nesterov", "fused"), _momentum),
+    "adafactor": UpdateRule(f"{_BUILDERS}:adafactor", (), _rows_and_columns),
+    "lion": UpdateRule(f"{_BUILDERS}:lion", ("betas",), _one_moment),
+    "muon": UpdateRule(f"{_BUILDERS}:muon", ("betas", "eps", "momentum", "nesterov", "adamw_lr"), _one_of_matrices),
+}
+"""Vaak's optimizers by their names for training.optimizer.type."""
+
+
+def rules_reading(name: str) -> tuple[str, ...]:
+    """The update rules that read an option."""
+    return tuple(rule for rule, entry in UPDATE_RULES.items() if name in entry.reads)
 
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
@@ -24,57 +95,57 @@ class ParameterGroupConfig(Section):
     weight_decay: float | None = option("Replaces the weight decay; null keeps it.", None, ge=0)
 
 
-class OptimizerConfig(Section):
+class OptimizerConfig(OpenSection):
     """How weights are updated."""
 
     bare: ClassVar[str | None] = "type"
     resume_class: ClassVar[ResumeClass | None] = "other numbers"
+    key: ClassVar[str] = "training.optimizer"
+    own_types: ClassVar[tuple[str, ...]] = tuple(UPDATE_RULES)
 
-    type: Literal["adamw", "adam", "sgd", "adafactor", "lion", "muon"] = option(
-        "The update rule.", "adamw", resume="refused"
-    )
+    type: Annotated[str, open_type(tuple(UPDATE_RULES))] = option("The update rule.", "adamw", resume="refused")
     lr: float = option("Peak learning rate; for muon, the matrices' rate.", 1e-3, gt=0)
     weight_decay: float = option(
         "Weight decay of matrices, decoupled save in adam and sgd; norms and biases get none.", 0.01, ge=0
     )
     betas: tuple[Beta, Beta] = option(
-        "Decay of the moments' running averages.", (0.9, 0.999), only_for=("adamw", "adam", "lion", "muon")
+        "Decay of the moments' running averages.", (0.9, 0.999), only_for=rules_reading("betas")
     )
-    eps: float = option("Added to the denominator.", 1e-8, gt=0, only_for=("adamw", "adam", "muon"))
+    eps: float = option("Added to the denominator.", 1e-8, gt=0, only_for=rules_reading("eps"))
     momentum: float = option(
-        "Momentum of sgd and of muon's matrices.", 0.95, ge=0, lt=1, only_for=("sgd", "muon"), resume_switch="refused"
+        "Momentum of sgd and of muon's matrices.",
+        0.95,
+        ge=0,
+        lt=1,
+        only_for=rules_reading("momentum"),
+        resume_switch="refused",
     )
-    nesterov: bool = option("Nesterov momentum.", True, only_for=("sgd", "muon"))
+    nesterov: bool = option("Nesterov momentum.", True, only_for=rules_reading("nesterov"))
     adamw_lr: float | None = option(
         "Muon: the rate of embeddings, norms and heads, which AdamW updates; null is a third of lr.",
         None,
-        only_for=("muon",),
+        only_for=rules_reading("adamw_lr"),
         gt=0,
     )
     layer_decay: float = option("Each layer below the top has its rate multiplied by this.", 1.0, gt=0, le=1)
     groups: tuple[ParameterGroupConfig, ...] = option("Rates and decay of parameters chosen by name.", ())
     fused: bool | None = option(
-        "Fused kernels; null uses them where they exist.", None, only_for=("adamw", "adam", "sgd")
+        "Fused kernels; null uses them where they exist.", None, only_for=rules_reading("fused")
     )
+    options: dict[str, Any] = users_options()
 
 
-class SchedulerConfig(Section):
+class SchedulerConfig(OpenSection):
     """The learning rate as a function of the step."""
 
     bare: ClassVar[str | None] = "type"
     resume_class: ClassVar[ResumeClass | None] = "other numbers"
+    key: ClassVar[str] = "training.scheduler"
+    own_types: ClassVar[tuple[str, ...]] = SCHEDULES
 
-    type: Literal[
-        "constant",
-        "linear",
-        "cosine",
-        "cosine_restarts",
-        "wsd",
-        "polynomial",
-        "inverse_sqrt",
-        "one_cycle",
-        "plateau",
-    ] = option("Shape of the schedule; plateau is the one that remembers.", "constant")
+    type: Annotated[str, open_type(SCHEDULES)] = option(
+        "Shape of the schedule; plateau is the one that remembers.", "constant"
+    )
     warmup_steps: int = option("Steps of linear warm-up from zero.", 0, ge=0)
     warmup_ratio: float | None = option("Warm-up as a part of all steps, in place of warmup_steps.", None, ge=0, lt=1)
     min_lr: float = option("Where the rate ends.", 0.0, ge=0, only_for=SCHEDULES_THAT_END_LOW)
@@ -104,6 +175,7 @@ class SchedulerConfig(Section):
     )
     metric: str = option("plateau: the metric watched.", "val_loss", only_for=("plateau",))
     mode: Literal["min", "max"] = option("plateau: whether lower or higher is better.", "min", only_for=("plateau",))
+    options: dict[str, Any] = users_options()
 
 
 class GradientClippingConfig(Section):

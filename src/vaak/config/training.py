@@ -18,6 +18,16 @@ class LossComponent(Component):
     type: str = option("A short name, ./file.py:Name, or package.module:Name.", resume="refused")
 
 
+class AuxiliaryLoss(Component):
+    """An auxiliary loss by name, with its weight and its own options."""
+
+    resume_class: ClassVar[ResumeClass | None] = "other numbers"
+    bare: ClassVar[str | None] = None
+
+    type: str = option("A short name, ./file.py:Name, or package.module:Name.")
+    weight: float = option("What its mean is multiplied by.")
+
+
 class LossConfig(Section):
     """What is minimised."""
 
@@ -26,7 +36,9 @@ class LossConfig(Section):
 
     main: LossComponent = option("The main loss.", LossComponent(type="cross_entropy"), resume="refused")
     label_smoothing: float = option("Probability spread over all classes.", 0.0, ge=0, lt=1)
-    auxiliary: dict[str, float] = option("Further losses by name, each with its weight.", {})
+    auxiliary: dict[str, float | AuxiliaryLoss] = option(
+        "Further losses by name, each with its weight, or with type, weight and options of one's own class.", {}
+    )
 
 
 class NonFiniteConfig(Section):

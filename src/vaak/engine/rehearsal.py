@@ -51,7 +51,7 @@ def rehearse(step: Step, state: State, data: TrainingData, last_epoch: int) -> N
         step.freezing.apply(state.position.step + 1, state.position.epoch)
     for number, objective in enumerate(step.objectives):
         _run(objective, state, smallest)
-        for optimizer in state.optimizer.by_objective[number]:
+        for optimizer in state.optimizer.by_objective[number] if not state.optimizer.of_user else ():
             allocate_optimizer_state(optimizer, objective.gradient.forward.precision.device)
         _drop_gradients(objective.parameters)
         if largest is not smallest:

@@ -52,7 +52,7 @@ log = logging.getLogger("vaak")
 class Trained:
     """A model as it is saved (``module``) and as it is called (``forward``), and what is trained of it.
 
-    ``parameters`` are those of each objective.
+    ``parameters`` are those of each objective. ``folder`` is where a user's ``./file.py`` is looked for.
     """
 
     module: nn.Module
@@ -61,13 +61,14 @@ class Trained:
     freezing: Freezing | None
     objectives: tuple[Objective, ...]
     parameters: tuple[list[NamedParameter], ...]
+    folder: Path
 
     @property
     def all_parameters(self) -> list[NamedParameter]:
         return [item for own in self.parameters for item in own]
 
 
-def make_trained(task: Task, config: TrainingConfig, device: torch.device) -> Trained:
+def make_trained(task: Task, config: TrainingConfig, device: torch.device, folder: Path = Path()) -> Trained:
     """The task's model on its device, as the random seed makes it.
 
     Raises UserError where nothing is trained, or objectives don't share the parameters out among them.
@@ -94,7 +95,7 @@ def make_trained(task: Task, config: TrainingConfig, device: torch.device) -> Tr
         )
     parameters[0] += extra
     check_groups([item for own in parameters for item in own], config.optimizer)
-    return Trained(model, _compiled(model, config), losses, freezing, objectives, tuple(parameters))
+    return Trained(model, _compiled(model, config), losses, freezing, objectives, tuple(parameters), folder)
 
 
 def make_state(
@@ -103,13 +104,13 @@ def make_state(
     """The state at the start of a run."""
     everything = trained.all_parameters
     names = {item.parameter: item.name for item in everything}
-    optimizers = [optimizers_of(own, config.optimizer) for own in trained.parameters]
+    optimizers = [optimizers_of(own, config.optimizer, trained.folder) for own in trained.parameters]
     own = [item.parameter for item in everything]
     plateau = config.scheduler.type == "plateau"
     return State(
         model=Weights(trained.module),
         loss=Weights(trained.losses),
-        optimizer=Moments(names, optimizers),
+        optimizer=Moments(names, optimizers, of_user=config.optimizer.is_users(config.optimizer.type)),
         average=WeightAverage(trained.module, config.ema, own) if config.ema else None,
         loss_scale=LossScale(precision.name == "fp16", config.amp_loss_scale),
         position=Position(),
@@ -149,7 +150,7 @@ def make_step(
     return Step(
         objectives=tuple(descents),
         gradients=tuple(around.ranks.gradients(descent.parameters) for descent in descents),
-        schedule=make_schedule(config.scheduler, total_steps, config.optimizer.lr),
+        schedule=make_schedule(config.scheduler, total_steps, config.optimizer.lr, trained.folder),
         clipping=config.gradient_clipping,
         freezing=trained.freezing,
         redraw_interval=None if config.fixed_projection else config.feature_redraw_interval,

@@ -54,7 +54,7 @@ class Trainer:
     What a callback may use of it is ``vaak.core.callback.Run``.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (a caller leaves the last three out, unless a configuration says otherwise)
         self,
         task: Task,
         config: TrainingConfig,
@@ -63,13 +63,15 @@ class Trainer:
         *,
         ranks: Ranks | None = None,
         skip_bad_examples: bool = False,
+        folder: Path = Path(),
     ) -> None:
+        """``folder`` is where a user's ``./file.py`` in the configuration is looked for."""
         for callback in callbacks:
             config = callback.configure(config)
         self.task, self.config, self.directory = task, config, directory
         self.ranks = ranks or start_ranks(config)
         self.callbacks = list(callbacks)
-        trained = make_trained(task, config, self.ranks.device)
+        trained = make_trained(task, config, self.ranks.device, folder)
         self.loss_weights = auxiliary_losses(config.loss, task.auxiliary_losses)
         self.data = TrainingData(task.dataset("train"), config, self.ranks, directory, skip_bad=skip_bad_examples)
         self.precision = Precision(config.mixed_precision, self.ranks.device)

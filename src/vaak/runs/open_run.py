@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from vaak.config.catalog import task_class
 from vaak.config.experiment import Experiment
 from vaak.config.load import load
 from vaak.config.resume.table import changes_between
 from vaak.config.show.resolved import resolved_values
+from vaak.config.tasks import task_class
 from vaak.core.errors import CheckpointError, UserError
 from vaak.core.task import Task
 from vaak.engine.checkpoint.files import load_checkpoint, load_weights, resolve_checkpoint

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 
 import vaak
-from vaak.config.catalog import task_class
 from vaak.config.load import Loaded
 from vaak.config.show.resolved import resolved_values
+from vaak.config.tasks import task_class
 from vaak.core.callback import Callback
 from vaak.core.errors import UserError
 from vaak.core.task import Task
@@ -102,8 +102,9 @@ def begun(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Task | Non
         chosen: Task = task or task_class(loaded.experiment.reference)(loaded.experiment, directory, loaded.folder)
         ranks.decide_on_main(chosen.prepare)
         watchers = [*callbacks_of(loaded.experiment, loaded.folder), *callbacks]
+        skip_bad = loaded.experiment.skips_bad_examples
         trainer = Trainer(
-            chosen, training, directory, watchers, ranks=ranks, skip_bad_examples=loaded.experiment.skips_bad_examples
+            chosen, training, directory, watchers, ranks=ranks, skip_bad_examples=skip_bad, folder=loaded.folder
         )
         trainer.configuration = resolved_values(loaded.experiment)
         _begin(trainer)

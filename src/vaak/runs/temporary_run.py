@@ -8,8 +8,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from vaak.config.catalog import task_class
 from vaak.config.load import Loaded
+from vaak.config.tasks import task_class
 from vaak.core.errors import UserError
 from vaak.core.task import Task
 from vaak.engine.checkpoint.initial_weights import initialise
@@ -35,8 +35,9 @@ def scratch_trainer(loaded: Loaded) -> Iterator[Trainer]:
         experiment = loaded.experiment.model_copy(update={"run_dir": directory})
         task: Task = task_class(experiment.reference)(experiment, directory, loaded.folder)
         task.prepare()
+        skip_bad, folder_of_code = experiment.skips_bad_examples, loaded.folder
         trainer = Trainer(
-            task, training, directory, ranks=Ranks(device), skip_bad_examples=experiment.skips_bad_examples
+            task, training, directory, ranks=Ranks(device), skip_bad_examples=skip_bad, folder=folder_of_code
         )
         initialise(trainer.model, training.checkpoint)
         yield trainer

@@ -68,7 +68,7 @@ class PreparedTask(Task[AnyExperiment], Generic[AnyExperiment, Folder]):
         return make_loss(self.experiment.training.loss, self.folder)
 
     def loss_modules(self) -> dict[str, nn.Module]:
-        return {"main": self.main_loss.module}
+        return self.main_loss.modules()
 
 
 def refuse_other_options(own: Any, other: Any, section: str, may_differ: frozenset[str] = frozenset()) -> None:

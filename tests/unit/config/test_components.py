@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from vaak.config.catalog import CALLBACKS, LOSSES, TASKS
+from vaak.config.catalog import CALLBACKS, LOSSES
 from vaak.config.components import resolve_class, seen_from, source_file, what_is_missing
 from vaak.config.load import load
 from vaak.config.task_spec import load_name
+from vaak.config.tasks import TASKS
 from vaak.core.errors import UserError
 
 CODE = "import sys\nsys.vaak_ran = True\nclass Huber:\n    here = __file__\nSmooth = Huber\n"

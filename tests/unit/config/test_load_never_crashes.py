@@ -5,12 +5,12 @@ import contextlib
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from vaak.config.catalog import TASKS
 from vaak.config.experiment import experiment_type
 from vaak.config.fields import item_of, section_of
 from vaak.config.load import load
 from vaak.config.resolve.aliases import option_aliases
 from vaak.config.show.resolved import as_yaml
+from vaak.config.tasks import TASKS
 from vaak.config.yaml.errors import ConfigError
 from vaak.config.yaml.writer import yaml_text
 

@@ -173,7 +173,7 @@ def test_an_installed_package_offers_it_by_name(project: Path):
     (site / "vowels-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: vowels\nVersion: 1.0\n")
     shutil.copy(vowels.__file__, site / "own_vowels.py")
     code = (
-        "import sys; from vaak.config.load import load; from vaak.config.catalog import TASKS, task_class\n"
+        "import sys; from vaak.config.load import load; from vaak.config.tasks import TASKS, task_class\n"
         f"experiment = load([{str(project / 'vowels.yml')!r}], ['task=vowels']).experiment\n"
         "assert 'vowels' in TASKS and list(TASKS) == sorted(TASKS)\n"
         "print(experiment.model.width, task_class('vowels').__name__)"

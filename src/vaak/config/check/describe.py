@@ -77,6 +77,8 @@ def in_words(schema: Schema, root: Schema) -> str:
     if kind == "object" and isinstance(schema.get("additionalProperties"), dict) and not schema.get("properties"):
         inner = in_words(schema["additionalProperties"], root)
         return f"names, each with {inner}"
+    if "examples" in schema:
+        return " or ".join(schema["examples"])
     if schema.get("pattern"):
         return "text without / or \\"
     bounds = [f"{word} {json.dumps(schema[name])}" for name, word in _BOUNDS.items() if name in schema]

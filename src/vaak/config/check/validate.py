@@ -5,13 +5,13 @@ from __future__ import annotations
 import difflib
 import functools
 import json
-import typing
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
+from vaak.config.base import REGISTERED, OpenSection
 from vaak.config.check.describe import choices, in_words, resolved, schema_at
 from vaak.config.components import seen_from, unknown_name, what_is_missing
 from vaak.config.experiment import Experiment
@@ -21,13 +21,17 @@ from vaak.config.fields import (
     applies,
     is_component,
     item_of,
+    names_class,
+    own_types,
     section_of,
     type_of,
     types_reading,
+    value_of,
 )
 from vaak.config.resolve.layers import folder_of
+from vaak.config.resolve.run_files import run_of_configuration
 from vaak.config.yaml.errors import Problem
-from vaak.config.yaml.tree import Node, child_of, copy_of, find, to_plain, walk
+from vaak.config.yaml.tree import Node, Place, child_of, copy_of, find, to_plain, walk
 
 _MOST_ROUNDS = 4
 
@@ -80,15 +84,17 @@ class Validation:
         if kind == "value_error":
             message = str(detail["ctx"]["error"])
             return Problem(_mentioned(node, message).place, key, message)
-        return Problem(node.place, key, self._wrong_value(path, node))
+        return Problem(node.place, key, self._wrong_value(path, node, kind))
 
-    def _wrong_value(self, path: tuple[str | int, ...], node: Node) -> str:
+    def _wrong_value(self, path: tuple[str | int, ...], node: Node, kind: str) -> str:
         schema = schema_at(self.schema, path) or {}
         if node.value is None and _is_section(schema, self.schema):
             return "is empty (null); expected a section of keys, or leave it out for the defaults"
         known = choices(schema, self.schema)
         shown = json.dumps(to_plain(node), ensure_ascii=False)
         text = f"is {shown if len(shown) < 80 else shown[:77] + '...'}; expected {in_words(schema, self.schema)}"
+        if kind == "unknown_type":
+            text += _if_registered(node.place)
         if isinstance(node.value, str) and node.value.lower() in ("yes", "no", "on", "off"):
             return text + " (yes, no, on and off are text in YAML 1.2)"
         if isinstance(node.value, float) and node.value.is_integer():
@@ -174,7 +180,7 @@ def _all_keys(schema: dict[str, Any], root: dict[str, Any], prefix: str = "") ->
 
 
 def sections_in(tree: Node, kind: SectionType, path: str = "") -> Iterator[tuple[str, Node, SectionType]]:
-    """Every section of a tree with its dotted key and type, also those in lists."""
+    """Every section of a tree with its dotted key and type, also those in lists and under names."""
     yield path, tree, kind
     for key, child in tree.value.items():
         annotation, name = annotation_of(kind, key), f"{path}.{key}".lstrip(".")
@@ -185,6 +191,10 @@ def sections_in(tree: Node, kind: SectionType, path: str = "") -> Iterator[tuple
             for index, node in enumerate(child.value):
                 if node.is_mapping:
                     yield from sections_in(node, item, f"{name}.{index}")
+        elif (named := section_of(value_of(annotation))) is not None and child.is_mapping:
+            for own_name, node in child.value.items():
+                if node.is_mapping:
+                    yield from sections_in(node, named, f"{name}.{own_name}")
 
 
 def options_of_other_types(tree: Node, kind: SectionType) -> list[Problem]:
@@ -192,7 +202,7 @@ def options_of_other_types(tree: Node, kind: SectionType) -> list[Problem]:
     problems = []
     for path, node, section in sections_in(tree, kind):
         section_type = type_of(node, section)
-        if section_type not in typing.get_args(annotation_of(section, "type")):
+        if section_type not in own_types(section):
             continue
         for key, child in node.value.items():
             if child.place is not None and child.value is not None and not applies(section, key, section_type):
@@ -208,21 +218,50 @@ def settle_components(
     """Rewrite classes in files so that they read from ``folder``; returns those that can't be found.
 
     ``short_names`` are those that may stand under each dotted key.
+    What an open section holds for a user's class is moved to its ``options``.
     """
     problems = []
     for path, node, section in sections_in(tree, kind):
         reference = node.value.get("type")
-        if not is_component(section) or reference is None or not isinstance(reference.value, str):
+        if not names_class(section) or reference is None or not isinstance(reference.value, str):
             continue
         written_in = folder_of(reference.place) if reference.place else folder
         reference.value = seen_from(reference.value, written_in, folder)
-        known = short_names.get(path.rstrip(".0123456789"), {})
+        if issubclass(section, OpenSection) and section.is_users(reference.value):
+            _move_options(node, section)
         message = what_is_missing(reference.value, folder)
-        if ":" not in reference.value and known and reference.value not in known:
-            message = unknown_name(reference.value, known)
+        if is_component(section) and ":" not in reference.value:
+            message = _unknown(path, reference, short_names)
         if message:
             problems.append(Problem(reference.place, f"{path}.type", message))
     return problems
+
+
+def _unknown(path: str, reference: Node, short_names: Mapping[str, Mapping[str, str]]) -> str | None:
+    """What to say of a component's short name where there is none like it."""
+    holder = path.rstrip(".0123456789")
+    key = holder if holder in short_names else holder.rpartition(".")[0]
+    known = {**short_names.get(key, {}), **REGISTERED[key]}
+    if not known or reference.value in known:
+        return None
+    return unknown_name(reference.value, known) + _if_registered(reference.place)
+
+
+def _if_registered(place: Place | None) -> str:
+    """What else may be the matter with an unknown name in a run's own configuration."""
+    if place is None or run_of_configuration(Path(place.file)) is None:
+        return ""
+    return "; if the program that trained this run registered it, register it here, too, before the run is opened"
+
+
+def _move_options(node: Node, section: type[OpenSection]) -> None:
+    """Put the keys that Vaak doesn't read under ``options``, which may also have been given as a section."""
+    options = node.value.get("options")
+    if options is not None and not options.is_mapping:
+        return
+    own = {key: node.value.pop(key) for key in list(node.value) if key != "options" and not section.reads(key)}
+    if own:
+        node.value["options"] = Node({**(options.value if options else {}), **own}, options.place if options else None)
 
 
 def given_keys(tree: Node) -> set[str]:

@@ -8,11 +8,13 @@ from vaak.config.fields import (
     SectionType,
     annotation_of,
     applies,
-    is_component,
     is_list,
+    is_users_type,
     item_of,
+    names_class,
     section_of,
     type_of,
+    types_reading,
 )
 from vaak.config.yaml.errors import Problem
 from vaak.config.yaml.tree import Node, copy_of
@@ -57,11 +59,14 @@ class Merger:
     def _still_read(self, upper: Node, lower: Node, section: SectionType, path: str) -> dict[str, Node]:
         """What the lower section's keys leave when the upper one names another type."""
         new_type = upper.value.get("type")
-        if new_type is None or new_type.value == type_of(lower, section):
+        old_type = type_of(lower, section)
+        if new_type is None or new_type.value == old_type:
             return dict(lower.value)
-        kept = {}
+        kept, was_users = {}, is_users_type(section, old_type)
         for key, child in lower.value.items():
-            if key == "type" or (not is_component(section) and applies(section, key, new_type.value)):
+            known = key in section.model_fields or not names_class(section)
+            its_own = was_users and bool(types_reading(section, key))
+            if key == "type" or (known and not its_own and applies(section, key, new_type.value)):
                 kept[key] = child
             elif child.place is not None:
                 message = f"not used: {new_type.place} makes the type {new_type.value}, which does not read it"

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import get_args
 
 from vaak.config.base import ResumeClass
-from vaak.config.catalog import TASKS
 from vaak.config.resume.table import Leaf, leaves
+from vaak.config.tasks import TASKS
 
 TOP = "top level"
 SWITCHED = "\\*"

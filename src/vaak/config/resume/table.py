@@ -16,10 +16,19 @@ from pydantic.fields import FieldInfo
 from pydantic_core import to_jsonable_python
 
 from vaak.config.base import ResumeClass
-from vaak.config.catalog import spec_of
 from vaak.config.experiment import experiment_type
-from vaak.config.fields import SectionType, applies, is_component, item_of, section_of
+from vaak.config.fields import (
+    SectionType,
+    applies,
+    is_component,
+    is_users_type,
+    item_of,
+    names_class,
+    section_of,
+    types_reading,
+)
 from vaak.config.show.resolved import untouched_experiment
+from vaak.config.tasks import spec_of
 from vaak.config.yaml.tree import split_key
 from vaak.config.yaml.writer import flow_text
 
@@ -117,7 +126,7 @@ def rule_of(task: str, key: str) -> Rule:
             annotation = section.model_fields[part].annotation
         elif section is None and item_of(annotation) is not None:
             annotation = item_of(annotation)
-        elif section is not None and is_component(section):
+        elif section is not None and names_class(section):
             rule, annotation = _of_section(section) or rule, Any
         elif section is not None:
             raise KeyError(key)
@@ -176,9 +185,16 @@ def _differences(
         yield f"{path}.type", *types
         return
     for name in names:
-        old, new = (_value(section, values, name, untouched) for values in (before, after))
-        is_read = all(applies(section, name, one) for one in types)
-        if old == new or not is_read or (is_component(section) and name == "type"):
+        if names_class(section) and name == "type" and _same_class(*types):
+            continue
+        is_users = all(is_users_type(section, one) for one in types) and name != "options"
+        if is_users and types_reading(section, name):  # what the user's class has as its default isn't known
+            old, new = (values.get(name, NOT_GIVEN) for values in (before, after))
+        elif all(applies(section, name, one) for one in types):
+            old, new = (_value(section, values, name, untouched) for values in (before, after))
+        else:
+            continue
+        if _without_folders(old) == _without_folders(new):
             continue
         known = section.model_fields.get(name)
         key, annotation = f"{path}.{name}".lstrip("."), known.annotation if known else Any
@@ -219,6 +235,13 @@ def _same_class(one: Any, other: Any) -> bool:
 def _without_folder(reference: Any) -> Any:
     path, colon, name = str(reference).rpartition(":")
     return f"{path.rpartition('/')[2]}:{name}" if colon and path.endswith(".py") else reference
+
+
+def _without_folders(value: Any) -> Any:
+    """A value with the classes that its sections name as ``_same_class`` compares them."""
+    if not isinstance(value, dict):
+        return value
+    return {key: _without_folder(one) if key == "type" else _without_folders(one) for key, one in value.items()}
 
 
 def _are_sections(value: Any) -> bool:

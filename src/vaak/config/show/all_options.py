@@ -9,7 +9,6 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from vaak.config.catalog import spec_of
 from vaak.config.check.describe import in_words, resolved
 from vaak.config.check.limits import findings
 from vaak.config.experiment import experiment_type
@@ -17,6 +16,7 @@ from vaak.config.fields import SectionType, applies, item_of, section_of, types_
 from vaak.config.resolve.aliases import option_aliases
 from vaak.config.resolve.global_config import Sides
 from vaak.config.show.resolved import untouched_experiment
+from vaak.config.tasks import spec_of
 from vaak.config.yaml.writer import entry_text
 
 _WIDTH = 116

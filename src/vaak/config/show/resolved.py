@@ -6,11 +6,12 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from vaak.config.catalog import spec_of
+from vaak.config.base import OpenSection
 from vaak.config.check.limits import findings
 from vaak.config.experiment import Experiment, experiment_type
 from vaak.config.fields import applies
 from vaak.config.resolve.merge import merge_all
+from vaak.config.tasks import spec_of
 from vaak.config.yaml.tree import from_plain, to_plain
 from vaak.config.yaml.writer import yaml_text
 
@@ -53,6 +54,8 @@ def _values(section: BaseModel, untouched: Any) -> dict[str, Any]:
         if not applies(type(section), name, section_type) and value == default:
             continue
         values[name] = _plain(value, default)
+    if isinstance(section, OpenSection):
+        values |= values.pop("options", {})
     return values
 
 

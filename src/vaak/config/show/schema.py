@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from vaak.config.catalog import spec_of
 from vaak.config.check.describe import resolved
 from vaak.config.experiment import experiment_type
 from vaak.config.fields import SectionType, annotation_of, bare_field, item_of, section_of
+from vaak.config.tasks import spec_of
 
 
 def json_schema(task: str) -> dict[str, Any]:

@@ -82,11 +82,14 @@ class Undo:
 
     def __init__(self) -> None:
         self._kept: list[tuple[Optimizer, nn.Parameter, torch.Tensor, dict[str, Any] | None]] = []
+        self._groups: list[tuple[dict[str, Any], dict[str, Any]]] = []
 
     def keep(self, optimizers: Sequence[Optimizer]) -> None:
-        """Remember the weights and moments that these optimizers are about to change."""
+        """Remember the weights, moments and values of groups that these optimizers are about to change."""
         for optimizer in optimizers:
             for group in optimizer.param_groups:
+                values = {name: _copied(value) for name, value in group.items() if name not in ("params", "names")}
+                self._groups.append((group, values))
                 for parameter in group["params"]:
                     state = optimizer.state.get(parameter)
                     moments = None if not state else {name: _copied(value) for name, value in state.items()}
@@ -100,7 +103,9 @@ class Undo:
             optimizer.state.pop(parameter, None)
             if moments is not None:
                 optimizer.state[parameter] = moments
-        self._kept = []
+        for group, values in self._groups:
+            group.update(values)
+        self._kept, self._groups = [], []
 
 
 def _copied(value: Any) -> Any:

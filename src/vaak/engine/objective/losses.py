@@ -3,45 +3,43 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from vaak.config.catalog import LOSSES
-from vaak.config.components import did_you_mean, resolve_class
-from vaak.config.training import LossConfig
+from vaak.config.base import REGISTERED
+from vaak.config.catalog import AUXILIARY_LOSSES, register_loss
+from vaak.config.components import check_options, did_you_mean, resolve_component
+from vaak.config.training import AuxiliaryLoss, LossConfig
 from vaak.core.batch import Term
 from vaak.core.errors import UserError
 from vaak.engine.objective.cross_entropy import IGNORED
 
+Auxiliary = Callable[[Tensor, Tensor, Tensor, str], Term]
+"""A further loss of the model's ``outputs`` (..., classes): ``(outputs, targets, valid, per) -> Term``.
+
+``targets`` are those of the main loss; what counts is where ``valid`` (...) is True. The term is the sum of the loss
+over the places that count, and its unit, for which ``per`` is right.
+"""
+
+AUXILIARY = "training.loss.auxiliary"
+
 
 class LossRegistry:
-    """Losses that users of the library add under a short name."""
+    """Losses that users of the library add under a short name, by the first pipeline's name for it."""
 
-    _registered: dict[str, type[nn.Module]] = {}  # noqa: RUF012 (one registry, that is its point)
+    register = staticmethod(register_loss)
 
-    @classmethod
-    def register(cls, name: str, loss: type[nn.Module]) -> None:
-        """Let ``training.loss.main: name`` stand for a module with ``forward(outputs, targets)``.
-
-        Raises UserError where the name is a built-in's.
-        """
-        if name in LOSSES and name not in cls._registered:
-            raise UserError(f"{name!r} is a built-in loss; register yours under another name")
-        cls._registered[name] = loss
-        LOSSES[name] = f"{loss.__module__}:{loss.__qualname__}"  # so that a configuration may name it
-
-    @classmethod
-    def find(cls, reference: str, folder: Path) -> type[nn.Module]:
+    @staticmethod
+    def find(reference: str, folder: Path) -> type[nn.Module]:
         """The class of a registered or built-in name, or of a user's ``./file.py:Name`` or ``package.module:Name``."""
-        if reference in cls._registered:
-            return cls._registered[reference]
-        found = resolve_class(reference, LOSSES, folder)
+        found = resolve_component("training.loss.main", reference, folder)
         if not (isinstance(found, type) and issubclass(found, nn.Module)):
-            raise UserError(f"training.loss.main: {reference} is no torch.nn.Module, which a loss must be")
+            raise UserError(f"training.loss.main: {reference} is not a torch.nn.Module, which a loss must be")
         return found
 
 
@@ -54,9 +52,16 @@ class Loss:
     everything and the mask (or None) instead, and gives the sum over what is valid: this spares a copy.
     """
 
-    def __init__(self, module: nn.Module, name: str) -> None:
+    def __init__(self, module: nn.Module, name: str, auxiliary: Mapping[str, Auxiliary] | None = None) -> None:
+        """``auxiliary`` are the further losses of the same outputs, by name."""
         self.module = module
         self.name = name
+        self.auxiliary = dict(auxiliary or {})
+
+    def modules(self) -> dict[str, nn.Module]:
+        """The losses that are modules, by name, for ``HasLossModules``."""
+        further = {f"auxiliary_{name}": one for name, one in self.auxiliary.items() if isinstance(one, nn.Module)}
+        return {"main": self.module, **further}
 
     def __call__(self, outputs: Tensor, targets: Tensor, valid: Tensor | None = None, per: str = "token") -> Term:
         """The sum of the losses of ``targets`` (...) where ``valid`` (...), given ``outputs`` (..., classes).
@@ -94,13 +99,20 @@ class Loss:
 
 
 def make_loss(config: LossConfig, folder: Path | None = None) -> Loss:
-    """The main loss; ``folder`` is where a user's ``./file.py`` lies (null is the current one).
+    """The main loss and the auxiliary losses of its outputs; ``folder`` is where ``./file.py`` is looked for.
 
     Raises UserError for a loss or an option that isn't known.
     """
     name, options = config.main.type, config.main.options
     found = LossRegistry.find(name, folder or Path())
     known = _options_of(found)
+    further = {
+        key: _auxiliary(key, about, folder or Path())
+        for key, about in config.auxiliary.items()
+        if isinstance(about, AuxiliaryLoss) or key in {**AUXILIARY_LOSSES, **REGISTERED[AUXILIARY]}
+    }
+    if name in further:
+        raise UserError(f"training.loss.auxiliary.{name}: this is the name of the main loss; choose another")
     if config.label_smoothing:
         if "label_smoothing" in options:
             raise UserError("training.loss: label_smoothing is given twice, beside main and in it; keep one")
@@ -112,12 +124,36 @@ def make_loss(config: LossConfig, folder: Path | None = None) -> Loss:
             has = f"its options are {', '.join(known)}" if known else "it has no options"
             raise UserError(f"training.loss.main: {name} has no option {option}; {has}{did_you_mean(option, known)}")
     try:
-        return Loss(found(**options), name)
+        return Loss(found(**options), name, further)
     except (TypeError, ValueError) as error:
         raise UserError(f"training.loss.main: {name} can't be made: {error}") from error
 
 
-def z_loss(outputs: Tensor, valid: Tensor, per: str = "token") -> Term:
+def _auxiliary(name: str, about: float | AuxiliaryLoss, folder: Path) -> Auxiliary:
+    """An auxiliary loss by its name or its class, which is checked whenever it is called.
+
+    Raises UserError where there is none, or it doesn't have one of the options.
+    """
+    key = f"{AUXILIARY}.{name}"
+    reference, options = (about.type, about.options) if isinstance(about, AuxiliaryLoss) else (name, {})
+    found = resolve_component(AUXILIARY, reference, folder)
+    if not name.isidentifier():
+        raise UserError(f"{key}: a loss is named by letters, digits and underscores")
+    if not callable(found):
+        raise UserError(f"{key}: {reference} is neither a class nor a function")
+    if not isinstance(found, type):
+        arguments = list(inspect.signature(found).parameters)[:4]
+        check_options(key, reference, found, options, reserved=arguments)
+        return partial(found, **options)
+    check_options(key, reference, found, options)
+    try:
+        made: Auxiliary = found(**options)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{key}: {reference} can't be made: {error}") from error
+    return made
+
+
+def z_loss(outputs: Tensor, targets: Tensor, valid: Tensor, per: str = "token") -> Term:
     """The sum of log²Z where ``valid`` (...); Z is the denominator of the softmax of ``outputs`` (..., classes).
 
     It keeps logits from drifting away. Source: Chowdhery et al. 2022, "PaLM", section 5, with a weight of 1e-4.
@@ -134,28 +170,44 @@ def losses_of_logits(
     What counts is where ``valid`` (...) is True; without it, where targets aren't -100. Auxiliary losses that aren't of
     logits are left to the task.
     """
-    of_logits = [name for name in auxiliary if name in AUXILIARY]
+    of_logits = [name for name in auxiliary if name in main.auxiliary]
     if not of_logits:
         return {main.name: main(logits, targets, valid, per)}
     counted = targets != IGNORED if valid is None else valid
-    terms = {name: AUXILIARY[name](logits, counted, per) for name in of_logits}
+    terms = {name: _term(name, main.auxiliary[name](logits, targets, counted, per)) for name in of_logits}
     return {main.name: main(logits, targets, valid, per), **terms}
 
 
-AUXILIARY: dict[str, Callable[..., Term]] = {"z_loss": z_loss}
-"""Further losses on the logits (outputs, valid, per); a task may have others of its own."""
+def _term(name: str, found: Any) -> Term:
+    """What an auxiliary loss gave. Raises UserError where it is not a sum with its unit."""
+    if not (isinstance(found, Term) and isinstance(found.total, Tensor) and found.total.ndim == 0):
+        raise UserError(
+            f"{AUXILIARY}.{name} gives {type(found).__name__}; expected vaak.core.batch.Term with the sum of the loss, "
+            "a tensor of one number, and the unit it is summed over"
+        )
+    return found
 
 
 def auxiliary_losses(config: LossConfig, of_the_task: Iterable[str] = ()) -> dict[str, float]:
-    """Weights of the auxiliary losses by name. Raises UserError for one that neither Vaak nor the task has."""
-    known = sorted({*AUXILIARY, *of_the_task})
-    for name in config.auxiliary:
-        if name not in known:
+    """Weights of the auxiliary losses by name.
+
+    Raises UserError for one that neither Vaak nor the task has, and for a user's under the name of the task's.
+    """
+    of_the_task = set(of_the_task)
+    known = sorted({*AUXILIARY_LOSSES, *REGISTERED[AUXILIARY], *of_the_task})
+    weights = {}
+    for name, about in config.auxiliary.items():
+        if isinstance(about, AuxiliaryLoss):
+            if name in of_the_task:
+                raise UserError(f"{AUXILIARY}.{name}: the task has a loss of this name; choose another")
+            weights[name] = about.weight
+        elif name in known:
+            weights[name] = about
+        else:
             raise UserError(
-                f"training.loss.auxiliary: {name!r} is not known; expected one of {', '.join(known)}"
-                f"{did_you_mean(name, known)}"
+                f"{AUXILIARY}: {name!r} is not known; expected one of {', '.join(known)}{did_you_mean(name, known)}"
             )
-    return dict(config.auxiliary)
+    return weights
 
 
 def _options_of(found: type[nn.Module]) -> list[str] | None:

@@ -1,37 +1,141 @@
-"""What optimizers remember, by parameter name, so that it outlives a process and the order of parameters."""
+"""What optimizers remember, by parameter name, so that it outlives a process and the order of parameters.
+
+Of Vaak's own optimizers it is known what they remember of a parameter. A user's may remember anything, and count in its
+groups, too (``group["k"] += 1``): what it changed there is kept as well.
+"""
 
 from __future__ import annotations
 
 import copy
+import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from vaak.core.errors import CheckpointError
+from vaak.core.errors import CheckpointError, UserError
 
 WITHOUT_STATE = "without_state"
+GROUPS = "groups"
+"""Before the names of a group's values, as in ``groups.0.1.k``: of optimizer 0, its second group."""
+
+_GIVEN = ("params", "names", "lr", "base_lr", "weight_decay")
+"""What Vaak gives a group: parameters, rates and decay, which come from the configuration and the schedule."""
 
 
 class Moments:
-    """The optimizers of a run, by objective, and what they remember of the parameters that ``names`` names."""
+    """The optimizers of a run, by objective, and what they remember of the parameters that ``names`` names.
 
-    def __init__(self, names: Mapping[nn.Parameter, str], by_objective: Sequence[Sequence[Optimizer]]) -> None:
+    ``of_user`` says that they are of a user's class, of which nothing else is known.
+    """
+
+    def __init__(
+        self,
+        names: Mapping[nn.Parameter, str],
+        by_objective: Sequence[Sequence[Optimizer]],
+        of_user: bool = False,
+    ) -> None:
         self._names = names
         self.by_objective = [list(optimizers) for optimizers in by_objective]
         self.optimizers = [optimizer for optimizers in self.by_objective for optimizer in optimizers]
+        self.of_user = of_user
+        self._groups = GroupValues(self.optimizers) if of_user else None
 
     def state_dict(self) -> dict[str, Any]:
-        """Tensors, live, and the values that are none, by name."""
+        """Tensors, live, and the values that are none, by name.
+
+        Raises UserError where a user's optimizer remembers what a checkpoint can't keep.
+        """
         tensors, values = optimizer_tensors(self._names, self.optimizers)
-        return {**tensors, **values}
+        if self._groups is None:
+            return {**tensors, **values}
+        _check_storable(self._names, self.optimizers)
+        return {**tensors, **values, **self._groups.changed()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Remember what ``state_dict`` gave. Raises CheckpointError where it is of another model or optimizer."""
-        load_optimizer_tensors(self._names, self.optimizers, state)
+        load_optimizer_tensors(self._names, self.optimizers, state, self.of_user)
+        if self._groups is not None:
+            self._groups.load(state)
+
+
+class GroupValues:
+    """What a user's optimizers keep in their groups beyond what they were made with."""
+
+    def __init__(self, optimizers: Sequence[Optimizer]) -> None:
+        self._groups = {
+            f"{GROUPS}.{number}.{index}": group
+            for number, optimizer in enumerate(optimizers)
+            for index, group in enumerate(optimizer.param_groups)
+        }
+        self._first = {place: copy.deepcopy(_own(group)) for place, group in self._groups.items()}
+
+    def changed(self) -> dict[str, Any]:
+        """The values that are no longer what they were at first, by place and name."""
+        return {
+            f"{place}.{name}": value
+            for place, group in self._groups.items()
+            for name, value in _own(group).items()
+            if name not in self._first[place] or not _equal(value, self._first[place][name])
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Put every group back to its first values, and then to those of ``changed``."""
+        for place, group in self._groups.items():
+            for name in _own(group):
+                del group[name]
+            group.update(copy.deepcopy(self._first[place]))
+        for key, value in state.items():
+            place, _, name = key.rpartition(".")
+            if place in self._groups:
+                self._groups[place][name] = _as_before(value, self._first[place].get(name))
+
+
+def _as_before(value: Any, first: Any) -> Any:
+    """A copy of a saved value as the first one was: a tuple, or on its device."""
+    if isinstance(value, Tensor):
+        return value.to(first.device if isinstance(first, Tensor) else value.device, copy=True)
+    return tuple(value) if isinstance(first, tuple) else copy.deepcopy(value)
+
+
+def _own(group: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in group.items() if name not in _GIVEN}
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return torch.equal(one, other)
+    return type(one) is type(other) and bool(one == other)
+
+
+def _check_storable(names: Mapping[nn.Parameter, str], optimizers: Sequence[Optimizer]) -> None:
+    """Raise UserError where something that an optimizer remembers would be missing in a checkpoint."""
+    for optimizer in optimizers:
+        kind = type(optimizer).__name__
+        strange = [key for key in optimizer.state if key not in names]
+        if strange:
+            raise UserError(
+                f"training.optimizer: {kind} keeps state under {strange[0]!r}, which is not a parameter, so that a "
+                "checkpoint can't hold it; keep it in state[parameter] or in a parameter group"
+            )
+        remembered = [*optimizer.state.values(), *(_own(group) for group in optimizer.param_groups)]
+        for name, value in (item for held in remembered for item in held.items()):
+            if "." in str(name) or not (isinstance(value, Tensor) or _is_json(value)):
+                raise UserError(
+                    f"training.optimizer: {kind} keeps {name!r} as {type(value).__name__}, which a checkpoint can't "
+                    "hold; keep tensors, numbers, text, and lists of them, under names without dots"
+                )
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def optimizer_tensors(
@@ -55,13 +159,16 @@ def optimizer_tensors(
 
 
 def load_optimizer_tensors(
-    names: Mapping[nn.Parameter, str], optimizers: Sequence[Optimizer], state: Mapping[str, Any]
+    names: Mapping[nn.Parameter, str], optimizers: Sequence[Optimizer], state: Mapping[str, Any], of_user: bool = False
 ) -> None:
     """Make the optimizers remember, to the bit, what ``optimizer_tensors`` gave.
 
-    Raises CheckpointError, before anything is changed, where a name is missing or foreign to these optimizers.
+    Raises CheckpointError, before anything is changed, where a name is missing or foreign to these optimizers. What
+    those ``of_user`` remember of a parameter isn't known, so of these only the parameters' names are checked.
     """
-    content = {name: value for name, value in state.items() if name != WITHOUT_STATE}
+    beside = (WITHOUT_STATE, f"{GROUPS}.")
+    content = {name: value for name, value in state.items() if not name.startswith(beside)}
+    found = _keys_found(content)
     stateless = set(state.get(WITHOUT_STATE, ()))
     owned = list(_owned(names, optimizers))
     expected: dict[tuple[int, str], list[str]] = {}
@@ -70,6 +177,9 @@ def load_optimizer_tensors(
         if f"{number}.{name}" in stateless:
             continue
         kind = (number, parameter.ndim)
+        if of_user:
+            expected[number, name] = found.get((number, name), ["state"])
+            continue
         if kind not in keys_by_kind:
             keys_by_kind[kind] = _state_keys(optimizer, group, parameter)
         expected[number, name] = keys_by_kind[kind]
@@ -80,6 +190,15 @@ def load_optimizer_tensors(
         if keys:
             own = {key: _placed(content[f"{number}.{key}.{name}"], key, group, parameter) for key in keys}
             optimizer.state[parameter] = own
+
+
+def _keys_found(content: Iterable[str]) -> dict[tuple[int, str], list[str]]:
+    """What is remembered of each parameter: the keys by the optimizer's number and the parameter's name."""
+    found: dict[tuple[int, str], list[str]] = defaultdict(list)
+    for entry in content:
+        number, key, name = entry.split(".", 2)
+        found[int(number), name].append(key)
+    return found
 
 
 def _owned(

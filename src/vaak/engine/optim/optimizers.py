@@ -1,4 +1,4 @@
-"""The update rules by name, each with its parameters in groups.
+"""The builders of the update rules (``vaak.config.optimization.UPDATE_RULES``), each with its parameters in groups.
 
 Muon (Jordan et al. 2024) updates the hidden layers' matrices; AdamW the embeddings, heads, norms and biases. The
 matrices' rate is scaled by √max(1, rows / columns), Jordan's rule (torch's ``original``): ``lr`` then is the spectral
@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import SGD, Adafactor, Adam, AdamW, Optimizer
 
-from vaak.config.optimization import OptimizerConfig
+from vaak.config.optimization import UPDATE_RULES, OptimizerConfig
+from vaak.config.task_spec import load_name
 from vaak.core.errors import UserError
 from vaak.engine.optim.lion import Lion
 from vaak.engine.optim.parameter_groups import (
@@ -27,42 +29,58 @@ from vaak.engine.optim.parameter_groups import (
     trained_parameters,
 )
 from vaak.engine.optim.uncompiled import uncompiled
+from vaak.engine.optim.users_optimizer import users_optimizer
 
 
-def build_optimizers(model: nn.Module, config: OptimizerConfig) -> list[Optimizer]:
-    """The optimizers of all of a model's trained parameters.
+def build_optimizers(model: nn.Module, config: OptimizerConfig, folder: Path = Path()) -> list[Optimizer]:
+    """The optimizers of all of a model's trained parameters; ``folder`` is where a ``./file.py`` is looked for.
 
     Raises UserError where nothing can be trained, a group matches nothing, or fused kernels are wanted and don't exist.
     """
     parameters = trained_parameters(model)
     if parameters:
         check_groups(parameters, config)
-    return optimizers_of(parameters, config)
+    return optimizers_of(parameters, config, folder)
 
 
-def optimizers_of(parameters: list[NamedParameter], config: OptimizerConfig) -> list[Optimizer]:
+def optimizers_of(parameters: list[NamedParameter], config: OptimizerConfig, folder: Path) -> list[Optimizer]:
     """The optimizers of these parameters: one, or for muon two.
 
-    Raises UserError where there is no parameter, or fused kernels are wanted and don't exist.
+    Raises UserError where there is no parameter, fused kernels are wanted and don't exist, or a user's class doesn't
+    fit.
     """
     if not parameters:
         raise UserError("the model has no parameter that is trained: all are frozen")
-    if config.type == "muon":
-        return _muon_with_adamw(parameters, config)
-    groups = parameter_groups(parameters, config, config.lr, count_layers(parameters))
-    if config.type == "adafactor":
-        return [uncompiled(Adafactor)(groups, lr=config.lr)]
-    if config.type == "lion":
-        return [uncompiled(Lion)(groups, lr=config.lr, betas=config.betas)]
-    if config.type == "sgd":
-        nesterov = config.nesterov and config.momentum > 0
-        fused = _fused(SGD, parameters, config.fused)
-        sgd = uncompiled(SGD)(groups, lr=config.lr, momentum=config.momentum, nesterov=nesterov, fused=fused)
-        if fused and config.momentum > 0:
-            sgd.register_step_pre_hook(_begin_momentum)
-        return [sgd]
-    rule = AdamW if config.type == "adamw" else Adam
-    return [_adam(rule, groups, config, _fused(rule, parameters, config.fused))]
+    if config.is_users(config.type):
+        return [users_optimizer(_groups(parameters, config), config, folder)]
+    optimizers: list[Optimizer] = load_name(UPDATE_RULES[config.type].builder)(parameters, config)
+    return optimizers
+
+
+def adamw(parameters: list[NamedParameter], config: OptimizerConfig) -> list[Optimizer]:
+    return [_adam(AdamW, _groups(parameters, config), config, _fused(AdamW, parameters, config.fused))]
+
+
+def adam(parameters: list[NamedParameter], config: OptimizerConfig) -> list[Optimizer]:
+    return [_adam(Adam, _groups(parameters, config), config, _fused(Adam, parameters, config.fused))]
+
+
+def sgd(parameters: list[NamedParameter], config: OptimizerConfig) -> list[Optimizer]:
+    nesterov, fused = config.nesterov and config.momentum > 0, _fused(SGD, parameters, config.fused)
+    rule = uncompiled(SGD)(
+        _groups(parameters, config), lr=config.lr, momentum=config.momentum, nesterov=nesterov, fused=fused
+    )
+    if fused and config.momentum > 0:
+        rule.register_step_pre_hook(_begin_momentum)
+    return [rule]
+
+
+def adafactor(parameters: list[NamedParameter], config: OptimizerConfig) -> list[Optimizer]:
+    return [uncompiled(Adafactor)(_groups(parameters, config), lr=config.lr)]
+
+
+def lion(parameters: list[NamedParameter], config: OptimizerConfig) -> list[Optimizer]:
+    return [uncompiled(Lion)(_groups(parameters, config), lr=config.lr, betas=config.betas)]
 
 
 def set_learning_rates(optimizers: Sequence[Optimizer], factor: float) -> None:
@@ -72,7 +90,11 @@ def set_learning_rates(optimizers: Sequence[Optimizer], factor: float) -> None:
             group["lr"] = group["base_lr"] * factor
 
 
-def _muon_with_adamw(parameters: list[NamedParameter], config: OptimizerConfig) -> list[Optimizer]:
+def _groups(parameters: list[NamedParameter], config: OptimizerConfig) -> list[dict[str, Any]]:
+    return parameter_groups(parameters, config, config.lr, count_layers(parameters))
+
+
+def muon(parameters: list[NamedParameter], config: OptimizerConfig) -> list[Optimizer]:
     """Muon for the hidden matrices, AdamW for the rest; either is left out where it has nothing to do."""
     if not hasattr(torch.optim, "Muon"):
         raise UserError(f"training.optimizer.type: muon needs torch 2.9 or newer; this is {torch.__version__}")
@@ -82,10 +104,10 @@ def _muon_with_adamw(parameters: list[NamedParameter], config: OptimizerConfig) 
     optimizers: list[Optimizer] = []
     if matrices:
         groups = parameter_groups(matrices, config, config.lr, num_layers)
-        muon = uncompiled(torch.optim.Muon)(
+        rule = uncompiled(torch.optim.Muon)(
             groups, lr=config.lr, momentum=config.momentum, nesterov=config.nesterov, adjust_lr_fn="original"
         )
-        optimizers.append(muon)
+        optimizers.append(rule)
     if rest:
         groups = parameter_groups(rest, config, config.adamw_lr or config.lr / 3, num_layers)
         optimizers.append(_adam(AdamW, groups, config, _fused(AdamW, rest, config.fused)))

@@ -14,19 +14,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 
 from vaak.config.optimization import SchedulerConfig
 from vaak.core.errors import UserError
+from vaak.engine.optim.users_schedule import UsersSchedule
 
 Schedule = Callable[[int], float]
 
 
-def make_schedule(config: SchedulerConfig, total_steps: int, peak_lr: float) -> Schedule:
-    """The factor on the peak rate for every step from 1 on.
+def make_schedule(config: SchedulerConfig, total_steps: int, peak_lr: float, folder: Path = Path()) -> Schedule:
+    """The factor on the peak rate for every step from 1 on; ``folder`` is where a ``./file.py`` is looked for.
 
-    Raises UserError where the warm-up is longer than training, or ``min_lr`` is above the peak.
+    Raises UserError where the warm-up is longer than training, ``min_lr`` is above the peak, or a user's schedule
+    doesn't fit.
     """
     warmup = warmup_steps(config, total_steps)
+    if config.is_users(config.type):
+        users = UsersSchedule(config, total_steps, folder)
+        return lambda step: min(1.0, step / max(warmup, 1)) * users(step)
     if config.min_lr > peak_lr:
         raise UserError(f"training.scheduler.min_lr ({config.min_lr}) is above training.optimizer.lr ({peak_lr})")
     floor = config.min_lr / peak_lr

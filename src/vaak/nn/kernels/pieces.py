@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-AT_ONCE = {"cpu": 2**19, "gpu": 2**26}
-"""Features computed at once, over all heads; on a GPU as many as keep it busy."""
+from vaak.nn.kernels.device_paths import paths_on
 
 FEWEST_TOKENS = 256
 """Examples are computed in groups before their tokens are taken in pieces shorter than this."""
@@ -23,13 +22,14 @@ FEWEST_AT_ONCE = 64
 
 def num_tokens_at_once(rows: int, weights: Tensor) -> int:
     """How many tokens of each of the rows make a piece."""
-    return max(FEWEST_AT_ONCE, _at_once(weights) // (rows * weights.shape[0]))
+    return max(FEWEST_AT_ONCE, paths_on(weights.device).features_at_once // (rows * weights.shape[0]))
 
 
 def groups(tensors: Sequence[Any], time: int, heads: int, weights: Tensor) -> Iterator[list[Any]]:
     """The tensors, whose first dimension is the example, some examples at a time; None stays None."""
     batch = len(tensors[0])
-    size = max(1, _at_once(weights) // (heads * min(time, FEWEST_TOKENS) * weights.shape[0]))
+    at_once = paths_on(weights.device).features_at_once
+    size = max(1, at_once // (heads * min(time, FEWEST_TOKENS) * weights.shape[0]))
     for start in range(0, batch, size):
         yield [None if tensor is None else tensor[start : start + size] for tensor in tensors]
 
@@ -37,7 +37,3 @@ def groups(tensors: Sequence[Any], time: int, heads: int, weights: Tensor) -> It
 def joined(parts: Sequence[Tensor]) -> Tensor:
     """The groups' results as one."""
     return parts[0] if len(parts) == 1 else torch.cat(tuple(parts))
-
-
-def _at_once(weights: Tensor) -> int:
-    return AT_ONCE["cpu" if weights.device.type == "cpu" else "gpu"]

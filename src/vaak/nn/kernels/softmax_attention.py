@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from vaak.nn.kernels.device_paths import paths_on
 from vaak.nn.kernels.documents import causal_mask
 
 LONGEST_EXPLICIT = 1024
@@ -25,8 +26,8 @@ def attend(
     under ``torch.compile`` that is no bool, and every length is compiled again. ``key`` and ``value`` may have fewer
     heads, each serving consecutive query heads.
     """
-    low_precision_cpu = query.device.type == "cpu" and query.dtype is torch.bfloat16
-    explicitly = low_precision_cpu and query.shape[2] > 1 and key.shape[2] <= LONGEST_EXPLICIT
+    without_kernel = query.dtype is torch.bfloat16 and paths_on(query.device).explicit_bfloat16_attention
+    explicitly = without_kernel and query.shape[2] > 1 and key.shape[2] <= LONGEST_EXPLICIT
     groups = query.shape[1] // key.shape[1]
     if groups > 1 and (explicitly or mask is not None):  # on CUDA no fast kernel takes a mask and fewer key heads
         key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)

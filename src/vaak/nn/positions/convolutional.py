@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vaak.nn.decoding.cache import LayerCache
+from vaak.nn.kernels.device_paths import paths_on
 
 BLOCK = 16
 """Tokens that are convolved by one product of matrices."""
@@ -73,13 +74,20 @@ class ConvolutionalPositions(nn.Module):
         return self._convolve(spread).gather(1, index)
 
     def _convolve(self, x: Tensor) -> Tensor:
+        reach = self.kernel_size - 1
+        before = reach if self.causal else reach // 2
+        if paths_on(x.device).toeplitz_convolution:
+            return self._convolve_by_products(x, before)
+        padded = F.pad(x.transpose(1, 2), (before, reach - before))
+        return F.conv1d(padded, self.weight, self.bias, groups=x.shape[2]).transpose(1, 2)
+
+    def _convolve_by_products(self, x: Tensor, before: int) -> Tensor:
         """Each block of tokens is a product of what its kernels reach with a matrix that has the kernel in every row.
 
         On a CPU this takes a tenth of the time of torch's depthwise convolution, forward and backward.
         """
         rows, time, width = x.shape
         reach, blocks = self.kernel_size - 1, -(-time // BLOCK)
-        before = reach if self.causal else reach // 2
         padded = F.pad(x.permute(2, 0, 1), (before, blocks * BLOCK + reach - before - time))
         read = padded.unfold(2, BLOCK + reach, BLOCK).flatten(1, 2)
         # a kernel with zeros behind it, again and again: cut in rows that are shorter by one, it moves on in each

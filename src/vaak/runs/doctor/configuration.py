@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from vaak.config.catalog import task_class
 from vaak.config.experiment import Experiment
 from vaak.config.load import Loaded, load
+from vaak.config.tasks import task_class
 from vaak.config.training import TrainingConfig
 from vaak.core.errors import UserError
 from vaak.engine.checkpoint.names import list_checkpoints

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from vaak.config.optimization import UPDATE_RULES, two_moments
 from vaak.config.training import TrainingConfig
 from vaak.engine.optim.parameter_groups import NamedParameter, trained_parameters
 
@@ -38,12 +39,7 @@ def at_rest(model: nn.Module, training: TrainingConfig) -> AtRest:
 
 
 def _kept(item: NamedParameter, training: TrainingConfig) -> int:
-    """How many numbers the optimizer keeps for a parameter."""
-    kind, number, shape = training.optimizer.type, item.parameter.numel(), item.parameter.shape
-    if kind == "adafactor":  # its rows' and its columns' second moments
-        return number // shape[-1] + number // shape[-2] if len(shape) > 1 else number
-    if kind == "sgd":
-        return number if training.optimizer.momentum > 0 else 0
-    if kind == "lion" or (kind == "muon" and item.is_hidden_matrix):
-        return number
-    return 2 * number
+    """How many numbers the optimizer keeps for a parameter; of a user's nothing is known, so as many as AdamW."""
+    rule = UPDATE_RULES.get(training.optimizer.type)
+    keeps = rule.keeps if rule is not None else two_moments
+    return keeps(item.parameter.shape, item.is_hidden_matrix, training.optimizer)

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from vaak.config.catalog import task_class
 from vaak.config.load import Loaded
+from vaak.config.tasks import task_class
 from vaak.config.training import TrainingConfig
 from vaak.core.errors import UserError
 from vaak.engine.cost.dry_pass import NEEDS_NUMBERS, DryPass, dry_pass, numberless

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from vaak.callbacks.step_log import StepLogCallback
-from vaak.config.catalog import task_class
 from vaak.config.load import Loaded, load
 from vaak.config.resume.table import changes_between
+from vaak.config.tasks import task_class
 from vaak.config.training import NonFiniteConfig
 from vaak.config.yaml.reader import read_yaml
 from vaak.config.yaml.tree import to_plain
@@ -150,6 +150,7 @@ def _trainer(loaded: Loaded, directory: Path, scratch: Path, device: str | None)
         [*watchers, *further],
         ranks=Ranks(pick_device(device or training.device)),
         skip_bad_examples=experiment.skips_bad_examples,
+        folder=loaded.folder,
     )
 
 

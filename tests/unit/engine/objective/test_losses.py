@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
+from vaak.config.base import REGISTERED
 from vaak.config.training import LossConfig
 from vaak.core.errors import UserError
 from vaak.engine.objective import cross_entropy
@@ -113,9 +114,9 @@ def test_focal_loss_is_its_formula():
 
 
 def test_z_loss_is_the_square_of_log_z():
-    outputs, _, valid = ragged()
+    outputs, targets, valid = ragged()
     expected = sum(torch.log(torch.exp(row).sum()) ** 2 for row in outputs[valid])
-    term = z_loss(outputs, valid)
+    term = z_loss(outputs, targets, valid)
     torch.testing.assert_close(term.total, expected)
     (gradient,) = torch.autograd.grad(term.total, outputs)
     assert not gradient[~valid].any()
@@ -126,7 +127,7 @@ def test_no_valid_target_gives_zero_with_a_gradient(name, amount):
     outputs, targets, valid = ragged()
     nothing = torch.zeros_like(valid)
     term = (
-        z_loss(outputs, nothing)
+        z_loss(outputs, targets, nothing)
         if name == "z_loss"
         else make_loss(LossConfig(main={"type": name}))(outputs, targets, nothing)
     )
@@ -165,7 +166,7 @@ class Scaled(nn.Module):
 
 @pytest.fixture
 def registry(monkeypatch):
-    monkeypatch.setattr(LossRegistry, "_registered", {})
+    monkeypatch.setitem(REGISTERED, "training.loss.main", {})
     return LossRegistry
 
 
@@ -220,7 +221,7 @@ def test_mistakes_in_the_configuration_are_said(registry):
         (LossConfig(main={"type": "mse"}, label_smoothing=0.1), "mse has no label smoothing"),
         (LossConfig(main={"type": "cross_entropy", "label_smoothing": 0.1}, label_smoothing=0.1), "given twice"),
         (LossConfig(main={"type": "cross_entropy", "label_smoothing": 1.5}), "must be from 0 to below 1"),
-        (LossConfig(main={"type": "vaak.engine.objective.losses:Loss"}), "is no torch.nn.Module"),
+        (LossConfig(main={"type": "vaak.engine.objective.losses:Loss"}), "is not a torch.nn.Module"),
     ):
         with pytest.raises(UserError, match=message):
             make_loss(config)

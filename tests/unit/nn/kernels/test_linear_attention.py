@@ -1,6 +1,7 @@
 """Linear attention against the formula with all pairs written out, and what a result may depend on."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from vaak.nn.decoding.cache import LayerCache
 from vaak.nn.kernels import causal_sums, pieces
+from vaak.nn.kernels.device_paths import PATHS
 from vaak.nn.kernels.linear_attention import linear_attention
 from vaak.nn.kernels.random_features import RandomFeatures
 from vaak.nn.kernels.visibility import Sight
@@ -24,7 +26,7 @@ def _small_pieces() -> Iterator[None]:
         patch.setattr(causal_sums, "CHUNK", 4)
         patch.setattr(pieces, "FEWEST_TOKENS", 4)
         patch.setattr(pieces, "FEWEST_AT_ONCE", 4)
-        patch.setattr(pieces, "AT_ONCE", {"cpu": 160})
+        patch.setitem(PATHS, "cpu", replace(PATHS["cpu"], features_at_once=160))
         yield
 
 
