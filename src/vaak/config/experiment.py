@@ -101,12 +101,14 @@ def experiment_type(task: str | None) -> type[Experiment[Any, Any]]:
 
 def defaults_of(task: str) -> dict[str, Any]:
     """The task's own defaults, which lie beneath what the user gives."""
-    return load_name(f"{TASKS[task].config}:DEFAULTS")
+    defaults: dict[str, Any] = load_name(f"{TASKS[task].config}:DEFAULTS")
+    return defaults
 
 
 def aliases_of(task: str) -> dict[str, str]:
     """The task's other spellings: dotted key → canonical dotted key."""
-    return load_name(f"{TASKS[task].config}:ALIASES")
+    aliases: dict[str, str] = load_name(f"{TASKS[task].config}:ALIASES")
+    return aliases
 
 
 def sides_of(task: str) -> Sides:

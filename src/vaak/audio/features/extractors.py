@@ -149,7 +149,8 @@ def dithered(samples: np.ndarray, dither: float, rng: np.random.Generator) -> np
     """
     if not dither:
         return samples
-    return samples + np.float32(dither) * rng.standard_normal(len(samples), np.float32)
+    noisy: np.ndarray = samples + np.float32(dither) * rng.standard_normal(len(samples), np.float32)
+    return noisy
 
 
 def _mirrored(part: np.ndarray, begin: int, end: int, num_samples: int) -> np.ndarray:

@@ -20,6 +20,7 @@ from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
 from vaak.core.split_ranges import SPLITS
 from vaak.engine.objective.losses import Loss, losses_of_logits, make_loss
+from vaak.nn.decoding.sampling import SamplingSettings
 from vaak.nn.kernels.squared_norms import NORM_REG, SquaredNorms, norm_reg
 from vaak.runs.prepared import prepared_folder
 from vaak.tasks.lm.config import CorpusConfig, LanguageModelConfig, LanguageModelDataConfig
@@ -29,7 +30,7 @@ from vaak.tasks.lm.export import export_hf
 from vaak.tasks.lm.metrics import PairMeters, TextMeters, sight_of
 from vaak.tasks.lm.minimal_pairs import PairDataset, read_pairs
 from vaak.tasks.lm.model import LanguageModel
-from vaak.tasks.lm.predict import SamplingSettings, generate
+from vaak.tasks.lm.predict import generate
 from vaak.tasks.lm.prepare import Prepared, prepare, prepare_run
 from vaak.text.tokenizers.normalise import normalise
 from vaak.text.tokenizers.tokenizer import Tokenizer
