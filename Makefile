@@ -2,13 +2,15 @@
 # make test    set-up, then all tests that take seconds; make test-slow runs those that take minutes,
 #              and gives the property tests more examples, new ones each time
 # make lint    style, types, import layers; make bench runs the benchmarks
+# make docs    set-up, then the documentation site in site/; a broken link is an error
 SHELL := /bin/bash
 PYTHON ?= python3
 TORCH := torch==2.13.0
 BIN := .venv/bin
 READY := .venv/ready
+DOCS_READY := .venv/docs-ready
 
-.PHONY: setup train test test-slow bench lint clean
+.PHONY: setup train test test-slow bench lint docs clean
 
 setup: $(READY)
 
@@ -24,7 +26,7 @@ train: setup
 
 # One thread a process: the tests are small, and threads of two processes would wait for each other.
 test: setup
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --durations=10 -m "not slow"
 
 test-slow: setup
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m slow
@@ -39,5 +41,12 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+docs: $(DOCS_READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
+$(DOCS_READY): $(READY)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	@touch $(DOCS_READY)
+
 clean:
-	rm -rf .venv runs
+	rm -rf .venv runs site

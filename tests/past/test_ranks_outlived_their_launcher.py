@@ -16,7 +16,7 @@ import vaak
 from processes import free_port
 from tiny_runs import write_corpus
 from vaak.core.storage.lock import is_locked
-from vaak.engine.distributed.attendance import _is_alive
+from vaak.engine.distributed.attendance import is_alive
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TORCHRUN = Path(sys.executable).parent / "torchrun"
@@ -66,9 +66,9 @@ def test_ranks_end_within_seconds_of_their_launcher(tmp_path: Path, moment: str,
         launcher.send_signal(signal.SIGKILL)
         launcher.wait()
     try:
-        assert is_true_within(seconds, lambda: not any(map(_is_alive, ranks)))
+        assert is_true_within(seconds, lambda: not any(map(is_alive, ranks)))
     finally:
-        for rank in filter(_is_alive, ranks):
+        for rank in filter(is_alive, ranks):
             os.kill(rank, signal.SIGKILL)
     # A process counts as ended a moment before the kernel has closed the files of its last thread.
     assert is_true_within(2, lambda: not is_locked(tmp_path / "run" / ".lock"))

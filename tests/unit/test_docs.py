@@ -21,7 +21,8 @@ from vaak.config.resolve.aliases import ELSEWHERE, LOOP_OPTIONS
 from vaak.tasks.lm.config import ALIASES
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = sorted([ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("src/vaak/**/README.md")])
+OUTSIDE = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("src/vaak/**/README.md")]
+DOCUMENTS = sorted([*OUTSIDE, *ROOT.glob("docs/**/*.md")])
 BLOCK = re.compile(r"^(<!-- not run: .+-->\n+)?```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 QUICK = (
     "data.corpus.num_sentences=300 data.tokenizer.vocab_size=600 model.d_model=32 model.num_layers=1 model.num_heads=2 "
@@ -137,3 +138,9 @@ def test_the_aliases_are_those_of_the_code():
     tables = dict(re.findall(r"^\| `([\w.]+)` \| `([\w.]+)` \|$", text, re.MULTILINE))
     repeated = {f"model.{alias}" for alias in ALIASES}
     assert tables == {**LOOP_OPTIONS, **ELSEWHERE, **{a: n for a, n in ALIASES.items() if a not in repeated}}
+
+
+def test_every_page_is_in_the_navigation_of_the_site():
+    site = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    pages = {page.relative_to(ROOT / "docs").as_posix() for page in ROOT.glob("docs/**/*.md")}
+    assert pages <= set(re.findall(r"[\w/-]+\.md", site.partition("\nnav:\n")[2]))

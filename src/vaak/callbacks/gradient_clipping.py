@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from vaak.config.training import GradientClippingConfig, TrainingConfig
+from vaak.config.optimization import GradientClippingConfig
+from vaak.config.training import TrainingConfig
 from vaak.core.callback import Callback
 
 

@@ -41,14 +41,14 @@ class SystemMetricsCallback(Callback):
         if not self.works or not is_logged(trainer, report.step, self.every):
             return
         try:
-            values = self._machine() | self._device(trainer.ranks.device) | self._disk(trainer)
+            values = self.machine() | self._device(trainer.ranks.device) | self._disk(trainer)
         except Exception as error:  # a machine that doesn't tell is no reason to stop
             self.works = False
             log.warning("system metrics are left out from now on: %s", reason_of(error))
         else:
             trainer.record("system", {"clock": {name: round(value, 4) for name, value in values.items()}})
 
-    def _machine(self) -> dict[str, float]:
+    def machine(self) -> dict[str, float]:
         """This process's memory, its share of the processors since the last time (100 is one core), their load."""
         processor_seconds, seconds = time.process_time(), time.monotonic()
         gone = max(seconds - self.seconds, 1e-9)

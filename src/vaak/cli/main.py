@@ -51,7 +51,7 @@ class LazyCommand(TyperCommand):
     """Stands for a command in the list of commands; imports it when it is called."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        return _imported(str(self.name)).make_context(info_name, args, parent=parent, **extra)
+        return imported(str(self.name)).make_context(info_name, args, parent=parent, **extra)
 
 
 class LazyGroup(TyperGroup):
@@ -62,7 +62,7 @@ class LazyGroup(TyperGroup):
         self.commands = {name: LazyCommand(name=name, help=line) for name, (_, line) in COMMANDS.items()}
 
 
-def _imported(name: str) -> Any:
+def imported(name: str) -> Any:
     """The command itself, from its module."""
     module, _, attribute = COMMANDS[name][0].partition(":")
     command = getattr(importlib.import_module(module), attribute)

@@ -19,7 +19,7 @@ import torch
 from vaak.config.training import PerformanceConfig
 from vaak.core.child_processes import begin_as_worker
 from vaak.core.errors import UserError
-from vaak.data.batching.planner import BatchPlan, Planner
+from vaak.data.plan import BatchPlan, Planner
 from vaak.data.reader import Address, Microbatch, Reader
 
 READ_AHEAD_SECONDS = 0.001

@@ -62,7 +62,7 @@ class BatchPlan:
         return 1.0 - float(np.sum(row_lengths, dtype=np.float64)) / cells
 
     def _row_lengths(self, lengths: np.ndarray) -> np.ndarray:
-        row_lengths = np.asarray(lengths)[self.indices]
+        row_lengths: np.ndarray = np.asarray(lengths)[self.indices]
         if self.row_starts is None:
             return row_lengths
         return np.add.reduceat(row_lengths, self.row_starts[:-1], dtype=np.float64)

@@ -73,7 +73,8 @@ class Attention(nn.Module):
             norms[0].add(query)
             norms[1].add(key)
         mixed = self._mix(query, key, value, sight, cache, is_cross=memory is not None)
-        return self.output(mixed.transpose(1, 2).flatten(2))
+        out: Tensor = self.output(mixed.transpose(1, 2).flatten(2))
+        return out
 
     def weights(self, x: Tensor, memory: Tensor, sight: Sight) -> Tensor:
         """How much of each place of ``memory`` each token takes, ``(batch, heads, query, key)``: to look at."""
@@ -82,7 +83,7 @@ class Attention(nn.Module):
         pairs = sight.of_pairs(query.shape[2], key.shape[2], query).pairs
         if self.features is not None:
             products = self.features(query) @ self.features(key).transpose(-1, -2)
-            seen = products if pairs is None else products * pairs
+            seen: Tensor = products if pairs is None else products * pairs
             return seen / seen.sum(-1, keepdim=True)
         return attention_weights(query, key, pairs, is_causal=False)
 
@@ -107,12 +108,13 @@ class Attention(nn.Module):
 
     def _heads(self, projection: nn.Module, x: Tensor) -> Tensor:
         """A projection cut in heads, ``(batch, heads, time, head_width)``."""
-        return projection(x).unflatten(-1, (-1, self.head_width)).transpose(1, 2)
+        heads: Tensor = projection(x).unflatten(-1, (-1, self.head_width)).transpose(1, 2)
+        return heads
 
     def _turned(self, projection: nn.Module, norm: nn.Module, x: Tensor, rotation: Rotation | None) -> Tensor:
         """Heads of queries or keys: normalised, and turned to their positions."""
-        projected = projection(x)
-        heads = norm(projected.unflatten(-1, (-1, self.head_width)))
+        projected: Tensor = projection(x)
+        heads: Tensor = norm(projected.unflatten(-1, (-1, self.head_width)))
         if rotation is not None:
             heads = rotate(heads, rotation)
         return heads.to(projected.dtype).transpose(1, 2)

@@ -88,11 +88,13 @@ class Block(nn.Module):
         """The stream with what a layer adds to it."""
         norm: nn.Module = getattr(self, f"{name}_norm")
         if self.placement == "post":
-            return norm(x + self.dropout(layer(x)))
+            normed: Tensor = norm(x + self.dropout(layer(x)))
+            return normed
         y = layer(norm(x))
         if self.placement == "sandwich":
             y = getattr(self, f"{name}_output_norm")(y)
-        return x + self.dropout(y)
+        added: Tensor = x + self.dropout(y)
+        return added
 
     @staticmethod
     def _norm(config: StackConfig) -> nn.Module:

@@ -31,7 +31,8 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Shape kept: ``(batch, time, width)``."""
-        return self.down(self.activation(self.up(x)))
+        out: Tensor = self.down(self.activation(self.up(x)))
+        return out
 
 
 class GatedFeedForward(nn.Module):
@@ -47,7 +48,8 @@ class GatedFeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Shape kept: ``(batch, time, width)``."""
-        return self.down(self.activation(self.gate(x)) * self.up(x))
+        out: Tensor = self.down(self.activation(self.gate(x)) * self.up(x))
+        return out
 
 
 class GELU(FeedForward):

@@ -74,7 +74,10 @@ class TransformerModel(nn.Module):
         """What ``logits`` scores, ``(batch, time, width)``: before they grow as wide as the vocabulary."""
         embedded = self.dropout(embed(self.embedding, input_ids, self.config))
         tallies = None if norms is None else (norms, norms)
-        return self.stack(embedded, documents=documents, mask=mask, positions=positions, cache=cache, norms=tallies)
+        hidden: Tensor = self.stack(
+            embedded, documents=documents, mask=mask, positions=positions, cache=cache, norms=tallies
+        )
+        return hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Scores of every token, ``(..., vocab)``, from hidden vectors ``(..., width)``."""
@@ -142,12 +145,14 @@ class EncoderDecoderModel(nn.Module):
         """What the decoder looks at, ``(batch, source time, width)``."""
         embedded = self.source_dropout(embed(self.source_embedding, source, self.config.encoder))
         tallies = None if norms is None else (norms, norms)
-        return self.encoder(embedded, mask=source_mask, norms=tallies)
+        memory: Tensor = self.encoder(embedded, mask=source_mask, norms=tallies)
+        return memory
 
     def decode(self, target: Tensor, memory: Tensor, source_mask: Tensor, *, cache: StackCache | None = None) -> Tensor:
         """What ``logits`` scores, ``(batch, target time, width)``; beside ``cache``, ``target`` has new tokens only."""
         embedded = self.target_dropout(embed(self.target_embedding, target, self.config.decoder))
-        return self.decoder(embedded, cache=cache, memory=memory, memory_mask=source_mask)
+        hidden: Tensor = self.decoder(embedded, cache=cache, memory=memory, memory_mask=source_mask)
+        return hidden
 
     def logits(self, hidden: Tensor, source: Tensor, memory: Tensor, source_mask: Tensor) -> Tensor:
         """Scores of every token of the target, ``(batch, target time, vocab)``, from ``(batch, target time, width)``.
@@ -164,5 +169,5 @@ class EncoderDecoderModel(nn.Module):
 
 def embed(embedding: nn.Embedding, tokens: Tensor, config: StackConfig) -> Tensor:
     """Vectors of tokens ``(batch, time)`` as they enter a stack, ``(batch, time, width)``."""
-    vectors = embedding(tokens)
+    vectors: Tensor = embedding(tokens)
     return vectors * config.d_model**0.5 if config.position_type == "sinusoidal" else vectors

@@ -87,7 +87,8 @@ class TransformerStack(nn.Module):
                 x = block(x, around, cache.self_attention[layer], cache.cross_attention[layer])
         if cache is not None:
             cache.length += positions.shape[1]
-        return self.norm(x)
+        normed: Tensor = self.norm(x)
+        return normed
 
     def _sight(
         self, x: Tensor, documents: Tensor | None, mask: Tensor | None, cache: StackCache | None

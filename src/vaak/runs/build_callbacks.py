@@ -47,7 +47,8 @@ def built(component: Component, folder: Path) -> Callback:
     except TypeError as error:
         known = ", ".join(signature.parameters) or "none"
         raise UserError(f"training.callbacks: {component.type}: {error}; its options are {known}") from error
-    return kind(**component.options)
+    callback: Callback = kind(**component.options)
+    return callback
 
 
 def _profilers(asked: bool | str, interval: int) -> list[Callback]:

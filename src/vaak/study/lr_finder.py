@@ -118,7 +118,8 @@ class LRFinder:
             outputs = self.model(*inputs) if isinstance(inputs, tuple | list) else self.model(inputs)
             return self._criterion()(outputs, targets)
         if self.criterion is None:
-            return self.model(**batch).loss
+            loss: Tensor = self.model(**batch).loss
+            return loss
         name = next((name for name in TARGETS if name in batch), None)
         if name is None:
             raise UserError(f"a batch has {', '.join(map(str, batch))}, but neither {' nor '.join(TARGETS)}")

@@ -55,7 +55,8 @@ class RateRange:
         part = number / (self.num_iter - 1)
         if self.spacing == "linear":
             return self.start_lr + part * (self.end_lr - self.start_lr)
-        return self.start_lr * (self.end_lr / self.start_lr) ** part
+        rate: float = self.start_lr * (self.end_lr / self.start_lr) ** part
+        return rate
 
 
 @dataclass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Generic
+from typing import Any, ClassVar, Generic, cast
 
 from torch import nn
 from typing_extensions import TypeVar
@@ -14,7 +14,7 @@ from vaak.config.experiment import Experiment
 from vaak.config.task_spec import TaskSpec
 from vaak.core.errors import UserError
 from vaak.engine.objective.losses import Loss, make_loss
-from vaak.runs.prepared import PreparedFolder, Recipe, prepare_folder, prepare_for_run, prepared_folder
+from vaak.runs.prepared import PreparedFolder, Recipe, prepare_for_run, prepared_folder
 
 AnyExperiment = TypeVar("AnyExperiment", bound=Experiment[Any, Any, Any, Any, Any], default=Experiment[Any, Any])
 Folder = TypeVar("Folder", bound=PreparedFolder, default=PreparedFolder)
@@ -49,18 +49,10 @@ class PreparedTask(Task[AnyExperiment], Generic[AnyExperiment, Folder]):
         if curriculum is not None:
             self.dataset("train").difficulty(curriculum.difficulty)  # measured once, for all processes
 
-    def prepare_in(self, folder: Path, splits: tuple[str, ...]) -> None:
-        """Prepare ``splits`` in a folder, and use them from now on."""
-        prepare_folder(self.recipe(splits), folder)
-        self.prepared = self._open(folder)
-
     @cached_property
     def prepared(self) -> Folder:
         """What ``prepare`` made. Raises DataError where it made nothing."""
-        return self._open(prepared_folder(self.directory))
-
-    def _open(self, folder: Path) -> Any:
-        return self.PREPARED.open(folder)
+        return cast("Folder", self.PREPARED.open(prepared_folder(self.directory)))
 
     @cached_property
     def main_loss(self) -> Loss:

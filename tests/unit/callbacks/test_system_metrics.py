@@ -46,9 +46,9 @@ def test_the_processors_share_is_that_since_the_last_record(monkeypatch: pytest.
     monkeypatch.setattr("time.monotonic", lambda: times["clock"])
     callback = SystemMetricsCallback()
     times.update(process=13.0, clock=102.0)
-    assert callback._machine()["cpu_percent"] == 150.0
+    assert callback.machine()["cpu_percent"] == 150.0
     times.update(process=13.5, clock=103.0)
-    assert callback._machine()["cpu_percent"] == 50.0
+    assert callback.machine()["cpu_percent"] == 50.0
 
 
 def test_a_disk_that_is_nearly_full_is_said_once(tmp_path: Path, monkeypatch, caplog: pytest.LogCaptureFixture):

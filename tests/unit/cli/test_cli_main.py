@@ -64,7 +64,7 @@ def test_an_unknown_command_ends_with_2():
 
 @pytest.mark.parametrize("name", main.COMMANDS)
 def test_each_command_has_a_help_with_an_example(name):
-    command = main._imported(name)
+    command = main.imported(name)
     result = CliRunner().invoke(main.app, [name, "--help"], prog_name="vaak")
     assert result.exit_code == 0, result.output
     helps = [command.help] if not hasattr(command, "commands") else [sub.help for sub in command.commands.values()]

@@ -63,7 +63,8 @@ def _through(soundfile: ModuleType, samples: np.ndarray, rate: int, codec: str, 
         for first in range(0, len(samples), rate):  # by seconds: libsndfile ends the process at half an hour of vorbis
             file.write(samples[first : first + rate])
     memory.seek(0)
-    return soundfile.read(memory, dtype="float32")[0]
+    decoded: np.ndarray = soundfile.read(memory, dtype="float32")[0]
+    return decoded
 
 
 def _soundfile_with(codec: str) -> ModuleType:
@@ -78,4 +79,5 @@ def _soundfile_with(codec: str) -> ModuleType:
             f"libsndfile {soundfile.__libsndfile_version__} lacks the codec {codec}: pip install -U soundfile, or take "
             "it out of augmentation.codecs"
         )
-    return soundfile
+    module: ModuleType = soundfile
+    return module

@@ -29,4 +29,5 @@ def resampled(samples: np.ndarray, rate: float, new_rate: float) -> np.ndarray:
         import soxr
     except (ImportError, OSError) as error:
         raise UserError(f"audio is resampled by soxr ({error}); pip install vaak[audio]") from error
-    return soxr.resample(samples, rate, new_rate)
+    resampled: np.ndarray = soxr.resample(samples, rate, new_rate)
+    return resampled

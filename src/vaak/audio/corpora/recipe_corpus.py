@@ -90,7 +90,8 @@ def _made(recipe: LhotseRecipe, options: dict[str, Any], output: Path) -> dict[s
             f"{output} holds {about['recipe']} with options {about['options']}, and {recipe.name} with {options} is "
             "asked for: give another output_dir, or delete the folder"
         )
-    return about["parts"]
+    parts: dict[str, str] = about["parts"]
+    return parts
 
 
 def _make(recipe: LhotseRecipe, corpus: Path, output: Path, options: dict[str, Any], num_jobs: int) -> dict[str, str]:

@@ -60,7 +60,7 @@ class Features:
         self._length = samples_of(config.frame_length, config.sampling_rate)
         self._shift = samples_of(config.frame_shift, config.sampling_rate)
         self._layer = _lhotse_layer(config, self._length, self._shift).to(self.device, torch.float32)
-        self._frames_at_once = FRAMES_AT_ONCE.get(self.device.type, MORE_FRAMES_AT_ONCE)
+        self.frames_at_once = FRAMES_AT_ONCE.get(self.device.type, MORE_FRAMES_AT_ONCE)
 
     @property
     def dims(self) -> int:
@@ -88,13 +88,13 @@ class Features:
     def batch(self, samples: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The features of each recording, made together on the device in bounded memory."""
         found = [np.empty((self.num_frames(len(one)), self.dims), np.float32) for one in samples]
-        for stretches in _packed([len(frames) for frames in found], self._frames_at_once):
+        for stretches in _packed([len(frames) for frames in found], self.frames_at_once):
             padded = []
             for index, first, last in stretches:
                 begin, end = self._span(first, last)
                 part = samples[index][max(begin, 0) : min(end, len(samples[index]))]
                 padded.append(_mirrored(part, begin, end, len(samples[index])))
-            rows = self._rows(padded)
+            rows = self.frame_rows(padded)
             place = 0
             for index, first, last in stretches:
                 found[index][first:last] = rows[place : place + last - first]
@@ -109,13 +109,13 @@ class Features:
         ``read(first, last)`` gives these samples of it; pieces overlap in a part of a window.
         """
         num_frames = self.num_frames(num_samples)
-        at_once = min(frames_per_piece, self._frames_at_once)
+        at_once = min(frames_per_piece, self.frames_at_once)
         for start in range(0, num_frames, frames_per_piece):
             rows = []
             for first in range(start, min(start + frames_per_piece, num_frames), at_once):
                 begin, end = self._span(first, min(first + at_once, start + frames_per_piece, num_frames))
                 part = read(max(begin, 0), min(end, num_samples))
-                rows.append(self._rows([_mirrored(part, begin, end, num_samples)]))
+                rows.append(self.frame_rows([_mirrored(part, begin, end, num_samples)]))
             yield np.concatenate(rows)
 
     def _span(self, first: int, last: int) -> tuple[int, int]:
@@ -124,7 +124,7 @@ class Features:
         return first * self._shift + offset, (last - 1) * self._shift + offset + self._length
 
     @torch.inference_mode()
-    def _rows(self, padded: Sequence[np.ndarray]) -> np.ndarray:
+    def frame_rows(self, padded: Sequence[np.ndarray]) -> np.ndarray:
         """Features ``(frame, dims)`` of stretches of samples that hold whole windows, one stretch after another."""
         together = torch.from_numpy(np.concatenate(padded)).to(self.device)
         stretches = together.split([len(samples) for samples in padded])
@@ -149,7 +149,8 @@ def dithered(samples: np.ndarray, dither: float, rng: np.random.Generator) -> np
     """
     if not dither:
         return samples
-    return samples + np.float32(dither) * rng.standard_normal(len(samples), np.float32)
+    noisy: np.ndarray = samples + np.float32(dither) * rng.standard_normal(len(samples), np.float32)
+    return noisy
 
 
 def _mirrored(part: np.ndarray, begin: int, end: int, num_samples: int) -> np.ndarray:

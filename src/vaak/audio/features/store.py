@@ -312,4 +312,5 @@ def _read_about(folder: Path) -> dict[str, Any]:
     known = known and all(isinstance(about.get(name), kind) for name, kind in kinds.items())
     if not known or about["storage_type"] not in (*TYPES, "lilcom"):
         raise DataError(f"{path}: these are no features that this version reads; delete the folder to make it anew")
-    return about
+    found: dict[str, Any] = about
+    return found

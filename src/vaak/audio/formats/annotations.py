@@ -84,7 +84,8 @@ class Annotations:
 
     def uem_of(self, name: str) -> list[tuple[float, float]] | None:
         """The parts that count; None where no UEM says it."""
-        return self._of(".uem", name)
+        parts: list[tuple[float, float]] | None = self._of(".uem", name)
+        return parts
 
     def without_audio(self, names: Iterable[str]) -> list[str]:
         """Recordings of RTTM files that aren't among ``names``."""

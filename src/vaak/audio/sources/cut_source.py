@@ -117,7 +117,7 @@ class WindowSource:
         self.durations = np.floor(np.minimum(lengths, window) * audio.sampling_rate + 0.5) / audio.sampling_rate
         room = audio.cache_gigabytes * 2**30
         self._cache = BoundedCache(room)
-        self._all_fit = store.durations.sum() * audio.sampling_rate * BYTES_PER_SAMPLE <= room
+        self.all_fit = store.durations.sum() * audio.sampling_rate * BYTES_PER_SAMPLE <= room
         self._labels = functools.lru_cache(KEPT_LABELS)(lambda cut: labels_of(store[cut]))
 
     def place(self, index: int, rng: np.random.Generator) -> Place:
@@ -162,7 +162,7 @@ class WindowSource:
         return self.at(self.place(index, rng))
 
     def _read(self, cut_index: int, cut: Cut, first: int, last: int) -> np.ndarray:
-        if self._all_fit:
+        if self.all_fit:
             return self._cache.get(cut_index, lambda: read_samples(cut, self.audio))[first:last]
         return read_samples(cut, self.audio, first, last)
 

@@ -122,7 +122,7 @@ def _hour(rng: np.random.Generator) -> str:
 
 
 def _time(rng: np.random.Generator) -> str:
-    forms = (
+    forms: tuple[Callable[[], str], ...] = (
         lambda: f"on {_one(DAYS, rng)} {_one(('morning', 'afternoon', 'evening'), rng)}",
         lambda: f"at {_hour(rng)}",
         lambda: f"{spelled(int(rng.integers(2, 60)))} {_one(('minutes', 'days', 'weeks', 'years'), rng)} ago",

@@ -24,7 +24,7 @@ import numpy as np
 
 from vaak import __version__
 from vaak.audio.config import DatasetConfig
-from vaak.audio.simulation.utterances import LEVEL
+from vaak.audio.simulation.conversations import LEVEL
 from vaak.audio.synthesis.espeak import Spoken, Timed, speak
 from vaak.audio.synthesis.sentences import sentences
 from vaak.core.errors import UserError

@@ -99,7 +99,7 @@ class AudioFile:
         margin = math.ceil(MARGIN * divisor)
         begin = max(0, block * BLOCK * native - margin * period)
         end = min(self.header.num_samples, (block + 1) * BLOCK * native + margin * period)
-        resampled = soxr.resample(self._native(begin, end), native, wanted)
+        resampled: np.ndarray = soxr.resample(self._native(begin, end), native, wanted)
         first = block * BLOCK * wanted - begin // period * result_period
         return resampled[first : first + BLOCK * wanted]
 
@@ -133,9 +133,9 @@ class AudioFile:
 
     def _mixed(self, piece: np.ndarray) -> np.ndarray:
         """Frames ``(time, channel)`` as one channel ``(time,)``."""
-        if len(self.columns) == 1:
-            return piece[:, self.columns[0]]
-        return piece[:, list(self.columns)].mean(axis=1)
+        columns = self.columns
+        mixed: np.ndarray = piece[:, columns[0]] if len(columns) == 1 else piece[:, list(columns)].mean(axis=1)
+        return mixed
 
     def _is_damaged(self, place: int, reason: str) -> DataError:
         seconds = place / self.header.sampling_rate

@@ -18,13 +18,13 @@ class BoundedCache:
     def __init__(self, max_bytes: float) -> None:
         self.max_bytes = int(max_bytes)
         self.num_bytes = 0
-        self._arrays: OrderedDict[Hashable, np.ndarray] = OrderedDict()
+        self.arrays: OrderedDict[Hashable, np.ndarray] = OrderedDict()
 
     def get(self, key: Hashable, make: Callable[[], np.ndarray]) -> np.ndarray:
         """The array of ``key``, made if it isn't here; what ``make`` gives is the cache's from then on."""
-        if key in self._arrays:
-            self._arrays.move_to_end(key)
-            return self._arrays[key]
+        if key in self.arrays:
+            self.arrays.move_to_end(key)
+            return self.arrays[key]
         array = make()
         if array.base is not None:  # a view, which would keep the whole of what it is cut from
             array = array.copy()
@@ -35,12 +35,12 @@ class BoundedCache:
 
     def _keep(self, key: Hashable, array: np.ndarray) -> None:
         while self.num_bytes + array.nbytes > self.max_bytes:
-            self.num_bytes -= self._arrays.popitem(last=False)[1].nbytes
-        self._arrays[key] = array
+            self.num_bytes -= self.arrays.popitem(last=False)[1].nbytes
+        self.arrays[key] = array
         self.num_bytes += array.nbytes
 
     def __len__(self) -> int:
-        return len(self._arrays)
+        return len(self.arrays)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return BoundedCache, (self.max_bytes,)

@@ -150,7 +150,7 @@ def _read_by_lhotse(cut: Any, audio: AudioConfig) -> np.ndarray:
         raise DataError(f"cut {cut.id} ({file_of(cut)}): Lhotse can't read it: {reason}") from error
     if loaded is None:
         raise DataError(f"cut {cut.id}: there is no recording in it; give a manifest of cuts with recordings")
-    samples = np.asarray(loaded, np.float32)
+    samples: np.ndarray = np.asarray(loaded, np.float32)
     samples = samples[0] if audio.channels == "first" else samples.mean(axis=0)
     if not np.isfinite(samples).all():
         raise DataError(
@@ -160,7 +160,8 @@ def _read_by_lhotse(cut: Any, audio: AudioConfig) -> np.ndarray:
         return samples
     from soxr import resample
 
-    return resample(samples, cut.sampling_rate, audio.sampling_rate)
+    resampled: np.ndarray = resample(samples, cut.sampling_rate, audio.sampling_rate)
+    return resampled
 
 
 def _sources(cut: Any) -> Iterator[Any]:

@@ -45,15 +45,15 @@ class TraceCallback(Callback):
         if report.step < self.first + self.active - 1:
             self.profiler.step()
         else:
-            self._stop()
+            self.stop()
 
     def on_fit_end(self, trainer: Run, reason: str) -> None:
         if self.profiler is not None:
-            self._stop()
+            self.stop()
             if self.last < self.first:
                 log.info("profiling: the run ended before step %d, the first to be traced", self.first)
 
-    def _stop(self) -> None:
+    def stop(self) -> None:
         """End the profiler, which has a trace of what it recorded written."""
         profiler, self.profiler = self.profiler, None
         profiler.stop()

@@ -91,7 +91,8 @@ def _dataset(loaded: Loaded, name: str | None) -> DatasetConfig:
     """The dataset of that name, or the only one. Raises UserError where there is none or no telling which."""
     from vaak.core.errors import UserError
 
-    there = {dataset.name: dataset for dataset in loaded.experiment.datasets if hasattr(dataset, "conversations")}
+    datasets = loaded.experiment.datasets
+    there: dict[str, DatasetConfig] = {one.name: one for one in datasets if hasattr(one, "conversations")}
     if not there:
         raise UserError(f"the YAML of task {loaded.experiment.task} names no audio under datasets")
     if name is None and len(there) == 1:

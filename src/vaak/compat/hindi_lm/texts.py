@@ -16,6 +16,7 @@ from vaak.compat.hindi_lm.config import ExperimentConfig
 from vaak.config.experiment import Experiment
 from vaak.core.batch import Batch
 from vaak.core.errors import UserError
+from vaak.core.split_ranges import SPLITS
 from vaak.core.storage import files
 from vaak.data.batching.planner import evaluation_plan, training_planner
 from vaak.data.loader import evaluation_addresses, load, training_addresses
@@ -58,8 +59,8 @@ class TextLoader:
     def __init__(
         self, experiment: Experiment[Any, Any], texts: Iterable[str], tokenizer: Tokenizer, split: str
     ) -> None:
-        if split not in corpus.SPLITS:
-            raise UserError(f"there is no split {split}; choose from {', '.join(corpus.SPLITS)}")
+        if split not in SPLITS:
+            raise UserError(f"there is no split {split}; choose from {', '.join(SPLITS)}")
         self.folder = Path(tempfile.mkdtemp(prefix="vaak-texts-"))
         weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
         self.split, self.training, self.epoch = split, experiment.training, 0

@@ -229,7 +229,7 @@ def _value(section: SectionType, values: Mapping[str, Any], name: str, untouched
 
 def _same_class(one: Any, other: Any) -> bool:
     """Whether two references name the same class: of a user's file, a run keeps a copy in another folder."""
-    return _without_folder(one) == _without_folder(other)
+    return bool(_without_folder(one) == _without_folder(other))
 
 
 def _without_folder(reference: Any) -> Any:

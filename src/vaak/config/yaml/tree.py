@@ -70,7 +70,8 @@ def child_of(node: Node, key: str | int) -> Node | None:
     if isinstance(node.value, dict):
         return node.value.get(str(key))
     if isinstance(node.value, list) and str(key).isdecimal() and int(key) < len(node.value):
-        return node.value[int(key)]
+        item: Node = node.value[int(key)]
+        return item
     return None
 
 

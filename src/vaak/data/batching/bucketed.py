@@ -78,7 +78,8 @@ def candidate_ends(lengths: np.ndarray) -> np.ndarray:
 def rows_within(budget: float, longest: np.ndarray) -> np.ndarray:
     """The largest number of rows with rows × longest ≤ budget, also in floating point."""
     rows = np.floor(budget / longest).astype(np.int64)
-    return rows - (rows * longest > budget)
+    fitting: np.ndarray = rows - (rows * longest > budget)
+    return fitting
 
 
 def cheapest_cuts(cost: np.ndarray, most: int) -> np.ndarray:

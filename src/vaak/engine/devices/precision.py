@@ -23,7 +23,7 @@ class Precision:
     """How forward passes compute on a device: ``name`` is no, bf16 or fp16, after any fall-back."""
 
     def __init__(self, name: str, device: torch.device) -> None:
-        self.name = _supported(name, device)
+        self.name = supported(name, device)
         self.device = device
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
@@ -34,7 +34,7 @@ class Precision:
 
 
 @functools.cache
-def _supported(name: str, device: torch.device) -> str:
+def supported(name: str, device: torch.device) -> str:
     """``name``, or ``no`` where the device can't, with a warning: one, for training and all its evaluations."""
     if name == "fp16" and device.type == "cpu":
         reason = "a CPU has no fast fp16"

@@ -41,7 +41,7 @@ class Attendance:
 
     def wait_for_all(self, seconds: float) -> None:
         """Sign in and wait until every rank has. Raises UserError, with who is missing, after so long."""
-        self.store.set(self._key(self.rank), json.dumps(_own_place()))
+        self.store.set(self._key(self.rank), json.dumps(own_place()))
         begun = time.monotonic()
         while len(self.places) < self.world_size:
             for rank in range(self.world_size):
@@ -98,13 +98,13 @@ class Attendance:
 
     def _ended_here(self) -> list[int]:
         """The ranks of this machine whose process is no more."""
-        own = _own_place()
+        own = own_place()
         return [
             rank
             for rank, place in sorted(self.places.items())
             if rank != self.rank
             and (place["host"], place["system"]) == (own["host"], own["system"])
-            and not _is_alive(place["pid"])
+            and not is_alive(place["pid"])
         ]
 
     def _key(self, rank: int) -> str:
@@ -130,7 +130,7 @@ def _store_is_of_launcher() -> bool:
     return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 
-def _own_place() -> dict[str, Any]:
+def own_place() -> dict[str, Any]:
     """This process, its machine, and which table lists it there: containers of a machine may share its name."""
     system = ""
     with contextlib.suppress(OSError):
@@ -138,7 +138,7 @@ def _own_place() -> dict[str, Any]:
     return {"pid": os.getpid(), "host": socket.gethostname(), "system": system}
 
 
-def _is_alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
     """Whether a process of this machine runs; one that has ended and is still listed doesn't."""
     try:
         os.kill(pid, 0)

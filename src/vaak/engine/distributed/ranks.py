@@ -257,7 +257,7 @@ def _join(backend: str, device: torch.device, timeout: timedelta) -> Ranks:
         raise UserError(f"{host} doesn't answer at {address}:{port}, so rank {rank} ends; start all processes again")
     starting = timedelta(seconds=START_SECONDS)
     try:
-        store = dist.TCPStore(
+        store = dist.TCPStore(  # type: ignore[attr-defined]  # public, but torch's stubs don't export it
             address,
             port,
             world_size,

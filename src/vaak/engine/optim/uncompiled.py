@@ -40,7 +40,7 @@ def _is_watched(rule: Any) -> bool:
     """Whether a hook or the profiler wants to know of an optimizer's steps."""
     own = rule._optimizer_step_pre_hooks or rule._optimizer_step_post_hooks
     of_all = optimizer._global_optimizer_pre_hooks or optimizer._global_optimizer_post_hooks
-    return bool(own or of_all or torch.autograd._profiler_enabled())
+    return bool(own or of_all or torch._C._autograd._profiler_enabled())
 
 
 def backward(roots: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:

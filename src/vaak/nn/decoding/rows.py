@@ -53,7 +53,8 @@ def penalised_score(log_probability: float, length: int, length_penalty: float) 
     Source: Murray and Chiang 2018, "Correcting Length Bias in Neural Machine Translation" (a power of 1: length
     normalisation).
     """
-    return log_probability / length**length_penalty
+    score: float = log_probability / length**length_penalty
+    return score
 
 
 def write(

@@ -14,7 +14,7 @@ Source: Hua et al. 2022, "Transformer Quality in Linear Time", section 3.2 (chun
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -50,7 +50,7 @@ def causal_sums(
         state = value.new_zeros(batch, heads, weights.shape[0], width)
     parts = []
     for *rows, seen in groups((*inputs, state.detach(), documents), time, heads, weights):
-        found = _CausalSums.apply(*(x.flatten(0, 1) for x in rows), weights, kernel, seen, strict)
+        found = _causal_sums(*(x.flatten(0, 1) for x in rows), weights, kernel, seen, strict)
         parts.append([x.unflatten(0, (-1, heads)) for x in found])
     sums, ended = (joined(of_groups) for of_groups in zip(*parts, strict=True))
     return sums, ended
@@ -83,7 +83,7 @@ class _Segment:
 
     def cut(self, x: Tensor) -> Tensor:
         """The chunks of ``x`` ``(row, time, width)``: ``(chunk · row, token, width)``."""
-        chunks = x[:, self.start : self.stop].unflatten(1, (self.num_chunks, self.chunk))
+        chunks: Tensor = x[:, self.start : self.stop].unflatten(1, (self.num_chunks, self.chunk))
         return chunks.transpose(0, 1).flatten(0, 1)
 
     def put(self, chunks: Tensor, into: Tensor) -> None:
@@ -215,3 +215,6 @@ def _segment_backward(
     of_keys = torch.bmm(of_pairs.mT, queries).baddbmm_(_times(values, stays), of_chunks.mT)
     of_queries = map_backward(of_queries, queries, weights[:, : queries_in.shape[-1]], ctx.kernel)
     return (of_queries, map_backward(of_keys, keys, weights, ctx.kernel), of_values), of_states[0].clone()
+
+
+_causal_sums: Callable[..., tuple[Tensor, Tensor]] = _CausalSums.apply

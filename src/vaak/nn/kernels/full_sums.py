@@ -9,7 +9,7 @@ Source: Choromanski et al. 2021, "Rethinking Attention with Performers", section
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -28,14 +28,15 @@ def full_sums(inputs: tuple[Tensor, Tensor, Tensor], weights: Tensor, kernel: Ke
     parts = []
     for group in groups(inputs, time, heads, weights):
         rows = (x.flatten(0, 1) for x in group)
-        parts.append(_FullSums.apply(*rows, weights, kernel).unflatten(0, (-1, heads)))
+        parts.append(_full_sums(*rows, weights, kernel).unflatten(0, (-1, heads)))
     return joined(parts)
 
 
 def key_sums(key: Tensor, value: Tensor, weights: Tensor, kernel: Kernel) -> Tensor:
     """``Σ features(key) valueᵀ``, ``(batch, heads, feature, value width)``; no gradient flows through it."""
     with torch.no_grad():
-        return _key_sums(key.flatten(0, 1), value.flatten(0, 1), weights, kernel).unflatten(0, key.shape[:2])
+        sums: Tensor = _key_sums(key.flatten(0, 1), value.flatten(0, 1), weights, kernel).unflatten(0, key.shape[:2])
+        return sums
 
 
 def _key_sums(key: Tensor, value: Tensor, weights: Tensor, kernel: Kernel) -> Tensor:
@@ -82,3 +83,6 @@ class _FullSums(torch.autograd.Function):
                 of_features = value[:, piece] @ of_total.mT
                 of_key[:, piece] = map_backward(of_features, features, weights, ctx.kernel)
         return of_query, of_key, of_value, None, None
+
+
+_full_sums: Callable[..., Tensor] = _FullSums.apply

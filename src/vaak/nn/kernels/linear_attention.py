@@ -51,7 +51,8 @@ def linear_attention(
             inputs = (queries, features.key_inputs(key, features.shift()), _values(value, sight))
             sums = (_causal if sight.causal else _full)(inputs, weights, features.kernel, sight, cache)
         total, count = sums.split((value.shape[-1], 1), -1)
-        return (total / (count + SMALLEST_DENOMINATOR)).to(value.dtype)
+        mixed: Tensor = (total / (count + SMALLEST_DENOMINATOR)).to(value.dtype)
+        return mixed
 
 
 def _values(value: Tensor, sight: Sight) -> Tensor:

@@ -60,7 +60,8 @@ def local_attention(
     span_documents = F.pad(key_documents, sides, value=OUTSIDE).unfold(1, span, block).flatten(0, 1)
     mask = _visible(sight, block_documents, span_documents, window, window, query.dtype)
     mixed = attend(query_blocks, key_blocks, value_blocks, mask=mask, is_causal=False, dropout=dropout)
-    return mixed.unflatten(0, (query.shape[0], -1)).transpose(1, 2).flatten(2, 3)[:, :, :time]
+    joined: Tensor = mixed.unflatten(0, (query.shape[0], -1)).transpose(1, 2).flatten(2, 3)[:, :, :time]
+    return joined
 
 
 def _documents(sight: Sight, query: Tensor) -> Tensor:

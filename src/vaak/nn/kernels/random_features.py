@@ -63,8 +63,9 @@ class RandomFeatures(nn.Module):
         with torch.autocast(x.device.type, enabled=False):
             inputs = self.key_inputs(x)
             products = inputs @ self.weights(inputs.dtype).mT
-            features = products.relu() + RELU_FLOOR if self.kernel == "relu" else products.exp()
-            return features * self.projection.shape[0] ** -0.5
+            features: Tensor = products.relu() + RELU_FLOOR if self.kernel == "relu" else products.exp()
+            scale: float = self.projection.shape[0] ** -0.5
+            return features * scale
 
     def key_inputs(self, x: Tensor, shift: Tensor | float = 0.0) -> Tensor:
         """What ``weights`` turn into exponents: ``x`` and, for the softmax kernel, ``shift − |scaled x|²/2`` behind."""
@@ -101,7 +102,8 @@ def draw_projection(num_features: int, head_width: int, key: int, *, orthogonal:
     rotation, upper = torch.linalg.qr(gaussian)
     rotation = rotation * upper.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
     lengths = torch.randn(num_features, head_width, generator=generator, dtype=torch.float64).norm(dim=-1)
-    return rotation.mT.flatten(0, 1)[:num_features] * lengths[:, None]
+    rows: Tensor = rotation.mT.flatten(0, 1)[:num_features] * lengths[:, None]
+    return rows
 
 
 def precise(x: Tensor) -> Tensor:

@@ -53,7 +53,7 @@ def _attend_explicitly(
 
 def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None, is_causal: bool) -> Tensor:
     """What ``attend`` mixes values by, ``(batch, heads, query, key)``; heads of keys as many as of queries."""
-    scores = (query * query.shape[-1] ** -0.5) @ key.transpose(-1, -2)
+    scores: Tensor = (query * query.shape[-1] ** -0.5) @ key.transpose(-1, -2)
     if is_causal:
         mask = causal_mask(query.shape[2], key.shape[2], query.device)
     if mask is not None and mask.dtype is torch.bool:

@@ -48,9 +48,9 @@ class Positions(nn.Module):
         """The stream ``(batch, time, width)``, with positions ``(batch or 1, time)`` added if they are of that kind."""
         if self.added is None:
             return x
-        if isinstance(self.added, ConvolutionalPositions):
-            return self.added(x, documents, cache)
-        return self.added(x, positions)
+        around = (documents, cache) if isinstance(self.added, ConvolutionalPositions) else (positions,)
+        placed: Tensor = self.added(x, *around)
+        return placed
 
     def rotation(self, positions: Tensor) -> Rotation | None:
         """The turn of queries and keys at these positions; None where they don't turn."""

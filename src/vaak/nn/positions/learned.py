@@ -27,4 +27,5 @@ class LearnedPositions(nn.Module):
                 f"{length} tokens are more than the {max_length} that the learned positions reach; shorten the text, "
                 "or train with a larger max_length or another position_type"
             )
-        return x + self.embedding(positions).to(x.dtype)
+        placed: Tensor = x + self.embedding(positions).to(x.dtype)
+        return placed

@@ -58,7 +58,8 @@ def ntk_theta(theta: float, head_width: int, scaling_factor: float) -> float:
     """
     if head_width == 2:  # its one pair is the fastest
         return theta
-    return theta * scaling_factor ** (head_width / (head_width - 2))
+    stretched: float = theta * scaling_factor ** (head_width / (head_width - 2))
+    return stretched
 
 
 def rotate(x: Tensor, by: Rotation) -> Tensor:

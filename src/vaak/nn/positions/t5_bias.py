@@ -27,7 +27,8 @@ class RelativeBias(nn.Module):
 
     def forward(self, distance: Tensor) -> Tensor:
         """What is added to the scores, ``(heads, query, key)``, for distances ``(query, key)``."""
-        return self.embedding(distance_buckets(distance, self.bidirectional)).permute(2, 0, 1)
+        bias: Tensor = self.embedding(distance_buckets(distance, self.bidirectional)).permute(2, 0, 1)
+        return bias
 
 
 def distance_buckets(distance: Tensor, bidirectional: bool) -> Tensor:

@@ -87,7 +87,7 @@ class Import:
 def try_imports(names: Sequence[str] | None = None) -> dict[str, Import]:
     """What came of importing each module, tried in processes of their own; by default all that matter to Vaak."""
     if names is None:
-        names = [*map(module_of, _required()), *OPTIONAL, *OTHERS]
+        names = [*map(module_of, required()), *OPTIONAL, *OTHERS]
     found: dict[str, Import] = {}
     while left := [name for name in dict.fromkeys(names) if name not in found]:
         found |= _tried(left)
@@ -137,7 +137,7 @@ def examine_packages(imports: dict[str, Import]) -> Iterator[Finding]:
 def _needed(imports: dict[str, Import]) -> Iterator[Finding]:
     """What Vaak can't do without: there, importable, and of a version that will do."""
     right = []
-    for name, requirement in _required().items():
+    for name, requirement in required().items():
         found, version = imports[module_of(name)], version_of(name)
         again = f"pip install '{requirement}'"
         if not found.there:
@@ -174,7 +174,7 @@ def _other_than_tested() -> Iterator[Finding]:
         return
     other = [
         f"{name} {version} (tested: {tested[name]})"
-        for name in (*_required(), *OPTIONAL)
+        for name in (*required(), *OPTIONAL)
         if name in tested and (version := version_of(name)) is not None and version != tested[name]
     ]
     if other:
@@ -196,7 +196,7 @@ def _requirements() -> list[tuple[str | None, Requirement]]:
     return found
 
 
-def _required() -> dict[str, Requirement]:
+def required() -> dict[str, Requirement]:
     return {requirement.name: requirement for extra, requirement in _requirements() if extra is None}
 
 

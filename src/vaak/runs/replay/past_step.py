@@ -80,7 +80,8 @@ def replay_step(
             found |= _taken(trainer, _before(trainer, steps, step, agreement), agreement, debug)
         trainer.tell("on_fit_end", "replayed")
         found["agreement"] = agreement.as_json()
-    return json_value(found)
+    report: dict[str, Any] = json_value(found)
+    return report
 
 
 def _demand_one_way(directory: Path, first: int, step: int, task: str) -> None:

@@ -82,7 +82,7 @@ class Diarizer:
 
     def outputs(self, read: Callable[[int, int], np.ndarray], num_frames: int) -> list[WindowOutput]:
         """What the model says of each window of features that are read window by window."""
-        return list(self._outputs((first, read(first, last)) for first, last in self.windows(num_frames)))
+        return list(self.outputs_of((first, read(first, last)) for first, last in self.windows(num_frames)))
 
     def joined(self, outputs: Sequence[WindowOutput], num_frames: int) -> np.ndarray:
         """The recording ``(frames, speakers)`` of its windows; ``num_frames`` is of features."""
@@ -117,7 +117,7 @@ class Diarizer:
         segments = cropped(segments, 0.0, file.duration)  # the last frame may go beyond it
         return Diarized(path.stem, segments, file.duration, time.perf_counter() - begun)
 
-    def _outputs(self, windows: Iterable[tuple[int, np.ndarray]]) -> Iterator[WindowOutput]:
+    def outputs_of(self, windows: Iterable[tuple[int, np.ndarray]]) -> Iterator[WindowOutput]:
         """What the model says of windows of features, several at a time."""
         waiting: list[tuple[int, np.ndarray]] = []
         for window in windows:

@@ -18,6 +18,7 @@ from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
 from vaak.core.split_ranges import SPLITS
 from vaak.engine.objective.losses import losses_of_logits
+from vaak.nn.decoding.sampling import SamplingSettings
 from vaak.nn.kernels.squared_norms import NORM_REG, SquaredNorms, norm_reg
 from vaak.runs.prepared import Recipe
 from vaak.tasks.base import PreparedTask
@@ -28,7 +29,7 @@ from vaak.tasks.lm.export import export_hf
 from vaak.tasks.lm.metrics import PairMeters, TextMeters, sight_of
 from vaak.tasks.lm.minimal_pairs import PairDataset, read_pairs
 from vaak.tasks.lm.model import LanguageModel
-from vaak.tasks.lm.predict import SamplingSettings, generate
+from vaak.tasks.lm.predict import generate
 from vaak.tasks.lm.prepare import Prepared, recipe
 from vaak.tasks.lm.spec import SPEC
 from vaak.text.tokenizers.normalise import normalise

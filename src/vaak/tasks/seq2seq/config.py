@@ -69,8 +69,8 @@ class ParallelCorpusConfig(Section):
     training_references: Literal["all", "first"] = option(
         "Of a target with several references, which are trained on.", "all"
     )
-    num_sentences: int = option("grammar: how many pairs to generate.", 20000, gt=0)
-    seed: int = option("grammar: the seed of its sentences; training.random_seed leaves the text as it is.", 0, ge=0)
+    num_sentences: int = option("grammar: how many of its pairs to take.", 20000, gt=0)
+    seed: int = option("grammar: the seed of their choice; training.random_seed leaves the text as it is.", 0, ge=0)
     deduplicate: bool = option("Drop exact duplicates of a training pair.", True)
     train_fraction: float = option("Part of the pairs that goes to train where splits are made here.", 0.9, gt=0, lt=1)
     valid_fraction: float = option("Part that goes to valid; the rest is test.", 0.05, gt=0, lt=1)

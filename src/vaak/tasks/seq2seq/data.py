@@ -82,7 +82,7 @@ class PairDataset(Dataset):
         self.num_translated = len(self.indices) if limit is None else limit
         source_lengths = self.source.lengths[self.indices] + 1
         target_lengths = np.minimum(self.target.lengths[self.indices] + 1, self.max_target_length)
-        self.lengths = 2 * np.maximum(source_lengths, target_lengths)
+        self.lengths: np.ndarray = 2 * np.maximum(source_lengths, target_lengths)
         limits = [data.max_source_length, data.max_target_length, data.corpus.max_length_ratio]
         self.fingerprint = fingerprint_of([self.source.fingerprint, self.target.fingerprint, limits])
 

@@ -19,8 +19,9 @@ from collections.abc import Callable, Sequence
 from itertools import zip_longest
 from typing import Any
 
-from sacrebleu.metrics import BLEU, CHRF
 from sacrebleu.metrics.base import Metric
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
 from torch import nn
 from torch.nn import functional as F
 

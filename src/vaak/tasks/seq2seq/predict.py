@@ -97,7 +97,7 @@ class Translator:
     def written(self, sources: Sequence[Sequence[int]], settings: DecodingSettings) -> list[list[Hypothesis]]:
         """What is written for each source of tokens, ended by [eos]; the best first. None of them may be empty."""
         found: list[list[Hypothesis]] = [[] for _ in sources]
-        for group in _groups(list(map(len, sources)), settings):
+        for group in groups(list(map(len, sources)), settings):
             together = self._written_together([sources[index] for index in group], settings)
             for index, hypotheses in zip(group, together, strict=True):
                 found[index] = self._best_first(hypotheses, settings)
@@ -131,7 +131,7 @@ class Translator:
     def _written_together(self, sources: Sequence[Sequence[int]], settings: DecodingSettings) -> list[list[Hypothesis]]:
         end = self.target.eos_id
         with without_dropout(self.model), torch.inference_mode():
-            writer = TargetWriter(self.model, sources, self._impossible())
+            writer = TargetWriter(self.model, sources, self.impossible())
             begin = torch.full((len(sources),), self.target.bos_id, device=writer.device)
             if settings.method == "beam":
                 return beam_search(writer, begin, settings.beam(end))
@@ -145,7 +145,7 @@ class Translator:
             drawn = write(writer, begin[rows], settings.sampling(end), generators)
         return [drawn[place : place + copies] for place in range(0, len(drawn), copies)]
 
-    def _impossible(self) -> list[int]:
+    def impossible(self) -> list[int]:
         """Tokens that no target has in it."""
         target = self.target
         return sorted({target.pad_id, target.bos_id, target.mask_id} - {target.eos_id})
@@ -176,7 +176,7 @@ class TargetWriter:
         self.cache.select(rows)
 
 
-def _groups(lengths: list[int], settings: DecodingSettings) -> Iterator[list[int]]:
+def groups(lengths: list[int], settings: DecodingSettings) -> Iterator[list[int]]:
     """The indices of sources that are translated together: similar lengths, the longest first."""
     group: list[int] = []
     allowed = 0

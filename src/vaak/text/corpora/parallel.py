@@ -91,8 +91,8 @@ class HeldOut(NamedTuple):
         self.sources.add(digest_of(pair.source))
         self.targets.update(map(digest_of, pair.targets))
 
-    def __contains__(self, pair: object) -> bool:
-        assert isinstance(pair, Pair)
+    def has(self, pair: Pair) -> bool:
+        """Whether the pair shares a side with them."""
         return digest_of(pair.source) in self.sources or any(digest_of(text) in self.targets for text in pair.targets)
 
 
@@ -162,7 +162,7 @@ class ParallelCorpus:
                 digest = digest_of("\0".join((pair.source, *pair.targets)))
                 if not pair.source or not all(pair.targets):
                     counts.drop("a side is empty")
-                elif pair in held_out:
+                elif held_out.has(pair):
                     counts.drop("also in an evaluation split")
                 elif digest in seen:
                     counts.drop("duplicate")

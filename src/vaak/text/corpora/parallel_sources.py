@@ -135,7 +135,10 @@ class HuggingFaceRows:
 
 
 class GrammarRows:
-    """Sentences of the built-in grammar in English and Hindi; its splits hold out combinations of words."""
+    """Sentences of the built-in grammar in English and Hindi; its splits hold out combinations of words.
+
+    Raises DataError where a split asks for more pairs than there are.
+    """
 
     given = SPLITS
     lacks_train = ""
@@ -147,6 +150,17 @@ class GrammarRows:
                 raise missing_column("the grammar", getattr(options, option), GRAMMAR_COLUMNS, option)
         self.options = options
         self.counts = sentences_of_splits(options)
+        self._check_counts()
+
+    def _check_counts(self) -> None:
+        from vaak.text.grammar.translation import NUM_PAIRS
+
+        for split, count in self.counts.items():
+            if count > NUM_PAIRS[split]:
+                raise DataError(
+                    f"corpus.num_sentences: {split} would have {count} of {self.options.num_sentences} pairs; the "
+                    f"built-in grammar has {NUM_PAIRS[split]} for it: give a smaller number, or other fractions"
+                )
 
     def read(self, split: str) -> Iterator[Row]:
         from vaak.text.grammar.translation import grammar_pairs

@@ -179,7 +179,8 @@ def _read_about(folder: Path) -> dict[str, Any]:
     known = isinstance(about, dict) and about.get("format") == FORMAT and about.get("dtype") in ("<u2", "<u4")
     if not known or not all(isinstance(about.get(name), kind) for name, kind in kinds.items()):
         raise DataError(f"{path}: these are no tokens that this version reads; delete the folder to make it anew")
-    return about
+    found: dict[str, Any] = about
+    return found
 
 
 def _mapped(path: Path, dtype: str, length: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The embedded corpus: a small grammar of Hindi that generates sentences, also with their English, and minimal pairs.
+"""The embedded corpus: a small grammar of Hindi that generates sentences and minimal pairs, and pairs with English.
 
 >>> next(sentences("train", 1, seed=1)) == next(sentences("train", 9, seed=1))
 True
@@ -8,14 +8,13 @@ from vaak.core.split_ranges import SPLITS
 from vaak.text.grammar.corpus import sentences
 from vaak.text.grammar.lexicon import Lexicon, lexicon
 from vaak.text.grammar.pairs import PHENOMENA, MinimalPair, Phenomenon, minimal_pairs
-from vaak.text.grammar.translation import ParallelGrammar, grammar_pairs
+from vaak.text.grammar.translation import grammar_pairs
 
 __all__ = [
     "PHENOMENA",
     "SPLITS",
     "Lexicon",
     "MinimalPair",
-    "ParallelGrammar",
     "Phenomenon",
     "grammar_pairs",
     "lexicon",

@@ -1,264 +1,60 @@
-"""Pairs of sentences, English and Hindi, of the built-in grammar, in three splits.
+"""Pairs of sentences, English and Hindi, in three splits; ``scripts/bilingual_grammar`` generated them.
 
 >>> next(grammar_pairs("train", 1, seed=0)) == next(grammar_pairs("train", 9, seed=0))
 True
 
-``grammar_pairs(split, num_sentences, seed)`` is what training reads. A structure is drawn, and said in both languages
-(``bilingual_phrases``, ``bilingual_clauses``); no sentence is translated from the other. The English has its mark after
-the last word as usual; the Hindi is as in ``corpus``: its mark stands apart.
+The English has its mark after the last word as usual; the Hindi is as in ``corpus``: its mark stands apart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
-from itertools import accumulate
+import gzip
+import random
+from collections.abc import Iterator
+from importlib.resources import files
+from itertools import islice
 
 from vaak.core.random_keys import draw_key
-from vaak.core.split_ranges import SPLITS
-from vaak.text.grammar.bilingual_clauses import (
-    Event,
-    State,
-    Time,
-    existence,
-    identity,
-    possession,
-    quality,
-    relative,
-    whose,
-)
-from vaak.text.grammar.bilingual_composer import TENSES, BilingualComposer
-from vaak.text.grammar.bilingual_phrases import WHO, YOU, Phrase, Speaker
-from vaak.text.grammar.composer import OWNED, PLACES, NoChoiceError
-from vaak.text.grammar.corpus import is_sound
-from vaak.text.grammar.holdout import meets_held_out, split_of
-from vaak.text.grammar.lexicon import ONE
-from vaak.text.grammar.phrases import Words
 
-Pair = tuple[str, Words]
-VALENCIES = ("intransitive", "transitive", "transitive", "ditransitive")
-THINGS = ("thing", "clothes", "reading", "vehicle", "vessel")
-_TIMES: tuple[Time, ...] = ("present", "present", "past", "future")
-PEOPLE = {"human", "name"}
-CONJUNCTIONS = {"और": "and", "लेकिन": "but", "क्योंकि": "because"}
+NUM_PAIRS = {"train": 20_000, "valid": 2_500, "test": 2_500}
+"""How many pairs each split has."""
 
 
 def grammar_pairs(split: str, num_sentences: int, seed: int) -> Iterator[tuple[str, str]]:
     """``num_sentences`` pairs (English, Hindi) of "train", "valid" or "test", no Hindi sentence twice.
 
-    A pure function of its arguments; a smaller count gives the beginning of a larger one. The splits are those of
-    ``corpus.sentences``: the set of a sentence's nouns, verbs and adjectives decides, and what is held out is in none.
+    A pure function of its arguments; a smaller number gives the beginning of a larger one. Seed 0 takes them in the
+    order of the file, another seed in an order of its own. The splits are those of ``corpus.sentences``: the set of a
+    sentence's nouns, verbs and adjectives decides, and what is held out is in none.
+
+    Raises ValueError for another split, and for more pairs than there are.
     """
-    if split not in SPLITS:
-        raise ValueError(f"split is {split!r}; expected one of {', '.join(SPLITS)}")
-    return _distinct(ParallelGrammar(draw_key("hindi pairs", split, seed)), split, num_sentences)
+    if split not in NUM_PAIRS:
+        raise ValueError(f"split is {split!r}; expected one of {', '.join(NUM_PAIRS)}")
+    if num_sentences > NUM_PAIRS[split]:
+        raise ValueError(f"{split} has {NUM_PAIRS[split]} pairs, not {num_sentences}")
+    return islice(_ordered(split, seed), num_sentences)
 
 
-class ParallelGrammar:
-    """Draws pairs of sentences; the same seed draws the same."""
-
-    def __init__(self, seed: int) -> None:
-        self.seed = seed
-
-    def pairs(self, num_sentences: int) -> Iterator[tuple[str, str]]:
-        """``num_sentences`` pairs (English, Hindi) of any split, no Hindi sentence twice."""
-        return _distinct(self, None, num_sentences)
-
-    def draws(self) -> Iterator[Pair]:
-        """Pairs without end, whatever their split; the Hindi in words."""
-        composer = BilingualComposer(self.seed)
-        while True:
-            pair = draw_pair(composer)
-            if is_sound(pair[1]):
-                yield pair
+def _ordered(split: str, seed: int) -> Iterator[tuple[str, str]]:
+    if seed == 0:
+        yield from _stored(split)
+        return
+    pairs = list(_stored(split))
+    random.Random(draw_key("hindi pairs", split, seed)).shuffle(pairs)
+    yield from pairs
 
 
-def _distinct(grammar: ParallelGrammar, split: str | None, count: int) -> Iterator[tuple[str, str]]:
-    seen: set[Words] = set()
-    draws = grammar.draws()
-    while len(seen) < count:
-        english, hindi = next(draws)
-        if hindi in seen or meets_held_out(hindi) or (split and split_of(hindi) != split):
-            continue
-        seen.add(hindi)
-        yield english, " ".join(hindi)
+def _stored(split: str) -> Iterator[tuple[str, str]]:
+    with (
+        (files(__package__) / "data" / file_of(split)).open("rb") as packed,
+        gzip.open(packed, "rt", encoding="utf-8") as lines,
+    ):
+        for line in lines:
+            english, hindi = line.rstrip("\n").split("\t")
+            yield english, hindi
 
 
-def draw_pair(composer: BilingualComposer) -> Pair:
-    """One sentence of any kind in both languages."""
-    place = int(composer.random.random() * _CUMULATIVE[-1])
-    kind = next(index for index, weight in enumerate(_CUMULATIVE) if place < weight)
-    while True:
-        try:
-            return _KINDS[kind][0](composer)
-        except NoChoiceError:
-            continue
-
-
-def _sentence(english: str, hindi: Words, question: bool = False) -> Pair:
-    """The two sentences with a capital and their marks."""
-    return english[0].upper() + english[1:] + ("?" if question else "."), (*hindi, "?" if question else "।")
-
-
-def _event(composer: BilingualComposer, negative: bool = False) -> Event:
-    return composer.event(composer.one(VALENCIES), composer.one(TENSES), negative=negative)
-
-
-def _statement(composer: BilingualComposer) -> Pair:
-    event = _event(composer)
-    return _sentence(event.english(), event.hindi())
-
-
-def _negative(composer: BilingualComposer) -> Pair:
-    event = _event(composer, negative=True)
-    return _sentence(event.english(), event.hindi())
-
-
-def _polar_question(composer: BilingualComposer) -> Pair:
-    event = replace(_event(composer, negative=composer.chance(0.2)), time_first=False)
-    return _sentence(event.english_question(), ("क्या", *event.hindi()), question=True)
-
-
-def _question(composer: BilingualComposer) -> Pair:
-    """Who, where, when, why, how, what or whom."""
-    asked = composer.one(("कौन", "कहाँ", "कब", "क्यों", "कैसे", "object"))
-    valency = "transitive" if asked == "object" else composer.one(("intransitive", "transitive"))
-    event = composer.event(valency, composer.one(TENSES), subject=WHO if asked == "कौन" else composer.actor("human"))
-    event = replace(event, time_first=False, manner=None)
-    if asked == "object":
-        marked = isinstance(event.object, Speaker) or bool(event.object and event.object.noun.classes & PEOPLE)
-        event = replace(event, object=None, asked="किसे" if marked else "क्या")
-    elif asked != "कौन":
-        adjunct = None if asked == "कहाँ" else event.adjunct
-        event = replace(event, asked=asked, adjunct=adjunct, time=None if asked == "कब" else event.time)
-    return _sentence(event.english_question(), event.hindi(), question=True)
-
-
-def _order(composer: BilingualComposer) -> Pair:
-    """Read the book (पढ़ो); please read the book (पढ़िए)."""
-    valency, polite = composer.one(VALENCIES), composer.chance(0.5)
-    event = replace(composer.event(valency, "future", subject=YOU, negative=composer.chance(0.2)), time_first=False)
-    if event.time and event.time.place == "mid":
-        event = replace(event, time=None)
-    return _sentence(event.english_order(polite), event.hindi_order(polite))
-
-
-def _time(composer: BilingualComposer) -> Time:
-    return composer.one(_TIMES)
-
-
-def _state(composer: BilingualComposer, state: State) -> Pair:
-    """The state told, denied or asked."""
-    if composer.chance(0.15):
-        return _sentence(state.english_question(), ("क्या", *state.hindi()), question=True)
-    told = replace(state, negative=composer.chance(0.15))
-    return _sentence(told.english(), told.hindi())
-
-
-def _described(composer: BilingualComposer) -> Pair:
-    """The watch is old; the watch is older than the sari; the boy is sitting in the house."""
-    subject = composer.phrase(("human", "name", "animal", "inside", "food", *THINGS), 0.35)
-    adjective = composer.quality(subject.noun, ("quality", "state", "posture"))
-    if adjective.kind == "posture":
-        hindi, english = quality(adjective, subject)
-        place = composer.place_of(composer.location(PLACES))
-        hindi, english = (*place.hindi(), *hindi), f"{english} {place.english()}"
-    elif adjective.kind == "quality" and composer.chance(0.4):
-        other = Phrase(composer.noun(sorted(subject.noun.classes - {"epicene"})))
-        hindi, english = quality(adjective, subject, than=other)
-    else:
-        hindi, english = quality(adjective, subject, composer.one(("", "", "", "very")))
-    return _state(composer, State(subject, _time(composer), hindi, english))
-
-
-def _person_described(composer: BilingualComposer) -> Pair:
-    """She is honest."""
-    subject = composer.speaker()
-    hindi, english = quality(composer.quality(composer.noun(("human",))), subject)
-    return _state(composer, State(subject, _time(composer), hindi, english))
-
-
-def _named(composer: BilingualComposer) -> Pair:
-    """Ram is a farmer; they are farmers."""
-    subject = composer.actor("human")
-    noun = composer.noun(("human",), subject.features.gender)
-    many = subject.agreement == "many" and subject is not YOU
-    what = Phrase(noun, "pl", definite=False) if many else Phrase(noun, determiner=ONE)
-    hindi = replace(what, determiner="").hindi()
-    return _state(composer, State(subject, _time(composer), hindi, what.english()))
-
-
-def _located(composer: BilingualComposer) -> Pair:
-    """The watch is on the table."""
-    subject = composer.actor("human") if composer.chance(0.4) else composer.phrase(("animal", "food", *THINGS), 0.4)
-    place = composer.place_of(composer.location(PLACES))
-    return _state(composer, State(subject, _time(composer), place.hindi(), place.english()))
-
-
-def _existence(composer: BilingualComposer) -> Pair:
-    what = _something(composer, ("human", "animal", "food", *THINGS))
-    place = composer.place_of(composer.location(PLACES))
-    return _sentence(*existence(what, place, _time(composer)))
-
-
-def _possession(composer: BilingualComposer) -> Pair:
-    owner = composer.actor("human")
-    what = _something(composer, ("kin",) if composer.chance(0.3) else ("animal", "food", *THINGS))
-    return _sentence(*possession(owner, what, _time(composer)))
-
-
-def _something(composer: BilingualComposer, classes: tuple[str, ...]) -> Phrase:
-    """a watch, no watch, two old watches, watches."""
-    noun = composer.noun(classes)
-    phrase = Phrase(noun, composer.plural_or_not(noun, 0.4), definite=False)
-    if phrase.number == "sg" and noun.inflection != "mass" and composer.chance(0.15):
-        return replace(phrase, determiner="कोई")
-    if phrase.number == "pl" and composer.chance(0.4):
-        return composer.adorned(phrase)
-    return composer.number_of(phrase)
-
-
-def _identity(composer: BilingualComposer) -> Pair:
-    """This is my book; whose books are those?"""
-    noun, near = composer.noun(sorted(OWNED)), composer.chance(0.5)
-    phrase = Phrase(noun, composer.plural_or_not(noun))
-    if composer.chance(0.25):
-        return _sentence(*whose(near, phrase), question=True)
-    phrase = replace(phrase, possessor=composer.whose())
-    return _sentence(*identity(near, composer.adorned(phrase) if composer.chance(0.3) else phrase))
-
-
-def _coordinate(composer: BilingualComposer) -> Pair:
-    first, second = _event(composer), _event(composer)
-    conjunction = composer.one(tuple(CONJUNCTIONS))
-    english = f"{first.english()} {CONJUNCTIONS[conjunction]} {second.english()}"
-    return _sentence(english, (*first.hindi(), conjunction, *second.hindi()))
-
-
-def _relative(composer: BilingualComposer) -> Pair:
-    noun = composer.noun(("human",))
-    head = Phrase(noun, composer.plural_or_not(noun, 0.4))
-    told, main = (
-        replace(composer.event(composer.one(VALENCIES), composer.one(TENSES), subject=head), time_first=False)
-        for _ in range(2)
-    )
-    return _sentence(*relative(head, told, main))
-
-
-_KINDS: tuple[tuple[Callable[[BilingualComposer], Pair], int], ...] = (
-    (_statement, 44),
-    (_negative, 7),
-    (_polar_question, 6),
-    (_question, 7),
-    (_order, 6),
-    (_described, 8),
-    (_person_described, 2),
-    (_named, 3),
-    (_located, 3),
-    (_existence, 3),
-    (_possession, 4),
-    (_identity, 3),
-    (_coordinate, 4),
-    (_relative, 8),
-)
-_CUMULATIVE = tuple(accumulate(weight for _, weight in _KINDS))
+def file_of(split: str) -> str:
+    """The name of the file that holds a split's pairs, in ``data``."""
+    return f"pairs.{split}.tsv.gz"

@@ -247,7 +247,7 @@ def test_a_batch_gives_what_each_recording_gives_alone(feature_type: Any, snip_e
     features = Features(AudioConfig(feature_type=feature_type, snip_edges=snip_edges, use_energy=True))
     recordings = [noise(length, seed) for seed, length in enumerate(LENGTHS)]
     alone = [features(samples) for samples in recordings]
-    features._frames_at_once = at_once
+    features.frames_at_once = at_once
     together = features.batch(recordings)
     assert [frames.shape for frames in together] == [(features.num_frames(length), features.dims) for length in LENGTHS]
     for one, other in zip(together, alone, strict=True):
@@ -270,7 +270,7 @@ def test_pieces_are_those_of_the_whole(num_samples: int, frames_per_piece: int, 
 
     pieces = list(features.pieces(part, num_samples, frames_per_piece))
     assert all(len(piece) == frames_per_piece for piece in pieces[:-1])
-    assert max(read, default=0) <= min(frames_per_piece, features._frames_at_once) * 160 + 400
+    assert max(read, default=0) <= min(frames_per_piece, features.frames_at_once) * 160 + 400
     found = np.concatenate([np.empty((0, features.dims), np.float32), *pieces])
     np.testing.assert_allclose(found, features(samples), atol=1e-4)
 
@@ -278,8 +278,8 @@ def test_pieces_are_those_of_the_whole(num_samples: int, frames_per_piece: int, 
 def test_a_long_recording_takes_little_memory_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     features = Features(AudioConfig())
     seen: list[int] = []
-    make = features._rows
-    monkeypatch.setattr(features, "_rows", lambda padded: seen.append(sum(map(len, padded))) or make(padded))
+    make = features.frame_rows
+    monkeypatch.setattr(features, "frame_rows", lambda padded: seen.append(sum(map(len, padded))) or make(padded))
     features.batch([noise(16000 * 60), noise(16000 * 30)])
     assert max(seen) <= 1000 * 160 + 2 * 400
     assert len(seen) == 9

@@ -108,7 +108,7 @@ def test_a_cache_changes_nothing_and_sources_can_be_sent_to_workers(recordings, 
     store, _ = recordings
     cached, plain = (WindowSource(store, audio, 2.5, shift) for audio in (AUDIO, NO_CACHE))
     sent = pickle.loads(pickle.dumps(cached))
-    assert cached._all_fit != plain._all_fit
+    assert cached.all_fit != plain.all_fit
     for seed in (1, 2):
         for index in range(len(cached.durations)):
             wanted = plain.load(index, generator(seed))

@@ -39,7 +39,7 @@ def test_it_gives_what_was_made_and_never_grows_beyond_its_bound(most: int, aske
     for key, size in asked:
         size = sizes.setdefault(key, size)
         assert cache.get(key, of(size, key)).tolist() == [key] * size
-        assert cache.num_bytes == sum(array.nbytes for array in cache._arrays.values()) <= most
+        assert cache.num_bytes == sum(array.nbytes for array in cache.arrays.values()) <= most
 
 
 @pytest.mark.parametrize("most", [0, 100])

@@ -78,5 +78,5 @@ def test_every_rank_writes_a_file_of_its_own(tmp_path: Path):
     assert not TraceCallback.main_process_only
     trace.last = 2
     trace.profiler.step()
-    trace._stop()
+    trace.stop()
     assert [path.name for path in (tmp_path / "trace").iterdir()] == ["steps-2-to-2-rank-3.json.gz"]

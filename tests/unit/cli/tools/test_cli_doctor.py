@@ -16,7 +16,7 @@ from vaak.runs.doctor.packages import Import, module_of
 @pytest.fixture(autouse=True)
 def imports(monkeypatch: pytest.MonkeyPatch) -> dict[str, Import]:
     """What imports come to, so that they need not be tried each time: all is well."""
-    names = [*map(module_of, packages._required()), *packages.OPTIONAL, *packages.OTHERS]
+    names = [*map(module_of, packages.required()), *packages.OPTIONAL, *packages.OTHERS]
     found = dict.fromkeys(names, Import(True))
     monkeypatch.setattr(packages, "try_imports", lambda: found)
     return found

@@ -113,7 +113,7 @@ def test_an_overflow_skips_the_update_but_is_a_step(tmp_path: Path):
 
 
 def test_fp16_on_a_cpu_goes_on_in_fp32_with_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    precision._supported.cache_clear()
+    precision.supported.cache_clear()
     with caplog.at_level(logging.WARNING, "vaak"):
         trainer = toy_trainer(tmp_path, mixed_precision="fp16", validation={"interval": 2})
         trainer.fit()

@@ -35,7 +35,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def at(store: Shelf, rank: int, pid: int, **place: str) -> None:
     """As if this rank had signed in."""
-    own = attendance._own_place()
+    own = attendance.own_place()
     store.set(f"vaak 0 rank {rank}", json.dumps(own | {"pid": pid} | place))
 
 
@@ -62,9 +62,9 @@ def test_a_rank_that_ended_while_the_others_start_is_named():
 
 def test_one_that_ended_and_is_still_listed_has_ended():
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        assert attendance._is_alive(process.pid)
+        assert attendance.is_alive(process.pid)
         process.kill()
-        while attendance._is_alive(process.pid):  # a zombie until it is waited for
+        while attendance.is_alive(process.pid):  # a zombie until it is waited for
             pass
 
 

@@ -143,7 +143,7 @@ def test_an_import_that_never_ends_is_named(planted: Path, monkeypatch: pytest.M
 
 
 def all_well() -> dict[str, Import]:
-    names = [*map(module_of, packages._required()), *packages.OPTIONAL, *packages.OTHERS]
+    names = [*map(module_of, packages.required()), *packages.OPTIONAL, *packages.OTHERS]
     return dict.fromkeys(names, Import(True))
 
 

@@ -114,7 +114,7 @@ def test_groups_keep_within_the_budget(lengths: list[int], method: tuple[str, in
     name, width = method
     n_best = width if name == "sampling" else 1
     asked = DecodingSettings(name, 20, n_best=n_best, batch_size=batch_size, max_tokens=max_tokens)
-    groups = list(predict._groups(lengths, asked))
+    groups = list(predict.groups(lengths, asked))
     assert sorted(index for group in groups for index in group) == list(range(len(lengths)))
     for group in groups:
         places = width * len(group) * (max(lengths[index] for index in group) + 20)
@@ -150,7 +150,7 @@ def test_scores_are_log_probabilities_of_the_model():
                 logits = translator.model.eval()(
                     source, torch.ones_like(source, dtype=torch.bool), torch.tensor([ids[:-1]])
                 )
-                logits[..., translator._impossible()] = -math.inf
+                logits[..., translator.impossible()] = -math.inf
                 total = logits.log_softmax(-1)[0].gather(1, torch.tensor(ids[1:])[:, None]).sum()
                 assert math.isclose(best.score, float(total) / (len(ids) - 1) ** 0.7, abs_tol=1e-9)
 

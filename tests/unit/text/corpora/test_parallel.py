@@ -117,6 +117,11 @@ def test_the_grammar_has_both_directions(direction: tuple[str, str]):
         corpus_of(type="grammar", source_column="de")
 
 
+def test_more_pairs_than_the_grammar_has_are_refused_before_any_is_read():
+    with pytest.raises(DataError, match=r"corpus.num_sentences: train would have 27000 of 30000 .* has 20000 for it"):
+        corpus_of(type="grammar", num_sentences=30_000)
+
+
 # What is cleaned, dropped and counted.
 
 

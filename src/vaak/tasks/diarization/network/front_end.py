@@ -51,7 +51,8 @@ class StackedFrames(nn.Module):
         around = (self.context - middle, self.context + middle)
         x = F.pad(padded_to(centred(features, mask), self.subsampling), (0, 0, *around))
         stacked = x.unfold(1, 2 * self.context + 1, self.subsampling)  # (row, frames, bins, around)
-        return self.norm(self.projection(stacked.flatten(2)))
+        out: Tensor = self.norm(self.projection(stacked.flatten(2)))
+        return out
 
 
 class Convolutions(nn.Module):
@@ -72,7 +73,8 @@ class Convolutions(nn.Module):
         x = F.gelu(self.first(x)) * real
         for convolution in self.residual:
             x = convolution(x) * real
-        return self.norm(self.last(x).transpose(1, 2))
+        out: Tensor = self.norm(self.last(x).transpose(1, 2))
+        return out
 
 
 class ResidualConvolution(nn.Module):

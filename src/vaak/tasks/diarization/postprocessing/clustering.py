@@ -17,12 +17,14 @@ FURTHEST = 2.0
 def unit_vectors(embeddings: np.ndarray) -> np.ndarray:
     """The directions of embeddings ``(speaker, dim)``, as float64; one without a direction stays 0."""
     vectors = np.asarray(embeddings, np.float64)
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
+    directions: np.ndarray = vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
+    return directions
 
 
 def cosine_distances(vectors: np.ndarray, others: np.ndarray) -> np.ndarray:
     """Distances ``(vector, other)``, from 0 of the same direction to 2 of the opposite one."""
-    return np.clip(1.0 - unit_vectors(vectors) @ unit_vectors(others).T, 0.0, FURTHEST)
+    distances: np.ndarray = np.clip(1.0 - unit_vectors(vectors) @ unit_vectors(others).T, 0.0, FURTHEST)
+    return distances
 
 
 def clustered(

@@ -78,7 +78,8 @@ def stitched(outputs: Sequence[WindowOutput], num_frames: int, inference: Infere
 
 def spoken_frames(probabilities: np.ndarray, threshold: float) -> np.ndarray:
     """How many frames each speaks, ``(speaker,)``, each frame counted by its probability: so that few are equal."""
-    return np.where(probabilities >= threshold, probabilities, 0).sum(0, dtype=np.float64)
+    spoken: np.ndarray = np.where(probabilities >= threshold, probabilities, 0).sum(0, dtype=np.float64)
+    return spoken
 
 
 def by_embeddings(
@@ -118,7 +119,8 @@ def _greatest(clusters: np.ndarray, amounts: np.ndarray, most: int) -> np.ndarra
     kept = np.argsort(-spoken, kind="stable")[:most]
     column_of = np.full(len(spoken), NOBODY)
     column_of[kept] = np.arange(len(kept))
-    return column_of[clusters]
+    columns: np.ndarray = column_of[clusters]
+    return columns
 
 
 def _give_columns(columns: np.ndarray, distances: np.ndarray, windows: np.ndarray, speaks: np.ndarray) -> None:

@@ -219,7 +219,10 @@ def _components(
     reference, hypothesis = merged(reference), merged(hypothesis)
     if uem is None:
         uem = [(reference[0].start, max(segment.end for segment in reference))] if reference else []
-    return metric.compute_components(_annotation(reference), _annotation(hypothesis), uem=_timeline(uem))
+    counted: dict[str, float] = metric.compute_components(
+        _annotation(reference), _annotation(hypothesis), uem=_timeline(uem)
+    )
+    return counted
 
 
 def _annotation(segments: Sequence[Segment]) -> Annotation:

@@ -94,7 +94,7 @@ def timelines_png(recordings: Sequence[Recording]) -> bytes:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise UserError("drawing needs matplotlib: pip install 'vaak[plot]'") from error
-    rows = [row for recording in recordings for row in _rows(*recording)]
+    rows = [row for recording in recordings for row in rows_of(*recording)]
     height = sum(row.inches for row in rows)
     figure = Figure(figsize=(WIDTH, max(0.5, height)))
     below = height
@@ -127,9 +127,11 @@ def _seconds_together(one: Parts, other: Parts) -> float:
     return float(np.clip(np.minimum.outer(ends, to) - np.maximum.outer(starts, from_), 0, None).sum())
 
 
-def _rows(name: str, hypothesis: Sequence[Segment], reference: Sequence[Segment] | None, duration: float) -> list[Row]:
+def rows_of(
+    name: str, hypothesis: Sequence[Segment], reference: Sequence[Segment] | None, duration: float
+) -> list[Row]:
     """The rows of a recording, with the same lanes and of one length."""
-    lanes = _lanes(hypothesis, reference)
+    lanes = lanes_of(hypothesis, reference)
     length = next((float(seconds) for seconds in ROW_SECONDS if duration <= MOST_ROWS * seconds), duration / MOST_ROWS)
     count = max(1, math.ceil(duration / length - 1e-9))
     if count == 1:
@@ -137,7 +139,7 @@ def _rows(name: str, hypothesis: Sequence[Segment], reference: Sequence[Segment]
     return [Row("" if row else name, row * length, (row + 1) * length, duration, lanes) for row in range(count)]
 
 
-def _lanes(hypothesis: Sequence[Segment], reference: Sequence[Segment] | None) -> Lanes:
+def lanes_of(hypothesis: Sequence[Segment], reference: Sequence[Segment] | None) -> Lanes:
     """The lanes; speakers that are taken for one another come in the same order, and in one colour."""
     from matplotlib import colormaps
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from vaak.text.grammar.dictionary import NUMERALS, PREPOSITIONS, adjective_english, noun_english
-from vaak.text.grammar.english_morphology import Agreement, article, plural
+from bilingual_grammar.dictionary import NUMERALS, PREPOSITIONS, adjective_english, noun_english
+from bilingual_grammar.english_morphology import Agreement, article, plural
 from vaak.text.grammar.lexicon import ONE, PRONOUNS, Adjective, Noun, Pronoun
 from vaak.text.grammar.morphology import Features, adjective_form
 from vaak.text.grammar.phrases import Nominal, Personal, Words

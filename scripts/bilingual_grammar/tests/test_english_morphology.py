@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from vaak.text.grammar.dictionary import adjective_english, bilingual_lexicon, noun_english, verb_english
-from vaak.text.grammar.english_morphology import article, auxiliary_and_verb, comparative, plural, verb_forms
+from bilingual_grammar.dictionary import adjective_english, bilingual_lexicon, noun_english, verb_english
+from bilingual_grammar.english_morphology import article, auxiliary_and_verb, comparative, plural, verb_forms
 from vaak.text.grammar.morphology import ASPECT_OF
 
 PLURALS = """

@@ -1,4 +1,4 @@
-"""The English of the built-in lexicon: the glosses, mended by ``data/english.tsv``.
+"""The English of the built-in lexicon: the glosses, corrected by ``english.tsv``.
 
 A word's English is its gloss, unless the table says otherwise; "-" leaves the word out. What is left is so chosen that
 one English word is one Hindi word: of two words for *letter* one stays. Where two stay (old: पुराना, बूढ़ा; play: खेलना,
@@ -7,10 +7,12 @@ one English word is one Hindi word: of two words for *letter* one stays. Where t
 
 from __future__ import annotations
 
+import unicodedata
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
-from vaak.text.grammar.lexicon import Adjective, Lexicon, Noun, Verb, lexicon, table_rows
+from vaak.text.grammar.lexicon import Adjective, Lexicon, Noun, Verb, lexicon
 
 NUMERALS = {
     "दो": "two",
@@ -66,9 +68,16 @@ class BilingualAdverb:
 
 
 @cache
+def _rows() -> tuple[list[str], ...]:
+    """The cells of each line of the table, without its head, in NFC."""
+    text = unicodedata.normalize("NFC", Path(__file__).with_name("english.tsv").read_text(encoding="utf-8"))
+    return tuple(line.split("\t") for line in text.splitlines()[1:])
+
+
+@cache
 def _table() -> dict[tuple[str, str], tuple[str, str]]:
-    """English and note of each word that the table mends, by part of speech and lemma."""
-    return {(part, lemma): (english, note) for lemma, part, english, note in table_rows("english.tsv")}
+    """English and note of each word that the table corrects, by part of speech and lemma."""
+    return {(part, lemma): (english, note) for lemma, part, english, note in _rows()}
 
 
 @cache
@@ -113,7 +122,7 @@ def bilingual_adverbs(kind: str, tense: str, places: tuple[str, ...]) -> tuple[B
 @cache
 def _adverbs() -> tuple[BilingualAdverb, ...]:
     found = []
-    for lemma, part, english, note in table_rows("english.tsv"):
+    for lemma, part, english, note in _rows():
         if part in ("time", "manner"):
             place, tenses = note.split(" ")
             found.append(BilingualAdverb(tuple(lemma.split()), english, part, place, frozenset(tenses.split(","))))

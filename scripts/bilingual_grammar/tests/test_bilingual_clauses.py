@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from vaak.text.grammar.bilingual_clauses import Event, State, existence, identity, possession, quality, relative, whose
-from vaak.text.grammar.bilingual_phrases import HE, ME, SHE, THEY, WE, WHO, YOU, Adjunct, Phrase
-from vaak.text.grammar.dictionary import bilingual_adverbs, bilingual_lexicon, noun_english
+from bilingual_grammar.clauses import Event, State, existence, identity, possession, quality, relative, whose
+from bilingual_grammar.dictionary import bilingual_adverbs, bilingual_lexicon, noun_english
+from bilingual_grammar.phrases import HE, ME, SHE, THEY, WE, WHO, YOU, Adjunct, Phrase
 
 
 def the(english, number="sg", determiner="", **more):

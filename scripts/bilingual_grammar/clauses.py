@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from vaak.text.grammar.bilingual_phrases import HE, THEY, WHO, YOU, Adjunct, Participant, Phrase, Speaker
-from vaak.text.grammar.dictionary import BilingualAdverb, adjective_english, verb_english
-from vaak.text.grammar.english_morphology import Agreement, auxiliary_and_verb, be, comparative
+from bilingual_grammar.dictionary import BilingualAdverb, adjective_english, verb_english
+from bilingual_grammar.english_morphology import Agreement, auxiliary_and_verb, be, comparative
+from bilingual_grammar.phrases import HE, THEY, WHO, YOU, Adjunct, Participant, Phrase, Speaker
 from vaak.text.grammar.lexicon import Adjective, Verb
 from vaak.text.grammar.morphology import adjective_form, copula, future, imperative, past_copula
 from vaak.text.grammar.phrases import Clause, Predicate, Words

@@ -6,11 +6,11 @@ from collections.abc import Collection
 from dataclasses import replace
 from functools import cache
 
-from vaak.text.grammar.bilingual_clauses import Event
-from vaak.text.grammar.bilingual_phrases import SPEAKERS, Adjunct, Participant, Phrase, Speaker
+from bilingual_grammar.clauses import Event
+from bilingual_grammar.dictionary import bilingual_adverbs, bilingual_lexicon, noun_english, verb_english
+from bilingual_grammar.english_morphology import plural
+from bilingual_grammar.phrases import SPEAKERS, Adjunct, Participant, Phrase, Speaker
 from vaak.text.grammar.composer import OWNED, PLACES, Composer
-from vaak.text.grammar.dictionary import bilingual_adverbs, bilingual_lexicon, noun_english, verb_english
-from vaak.text.grammar.english_morphology import plural
 from vaak.text.grammar.lexicon import ONE, Adjective, Noun, Verb
 from vaak.text.grammar.morphology import ASPECT_OF
 

@@ -1,0 +1,1 @@
+"""Generates the English–Hindi pairs that Vaak ships; see README.md."""
