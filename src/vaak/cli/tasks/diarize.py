@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vaak.cli.config import AsJson, TrustCode, Weights, WhichWeights
+from vaak.cli.section_options import with_options_of
+from vaak.tasks.diarization.config import InferenceConfig
 
 if TYPE_CHECKING:
     from vaak.audio.labelled import Segment
@@ -21,9 +23,11 @@ if TYPE_CHECKING:
     from vaak.tasks.diarization.scoring.errors import Scores
 
 
+@with_options_of(InferenceConfig, into="inference")
 def diarize(
     run: Annotated[Path, typer.Argument(help="A run (its best checkpoint) or a checkpoint.")],
     audio: Annotated[list[Path], typer.Argument(help="Audio files, and folders with such in any depth.")],
+    inference: dict[str, Any],
     output: Annotated[
         Path | None, typer.Option(help="FILE.rttm for all, or a folder for one each; else standard output.")
     ] = None,
@@ -34,18 +38,6 @@ def diarize(
         Path | None, typer.Option(help="RTTM, file or folder: it is drawn above, and DER is said.")
     ] = None,
     uem: Annotated[Path | None, typer.Option(help="Which parts count in DER: a UEM file, or a folder of them.")] = None,
-    num_speakers: Annotated[int | None, typer.Option(help="Speakers of each recording, where that is known.")] = None,
-    min_speakers: Annotated[int | None, typer.Option(help="Least number of speakers, where it is found.")] = None,
-    max_speakers: Annotated[int | None, typer.Option(help="Greatest number of speakers.")] = None,
-    threshold: Annotated[float | None, typer.Option(help="Probability from which a speaker speaks.")] = None,
-    median_filter: Annotated[float | None, typer.Option(help="Seconds of the median filter; 0 has none.")] = None,
-    min_duration_on: Annotated[float | None, typer.Option(help="Seconds; shorter speech is dropped.")] = None,
-    min_duration_off: Annotated[float | None, typer.Option(help="Seconds; shorter pauses are filled.")] = None,
-    window: Annotated[float | None, typer.Option(help="Seconds that the model reads at once.")] = None,
-    window_overlap: Annotated[float | None, typer.Option(help="Part of a window that the next has, too.")] = None,
-    clustering_threshold: Annotated[
-        float | None, typer.Option(help="Distance from which speakers of two windows are two.")
-    ] = None,
     device: Annotated[str, typer.Option(help="auto, cuda, mps or cpu.")] = "auto",
     weights: Weights = WhichWeights.auto,
     trust_code: TrustCode = False,
@@ -60,23 +52,10 @@ def diarize(
     """
     from vaak.runs.open_run import open_run
 
-    asked = {
-        "num_speakers": num_speakers,
-        "min_speakers": min_speakers,
-        "max_speakers": max_speakers,
-        "threshold": threshold,
-        "median_filter": median_filter,
-        "min_duration_on": min_duration_on,
-        "min_duration_off": min_duration_off,
-        "window": window,
-        "window_overlap": window_overlap,
-        "clustering_threshold": clustering_threshold,
-    }
-    given = {name: value for name, value in asked.items() if value is not None}
     known = Known.read(reference, uem)
     work = Work.of(audio, known, output, picture)
-    opened = open_run(run, overrides=_overrides(given), device=device, weights=weights, trust_code=trust_code)
-    _demand_finder_of_speakers(run, opened, given)
+    opened = open_run(run, overrides=_overrides(inference), device=device, weights=weights, trust_code=trust_code)
+    _demand_finder_of_speakers(run, opened, inference)
     work.make_folders()
     found, failed = _do(work, opened, quiet=as_json)
     _say(found, failed, _scores(found.values(), known, opened), opened, as_json=as_json)

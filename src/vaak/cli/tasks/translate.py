@@ -6,13 +6,14 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from vaak.cli.config import AsJson, Weights, WhichWeights
+from vaak.cli.section_options import with_options_of
+from vaak.tasks.seq2seq.config import TranslationOptions
 
 if TYPE_CHECKING:
     from vaak.tasks.seq2seq.predict import Translation, Translator
@@ -21,42 +22,11 @@ if TYPE_CHECKING:
 FILE_ENDINGS = (".txt", ".tsv", ".csv", ".json", ".jsonl")
 
 
-class Method(StrEnum):
-    """How the next token is chosen."""
-
-    greedy = "greedy"
-    beam = "beam"
-    sampling = "sampling"
-    mbr = "mbr"
-
-
+@with_options_of(TranslationOptions, into="decoding", leave_out=("valid_examples",))
 def translate(
     run: Annotated[Path, typer.Argument(help="A run (its best checkpoint) or a checkpoint.")],
     text: Annotated[str, typer.Argument(help="A text, a file with a text in each line, or - for standard input.")],
-    method: Annotated[Method | None, typer.Option(help="greedy, beam, sampling or mbr; not given, the run's.")] = None,
-    beam_size: Annotated[int | None, typer.Option(help="beam: hypotheses kept.")] = None,
-    length_penalty: Annotated[
-        float | None, typer.Option(help="beam: scores are divided by this power of the length; 0 prefers short ones.")
-    ] = None,
-    n_best: Annotated[int | None, typer.Option(help="How many translations of each text.")] = None,
-    num_samples: Annotated[
-        int | None, typer.Option(help="mbr: texts drawn, of which the one most like all is taken.")
-    ] = None,
-    temperature: Annotated[float | None, typer.Option(help="sampling, mbr: 0 is greedy.")] = None,
-    top_k: Annotated[
-        int | None, typer.Option(help="sampling, mbr: only so many most probable tokens; 0 is all.")
-    ] = None,
-    top_p: Annotated[
-        float | None, typer.Option(help="sampling, mbr: only the fewest tokens that have this probability together.")
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option(help="sampling, mbr: the same seed gives a text the same translation.")
-    ] = None,
-    max_new_tokens: Annotated[int | None, typer.Option(help="Tokens of a translation at most.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Texts translated together, at most.")] = None,
-    max_tokens: Annotated[
-        int | None, typer.Option(help="Tokens of all hypotheses translated together, at most: what bounds memory.")
-    ] = None,
+    decoding: dict[str, Any],
     output: Annotated[Path | None, typer.Option(help="A file to write, whole or not at all.")] = None,
     attention: Annotated[
         Path | None, typer.Option(help="An HTML page to write: what the first text's translation looked at.")
@@ -79,25 +49,12 @@ def translate(
     opened = open_run(run, device=device, weights=weights)
     if opened.experiment.task != "seq2seq":
         raise UserError(f"{run} is a run of task {opened.experiment.task}; only a seq2seq model translates")
-    settings = opened.task.decoding(
-        method=None if method is None else method.value,
-        beam_size=beam_size,
-        length_penalty=length_penalty,
-        n_best=n_best,
-        num_samples=num_samples,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        seed=seed,
-        max_new_tokens=max_new_tokens,
-        batch_size=batch_size,
-        max_tokens=max_tokens,
-    )
+    settings = opened.task.decoding(**decoding)
     translator = opened.task.translator(opened.model)
     translations = translator.translate(texts, settings, where)
     if attention is not None:
         translations = _drawn(translations, translator, attention)
-    lines = _lines(translations, as_json=as_json, numbered=n_best is not None)
+    lines = _lines(translations, as_json=as_json, numbered="n_best" in decoding)
     if output is None:
         for line in lines:
             print(line, flush=True)

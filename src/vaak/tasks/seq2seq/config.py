@@ -122,6 +122,15 @@ class DecodingConfig(Section):
     )
 
 
+class TranslationOptions(DecodingConfig):
+    """What vaak translate may be asked for: how targets are written, and how many at a time."""
+
+    n_best: int = option("How many translations of each text.", 1)
+    seed: int = option("sampling, mbr: the same seed gives a text the same translation.", 0)
+    batch_size: int = option("Texts translated together, at most.", 64)
+    max_tokens: int = option("Tokens of all hypotheses translated together, at most: what bounds memory.", 32768)
+
+
 class Seq2SeqDataConfig(Section):
     """Pairs of texts and their tokens."""
 
