@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ from hypothesis import settings
 
 import tiny_runs
 from vaak.cli.main import main
+from vaak.config.base import REGISTERED
 
 # No test is timed: what is quick on a quiet machine takes seconds on a busy one. `make test` tries the same examples
 # every time; `make test-slow` looks for new ones (HYPOTHESIS_PROFILE=search).
@@ -20,6 +21,15 @@ settings.register_profile("search", deadline=None, max_examples=1_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_stays_registered() -> Iterator[None]:
+    """What a test registers under a short name is gone after it."""
+    before = {key: dict(names) for key, names in REGISTERED.items()}
+    yield
+    REGISTERED.clear()
+    REGISTERED.update(before)
 
 
 @pytest.fixture(scope="session")

@@ -15,8 +15,12 @@ from vaak.config.tasks import TASKS
 
 SOURCE = Path(vaak.__file__).parent
 ROOT = SOURCE.parents[1]
-GOES_WITH = {"lm": ("compat/hindi_lm",)}
-"""What stands above a task for its sake alone."""
+GOES_WITH = {
+    "lm": ("compat/hindi_lm", "cli/tasks/generate.py"),
+    "seq2seq": ("cli/tasks/translate.py",),
+    "diarization": ("cli/tasks/diarize.py", "cli/tasks/tune.py"),
+}
+"""What stands above a task for its sake alone: its commands, and the names of the system that it replaces."""
 
 CHECK = """
 import importlib, pkgutil, sys
@@ -47,7 +51,8 @@ def without(tmp_path: Path, request: pytest.FixtureRequest) -> dict[str, str]:
     gone = request.param
     shutil.copytree(SOURCE, tmp_path / "vaak", ignore=shutil.ignore_patterns("__pycache__"))
     for folder in (f"tasks/{gone}", *GOES_WITH.get(gone, ())):
-        shutil.rmtree(tmp_path / "vaak" / folder)
+        path = tmp_path / "vaak" / folder
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
     return {**os.environ, "PYTHONPATH": str(tmp_path), "VAAK_DATA": str(tmp_path), "GONE": gone}
 
 

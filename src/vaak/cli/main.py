@@ -21,7 +21,7 @@ from vaak.core.errors import SaidByMainProcessError, UserError
 COMMANDS: dict[str, tuple[str, str]] = {
     "train": ("vaak.cli.train:train", "Train what a YAML says."),
     "eval": ("vaak.cli.eval:evaluate", "Evaluate a run or a checkpoint."),
-    "predict": ("vaak.cli.predict:predict", "Say what a trained model makes of inputs, for a task of any kind."),
+    "predict": ("vaak.cli.predict:predict", "Say what a trained model makes of inputs."),
     "generate": ("vaak.cli.tasks.generate:generate", "Continue a text with a trained language model."),
     "translate": ("vaak.cli.tasks.translate:translate", "Translate texts with a trained model."),
     "diarize": ("vaak.cli.tasks.diarize:diarize", "Say who speaks when in recordings."),

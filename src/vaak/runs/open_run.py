@@ -94,7 +94,7 @@ def _refuse_another_model(own: Experiment[Any, Any], asked: Experiment[Any, Any]
     if asked.reference != own.reference:
         raise UserError(f"task is {asked.task}, and the run was trained with {own.task}; leave it out")
     for change in changes_between(resolved_values(own), resolved_values(asked), own.reference):
-        if change.key.startswith("model."):
+        if change.key.startswith("model.") and change.resume_class == "refused":
             raise UserError(
                 f"{change.key} is {change.after}, and the run was trained with {change.before}; leave it out"
             )

@@ -59,7 +59,7 @@ class Loss:
         self.auxiliary = dict(auxiliary or {})
 
     def modules(self) -> dict[str, nn.Module]:
-        """The losses that are modules, by name, for ``HasLossModules``."""
+        """The losses that are modules, by name, for ``Task.loss_modules``."""
         further = {f"auxiliary_{name}": one for name, one in self.auxiliary.items() if isinstance(one, nn.Module)}
         return {"main": self.module, **further}
 
