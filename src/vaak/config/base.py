@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from vaak.core.errors import UserError
 
 ResumeClass = Literal["free", "converts", "other numbers", "refused"]
 """What changing an option on resume does to a run (docs/resuming.md): no number changes; the batches change and the
 position is converted; numbers change from here on; it can't be done."""
+
+
+OneSection = TypeVar("OneSection", bound="Section")
 
 
 class Section(BaseModel):
@@ -55,6 +61,15 @@ class Component(BaseModel):
     def options(self) -> dict[str, Any]:
         """The keys beside ``type``: the class's own options."""
         return dict(self.model_extra or {})
+
+
+def from_options(kind: type[OneSection], options: Mapping[str, Any], where: str) -> OneSection:
+    """A section of options given in Python. Raises UserError with every mistake, ``where`` before the option's name."""
+    try:
+        return kind.model_validate(dict(options))
+    except ValidationError as error:
+        found = (".".join(map(str, (where, *each["loc"]))) + f": {each['msg']}" for each in error.errors())
+        raise UserError("; ".join(found)) from error
 
 
 def option(
