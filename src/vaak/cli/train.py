@@ -38,7 +38,7 @@ def run_training(files: list[str], overrides: list[str], trust_code: bool = Fals
     """Load, train, and say how it ended. A run's own code is executed only with ``trust_code``."""
     from vaak.config.load import load
 
-    loaded = load(files, overrides)
+    loaded = load(files, overrides, trust_code=trust_code)
 
     if not trust_code:
         from vaak.runs.folder.user_code import demand_trust

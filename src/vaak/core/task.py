@@ -194,10 +194,10 @@ def missing(whose: object, method: str) -> NoReturn:
     raise UserError(f"{type(whose).__name__} has no {method}, which vaak.core.task describes")
 
 
-def demand_kind(value: object, kind: type, where: str) -> None:
+def demand_kind(value: object, kind: type, where: str, expected: str = "") -> None:
     """Raises UserError where what a task gave is of another kind; ``where`` is the call that gave it."""
     if not isinstance(value, kind):
-        raise UserError(f"{where} gave {_in_words(value)}; expected {_KINDS.get(kind, f'a {kind.__name__}')}")
+        raise UserError(f"{where} gave {_in_words(value)}; expected {expected or _KINDS[kind]}")
 
 
 def demand_dataset(value: object, where: str) -> None:

@@ -70,7 +70,7 @@ class Trained:
 def model_of(task: Task) -> nn.Module:
     """The model that a task makes. Raises UserError where it makes none."""
     model = task.model()
-    demand_kind(model, nn.Module, f"{type(task).__name__}.model()")
+    demand_kind(model, nn.Module, f"{type(task).__name__}.model()", "a torch.nn.Module")
     return model
 
 

@@ -185,7 +185,9 @@ class Trainer:
 
     def evaluation_due(self) -> bool:
         options = self.config.validation
-        return due(self.position, self.total_steps, options.interval, options.interval_epochs)
+        return bool(self.task.evaluation_splits) and due(
+            self.position, self.total_steps, options.interval, options.interval_epochs
+        )
 
     def save_due(self) -> bool:
         """Whether a checkpoint is scheduled here, or asked for; not again at the place where the last one was made."""

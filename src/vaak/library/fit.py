@@ -10,6 +10,7 @@ from typing import Any
 
 from vaak.config.catalog import TASKS, task_class
 from vaak.config.components import files_being_imported
+from vaak.config.experiment import Experiment
 from vaak.config.load import Loaded, load_layers
 from vaak.core.callback import Callback
 from vaak.core.errors import UserError
@@ -84,11 +85,13 @@ def _loaded(task: Any, directory: Path, training: dict[str, Any], optimizer: Any
     if optimizer is not None:
         if not isinstance(optimizer, str | Mapping):
             raise UserError(f'optimizer is {optimizer!r:.80}; expected a name ("adamw") or a dict of its options')
-        training = {**training, "optimizer": optimizer}
+        training["optimizer"] = optimizer
+    sections = {name: training.pop(name) for name in [*training] if name in Experiment.model_fields}
+    given = [sections, {"training": training}]
     where: dict[str, Any] = {"run_dir": str(directory)}
     if not any(isinstance(layer, Path) for layer in layers):
         where["name"] = directory.resolve().name
-    loaded = load_layers([*layers, *as_layers([training]), where], trust_code=trust_code)
+    loaded = load_layers([*layers, *as_layers(given), where], trust_code=trust_code)
     if not trust_code:
         demand_trust(loaded.experiment, [layer for layer in layers if isinstance(layer, Path)])
     return replace(loaded, warnings=[*loaded.warnings, *remarks])

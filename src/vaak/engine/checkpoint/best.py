@@ -30,9 +30,7 @@ class Best:
         self.step: int | None = None
 
     def observe(self, metrics: dict[str, float], step: int) -> None:
-        """Take note of an evaluation. Raises UserError where it doesn't have the metric; one of no split has none."""
-        if not metrics:
-            return
+        """Take note of an evaluation. Raises UserError where it doesn't have the metric."""
         if self.metric not in metrics:
             raise UserError(f"training.checkpoint.metric is {self.metric}, but evaluations give {', '.join(metrics)}")
         if improves(metrics[self.metric], self.value, self.mode):

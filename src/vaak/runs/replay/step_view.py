@@ -34,13 +34,14 @@ def _rows(trainer: Trainer, microbatch: Microbatch) -> list[dict[str, Any]]:
     if microbatch.batch is None:
         return []
     dataset, batch = trainer.data.dataset, microbatch.batch
+    lines = trainer.task.show(batch) or [""] * len(batch.indices)  # a task may have nothing to show
     return [
         {
             "examples": [{"index": index, "description": dataset.describe(index)} for index in row],
             "length": sum(dataset.lengths[index].item() for index in row),
             "shown": shown,
         }
-        for row, shown in zip(batch.indices, trainer.task.show(batch), strict=True)
+        for row, shown in zip(batch.indices, lines, strict=True)
     ]
 
 
