@@ -50,8 +50,7 @@ def fit(
     others that a YAML takes (``epochs=3, learning_rate=1e-3, validation={"interval": 50}``), or other sections
     (``model={...}``, ``data={...}``).
 
-    ``optimizer`` is its type or its options. ``resume`` goes on from the newest checkpoint of the run, or from the one
-    given. ``metrics`` are further figures of each evaluation, as in ``SimpleTask``. ``init_from`` begins with the
+    ``optimizer`` is its type or its options. ``resume`` is True for the newest checkpoint of the run, or a checkpoint. ``metrics`` are further figures of each evaluation, as in ``SimpleTask``. ``init_from`` begins with the
     weights of another run, without those whose names ``init_except`` matches, each under the name that ``init_rename``
     (regular expression to replacement) gives it.
 
@@ -87,7 +86,7 @@ def _loaded(task: Any, directory: Path, training: dict[str, Any], optimizer: Any
             raise UserError(f'optimizer is {optimizer!r:.80}; expected a name ("adamw") or a dict of its options')
         training["optimizer"] = optimizer
     sections = {name: training.pop(name) for name in [*training] if name in Experiment.model_fields}
-    given = [sections, {"training": training}]
+    given: list[Layer] = [sections, {"training": training}]
     where: dict[str, Any] = {"run_dir": str(directory)}
     if not any(isinstance(layer, Path) for layer in layers):
         where["name"] = directory.resolve().name

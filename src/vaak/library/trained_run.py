@@ -28,7 +28,7 @@ from vaak.tasks.meters import AlsoMeasured, Metric
 
 NOT_FINITE = {text: float(text) for text in ("nan", "inf", "-inf")}
 GIVEN = "given"
-"""The split of examples that are no split of the task's."""
+"""The name of the split that consists of the examples given."""
 
 
 class TrainedRun:

@@ -24,7 +24,7 @@ from vaak.nn.positions.kinds import Positions
 from vaak.nn.stack import TransformerStack
 
 POSITIONS = ("none", "rotary", "alibi")
-"""The positions that a layer of attention has of its own; others belong to a stack."""
+"""The positions that a single layer of attention can have; others belong to a stack."""
 
 
 class Attention(nn.Module):

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from vaak.config.catalog import REGISTERED_TASKS
+from vaak.config import catalog
 
 VOWELS = Path(__file__).with_name("vowels.py.txt")
 
 
 @pytest.fixture(autouse=True)
-def registry() -> Iterator[None]:
-    before = dict(REGISTERED_TASKS)
-    yield
-    REGISTERED_TASKS.clear()
-    REGISTERED_TASKS.update(before)
+def registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalog, "REGISTERED_TASKS", {})
 
 
 @pytest.fixture

@@ -125,7 +125,7 @@ def test_weights_of_another_run_under_other_names(vowels):
     for rename, said in (
         ({"embeding": "table"}, "init_rename: 'embeding' matches no parameter"),
         ({"(embedding": "table"}, "init_rename: '.embedding' is no regular expression"),
-        ({"embedding": r"\\9"}, "can't replace 'embedding': invalid group reference"),
+        ({"embedding": r"\9"}, "can't replace 'embedding': invalid group reference"),
         ({"weight": "bias"}, "init_rename gives two parameters the name head.bias"),
     ):
         with pytest.raises(vaak.UserError, match=said):
