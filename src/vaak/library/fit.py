@@ -50,9 +50,10 @@ def fit(
     others that a YAML takes (``epochs=3, learning_rate=1e-3, validation={"interval": 50}``), or other sections
     (``model={...}``, ``data={...}``).
 
-    ``optimizer`` is its type or its options. ``resume`` is True for the newest checkpoint of the run, or a checkpoint. ``metrics`` are further figures of each evaluation, as in ``SimpleTask``. ``init_from`` begins with the
-    weights of another run, without those whose names ``init_except`` matches, each under the name that ``init_rename``
-    (regular expression to replacement) gives it.
+    ``optimizer`` is its type or its options. ``resume`` is True for the newest checkpoint of the run, or a checkpoint.
+    ``metrics`` are further figures of each evaluation, as in ``SimpleTask``. ``init_from`` begins with the weights of
+    another run, without those whose names ``init_except`` matches, each under the name that ``init_rename`` (regular
+    expression to replacement) gives it.
 
     The directory is one that every command opens; where the task is in no file, the log says that it isn't. Code that a
     run brings is executed only with ``trust_code``. Raises UserError for every mistake in what is given.
