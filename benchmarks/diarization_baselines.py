@@ -31,11 +31,11 @@ from vaak.audio.features.extractors import Features
 from vaak.audio.formats.rttm import read_rttm
 from vaak.audio.formats.uem import read_uem
 from vaak.audio.labelled import Segment
+from vaak.audio.scoring.errors import Score, score_recordings
 from vaak.audio.segments import merged
 from vaak.audio.waveforms.reading import AudioFile
 from vaak.audio.waveforms.speech_regions import frame_levels, joined_over_gaps, runs_of
 from vaak.core.errors import UserError
-from vaak.tasks.diarization.scoring.errors import Score, score_recordings
 
 FRAME, WINDOW, HOP = 0.01, 1.5, 0.25  # seconds
 SHORTEST_PAUSE, SHORTEST_SPEECH = 0.3, 0.2  # seconds

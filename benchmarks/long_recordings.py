@@ -25,9 +25,9 @@ from pathlib import Path
 import torch
 from diarization_baselines import read_conversations
 
+from vaak.audio.scoring.errors import score_recordings
 from vaak.core.errors import UserError
 from vaak.runs.open_run import OpenedRun, open_run
-from vaak.tasks.diarization.scoring.errors import score_recordings
 
 HEADER = "| model | window, s | DER | miss | false alarm | confusion | s per minute | MB | training: s | MB |"
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from vaak.config import catalog
 from vaak.config.resolve.aliases import ELSEWHERE, LOOP_OPTIONS
 from vaak.tasks.lm.config import ALIASES
 
@@ -90,6 +91,7 @@ def test_every_block_runs(document, tmp_path, monkeypatch, vaak):
         name = re.match(r"# ([\w/.]+\.(?:py|ya?ml))\n", text)
         if name:
             (tmp_path / name[1]).write_text(text, encoding="utf-8")
+            monkeypatch.delitem(sys.modules, Path(name[1]).stem, raising=False)  # of another document
         elif kind == "python":
             exec(compile(text, str(document), "exec"), {"__name__": "example"})
         elif kind == "bash":
@@ -102,6 +104,8 @@ def set_up(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("configs", "train.py", "parse_args.py", "scripts", "benchmarks"):
         (folder / name).symlink_to(ROOT / name)
     monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.setattr(catalog, "REGISTERED_TASKS", {})
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
 

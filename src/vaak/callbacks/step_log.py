@@ -13,7 +13,7 @@ import torch
 
 from vaak.callbacks.smoothing import Smoothed
 from vaak.core.callback import Callback, Run
-from vaak.core.report import StepReport
+from vaak.core.report import StepReport, rate_name
 
 MOST_UNREAD = 256  # reports that are kept back; each holds tensors
 
@@ -102,7 +102,7 @@ class StepLogCallback(Callback):
         if self.skipped["non_finite"]:
             values["non_finite_steps"] = self.skipped["non_finite"]
         values["clock"] = {"seconds": round(self.seconds, 4)} | {
-            f"{unit}s_per_second": round(count / self.seconds, 1)
+            rate_name(unit): round(count / self.seconds, 1)
             for unit, count in self.counts.items()
             if count and self.seconds
         }

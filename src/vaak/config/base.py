@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema, field_validator, model_validator
 from pydantic_core import PydanticCustomError
+
+from vaak.core.errors import UserError
 
 ResumeClass = Literal["free", "converts", "other numbers", "refused"]
 """What changing an option on resume does to a run (docs/resuming.md): no number changes; the batches change and the
@@ -20,6 +23,9 @@ REFERENCES = ("./file.py:Name", "package.module:Name")
 
 USERS_CLASS = "of a user's class"
 """Stands among the types that read an option, for a class that isn't Vaak's."""
+
+
+OneSection = TypeVar("OneSection", bound="Section")
 
 
 class Section(BaseModel):
@@ -125,6 +131,15 @@ def open_type(own_types: tuple[str, ...]) -> WithJsonSchema:
 def users_options() -> Any:
     """The ``options`` of an open section."""
     return option("Options of a user's class; they may stand next to type.", {}, only_for=(USERS_CLASS,))
+
+
+def from_options(kind: type[OneSection], options: Mapping[str, Any], where: str) -> OneSection:
+    """A section of options given in Python. Raises UserError with every mistake, ``where`` before the option's name."""
+    try:
+        return kind.model_validate(dict(options))
+    except ValidationError as error:
+        found = (".".join(map(str, (where, *each["loc"]))) + f": {each['msg']}" for each in error.errors())
+        raise UserError("; ".join(found)) from error
 
 
 def option(

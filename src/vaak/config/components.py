@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from vaak.config.base import REGISTERED
@@ -135,29 +136,50 @@ def check_options(
     return None if takes_any else known
 
 
-def unknown_name(name: str, builtin: Mapping[str, str]) -> str:
+def unknown_name(name: str, builtin: Mapping[str, Any]) -> str:
     """What to say of a short name that is none."""
     known = ", ".join(sorted(builtin))
     hint = did_you_mean(name, builtin)
     return f"{name!r} is not known; expected one of {known}, ./file.py:Name or package.module:Name{hint}"
 
 
-def _module_of(file: Path) -> Any:
-    """The module in a file, imported once under a name made from its path."""
+def adopt_module(module: ModuleType, file: Path) -> None:
+    """Have ``file.py:Name`` mean what is in a module that this program has already imported from the file."""
+    sys.modules[_module_name(file)] = module
+
+
+def files_being_imported() -> tuple[Path, ...]:
+    """The users' files that are being imported at this moment, the first one first."""
+    return tuple(_BEING_IMPORTED)
+
+
+_BEING_IMPORTED: list[Path] = []
+
+
+def _module_name(file: Path) -> str:
+    """The name of the module in a user's file, made from its path."""
     real = file.resolve()
-    name = f"vaak_user_{real.stem}_{hashlib.sha256(str(real).encode()).hexdigest()[:8]}"
+    return f"vaak_user_{real.stem}_{hashlib.sha256(str(real).encode()).hexdigest()[:8]}"
+
+
+def _module_of(file: Path) -> Any:
+    """The module in a file, imported once."""
+    name = _module_name(file)
     if name in sys.modules:
         return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, real)
+    spec = importlib.util.spec_from_file_location(name, file.resolve())
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
+    _BEING_IMPORTED.append(file)
     try:
         spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
         raise
+    finally:
+        _BEING_IMPORTED.pop()
     return module
 
 

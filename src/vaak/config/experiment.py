@@ -98,13 +98,16 @@ def _restored(task: str, fields: dict[str, Any]) -> Experiment[Any, Any]:
     return experiment_type(task).model_construct(**fields)
 
 
-@cache
 def experiment_type(task: str | None) -> type[Experiment[Any, Any]]:
     """The experiment whose sections have the types of a task (``spec_of``); of no known task, any types."""
     if task is None:
         return Experiment[Any, Any]
     spec = spec_of(task)
-    types = (spec.model, spec.data, spec.audio or dict[str, Any], spec.corpus or Any, spec.training)
+    return _type_of(task, (spec.model, spec.data, spec.audio or dict[str, Any], spec.corpus or Any, spec.training))
+
+
+@cache
+def _type_of(task: str, types: tuple[Any, ...]) -> type[Experiment[Any, Any]]:
     generic = Experiment.__class_getitem__(types)
     about = {"__module__": __name__, "__annotations__": {"reference": ClassVar[str]}, "reference": task}
     made: Any = type(generic)

@@ -15,7 +15,7 @@ from vaak.config.experiment import Experiment, experiment_type
 from vaak.config.fields import SectionType, annotation_of, section_of
 from vaak.config.resolve.aliases import canonical, option_aliases
 from vaak.config.resolve.global_config import take_other_sides
-from vaak.config.resolve.layers import folder_of, read_layers
+from vaak.config.resolve.layers import Layers, folder_of, read_layers
 from vaak.config.resolve.merge import fill_items, merge_all
 from vaak.config.resolve.run_files import run_of_configuration
 from vaak.config.task_spec import Finding, TaskSpec
@@ -63,6 +63,23 @@ def load_values(values: Sequence[Mapping[str, Any]], source: Path) -> Loaded:
     places = [None, *[IN_MEMORY] * (len(values) - 1)]
     layers = [from_plain(dict(layer), place) for layer, place in zip(values, places, strict=True)]
     return _experiment_of(layers, source, trust_code=True)
+
+
+def load_layers(layers: Sequence[Path | str | Mapping[str, Any]], *, trust_code: bool = False) -> Loaded:
+    """The experiment that files and sections in memory give together, the later over the earlier.
+
+    In memory, relative names of files are seen from the current folder. Raises ConfigError as ``load`` does.
+    """
+    reader = Layers()
+    for layer in layers:
+        if isinstance(layer, Mapping):
+            reader.trees.append(from_plain(dict(layer), IN_MEMORY))
+        else:
+            reader.add_file(layer)
+    if reader.problems:
+        raise ConfigError(reader.problems)
+    files = [Path(layer) for layer in layers if not isinstance(layer, Mapping)]
+    return _experiment_of(reader.trees, files[-1] if files else Path("run.yml"), trust_code)
 
 
 def _experiment_of(layers: list[Node], source: Path, trust_code: bool) -> Loaded:
@@ -116,9 +133,7 @@ def _task_of(layers: list[Node], source: Path, folder: Path, problems: list[Prob
             return _Task(task, task)
         if isinstance(task, str) and ":" in task:
             return _own_task(given[-1], folder, problems, trust_code)
-        hint = did_you_mean(task, TASKS)
-        message = f"is {task!r}; expected one of {names}, ./file.py:Name or package.module:Name{hint}"
-        problems.append(Problem(given[-1].place, "task", message))
+        problems.append(Problem(given[-1].place, "task", _unknown_task(task, given[-1].place)))
         return _Task()
     found = tasks_recognised({key for layer in layers for path, node in walk(layer) for key in _telling(path, node)})
     if len(found) == 1:
@@ -126,6 +141,18 @@ def _task_of(layers: list[Node], source: Path, folder: Path, problems: list[Prob
     what = f"fits {' and '.join(found)}" if found else "is not given and can't be told from the sections"
     problems.append(Problem(Place(str(source)), "task", f"{what}; write task: with one of {names}"))
     return _Task()
+
+
+def _unknown_task(task: Any, place: Place | None) -> str:
+    """What to say of a task that isn't one, or isn't known to this program."""
+    run = run_of_configuration(Path(place.file)) if place else None
+    if run is not None:
+        return (
+            f"is {task}, which only the Python program that trained this run knows; there, "
+            f"vaak.open({str(run)!r}, task=...) opens it"
+        )
+    hint = did_you_mean(task, TASKS)
+    return f"is {task!r}; expected one of {', '.join(TASKS)}, ./file.py:Name or package.module:Name{hint}"
 
 
 def _own_task(node: Node, folder: Path, problems: list[Problem], trust_code: bool) -> _Task:

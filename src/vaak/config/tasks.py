@@ -1,25 +1,30 @@
-"""The tasks that a YAML can name: those of Vaak, of installed packages, and a user's own.
+"""The tasks that a YAML can name: those of Vaak, of installed packages, of this program, and a user's own.
 
 A task is a folder of ``vaak.tasks`` with a ``spec.py`` that holds its SPEC; or a class that an installed package offers
-as an entry point of the group ``vaak.tasks``; or a user's own class, ``./file.py:Name`` or ``package.module:Name``.
+as an entry point of the group ``vaak.tasks``; or a user's own class, ``./file.py:Name`` or ``package.module:Name``; or
+what a program registered under a name. In place of a class there may be a task object, which is copied for each run.
 """
 
 from __future__ import annotations
 
+import copy
 import importlib
 import pkgutil
-from collections.abc import Iterator, Mapping
-from functools import cache, cached_property
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
-from vaak.config.components import resolve_class
+from vaak.config.components import resolve_class, unknown_name
 from vaak.config.task_spec import TaskSpec, load_name
 from vaak.core.errors import UserError
 
 TASKS_PACKAGE = "vaak.tasks"
 ENTRY_POINTS = "vaak.tasks"
+
+REGISTERED_TASKS: dict[str, Any] = {}
+"""The tasks that this program registered: classes, or task objects."""
 
 
 class Tasks(Mapping[str, TaskSpec]):
@@ -37,9 +42,9 @@ class Tasks(Mapping[str, TaskSpec]):
     def _missing(self, name: str) -> TaskSpec:
         raise KeyError(name)
 
-    @cached_property
+    @property
     def _names(self) -> tuple[str, ...]:
-        return tuple(sorted({*built_in(), *installed()}))
+        return tuple(sorted({*built_in(), *installed(), *REGISTERED_TASKS}))
 
 
 @cache
@@ -59,27 +64,74 @@ def installed() -> Mapping[str, EntryPoint]:
 TASKS = Tasks()
 
 
-@cache
+def register_task(name: str, task: Any) -> None:
+    """Let ``task: name`` stand for a class, or for a task object, in this program; again, for another one.
+
+    A run of it can be opened in every program that registers it. Raises UserError where the name is taken, or where
+    this is not a task.
+    """
+    if not name.isidentifier():
+        raise UserError(f"{name!r} can't be the name of a task: a name has letters, digits and underscores")
+    if name in built_in() or name in installed():
+        raise UserError(f"there is a task {name} already; register yours under another name")
+    _demand_spec(task, name)
+    REGISTERED_TASKS[name] = task
+
+
 def spec_of(task: str) -> TaskSpec:
     """The spec of a task by its name or, absolute, by its class; of a class, its file or package is imported.
 
     Raises UserError where a class has none.
     """
+    if task in REGISTERED_TASKS:
+        return _demand_spec(REGISTERED_TASKS[task], task)
+    return _lasting_spec(task)
+
+
+@cache
+def _lasting_spec(task: str) -> TaskSpec:
+    """The spec of a task that isn't registered: it stays what it is."""
     if task in built_in():
         spec: TaskSpec = load_name(f"{TASKS_PACKAGE}.{task}.spec:SPEC")
         return spec
-    found = getattr(task_class(task), "SPEC", None)
+    return _demand_spec(_found(task), task)
+
+
+def _demand_spec(task: Any, name: str) -> TaskSpec:
+    """The spec of a class or object. Raises UserError where it has none."""
+    found = getattr(task, "SPEC", None)
     if not isinstance(found, TaskSpec):
-        raise UserError(f"{task} is not a task: it has no SPEC; make it a subclass of vaak.Task")
+        raise UserError(f"{name} is not a task: it has no SPEC; make it a subclass of vaak.Task")
     return found
 
 
-def task_class(task: str) -> Any:
-    """The class that trains a task, by its name or, absolute, by its class. Raises UserError where there is none."""
+def task_class(task: str) -> Callable[[Any, Path, Path], Any]:
+    """What makes a task of ``(experiment, directory, folder)``, by its name or, absolute, by its class.
+
+    Raises UserError where there is none.
+    """
+    found = _found(task)
+    if isinstance(found, type):
+        return found
+
+    def copied(experiment: Any, directory: Path, folder: Path) -> Any:
+        made = copy.copy(found)
+        made.experiment, made.directory, made.folder, made.reference = experiment, directory, folder, task
+        return made
+
+    return copied
+
+
+def _found(task: str) -> Any:
+    """The class of a task, or the task object."""
+    if task in REGISTERED_TASKS:
+        return REGISTERED_TASKS[task]
     if task in built_in():
-        return load_name(str(spec_of(task).task))
+        return load_name(str(_lasting_spec(task).task))
     if task in installed():
         return installed()[task].load()
+    if ":" not in task:
+        raise UserError(f"the task {unknown_name(task, TASKS)}")
     return resolve_class(task, {}, Path("/"))
 
 

@@ -157,6 +157,10 @@ class CheckpointConfig(Section):
     init_except: tuple[str, ...] = option(
         "Regular expressions of the parameters that init_from leaves as they are drawn, as for other classes.", ()
     )
+    init_rename: dict[str, str] = option(
+        "Regular expressions of init_from's parameter names, each with what replaces its match, in this order.",
+        {},
+    )
     resume: str | None = option(
         "auto goes on from the newest checkpoint if there is one; or a checkpoint; null starts anew.", None
     )

@@ -9,6 +9,15 @@ if TYPE_CHECKING:
     import torch
 
 
+def rate_name(unit: str) -> str:
+    """What so many of a unit in a second are called.
+
+    >>> rate_name("token"), rate_name("targets")
+    ('tokens_per_second', 'targets_per_second')
+    """
+    return f"{unit.removesuffix('s')}s_per_second"
+
+
 @dataclass(frozen=True)
 class StepReport:
     """One optimizer step, over all its microbatches and ranks.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
@@ -143,6 +143,10 @@ class Task:
     def dataset(self, split: str) -> Dataset:
         missing(self, "dataset(split)")
 
+    def dataset_of(self, data: Any) -> Dataset:
+        """A dataset of examples that were never prepared (texts, files), to be evaluated on."""
+        raise UserError(f"{type(self).__name__} has no dataset_of(data): give a split's name, or a vaak.Dataset")
+
     # Training.
 
     def sketch(self) -> nn.Module | None:
@@ -188,3 +192,46 @@ class Task:
 def missing(whose: object, method: str) -> NoReturn:
     """Raises UserError naming a method that a subclass must have."""
     raise UserError(f"{type(whose).__name__} has no {method}, which vaak.core.task describes")
+
+
+def demand_kind(value: object, kind: type, where: str, expected: str = "") -> None:
+    """Raises UserError where what a task gave is of another kind; ``where`` is the call that gave it."""
+    if not isinstance(value, kind):
+        raise UserError(f"{where} gave {_in_words(value)}; expected {expected or _KINDS[kind]}")
+
+
+def demand_dataset(value: object, where: str) -> None:
+    """Raises UserError where what a task gave is not a dataset, or one without its lengths or its fingerprint."""
+    if not hasattr(value, "example"):
+        demand_kind(value, Dataset, where)
+    for name in ("lengths", "fingerprint"):
+        if not hasattr(value, name):
+            raise UserError(f"{where} gave {_in_words(value)} without {name}, which vaak.Dataset describes: set it")
+
+
+def demand_terms(terms: object, where: str) -> None:
+    """Raises UserError where the losses of a task aren't terms by name."""
+    demand_kind(terms, dict, where)
+    for name, term in cast("dict[str, object]", terms).items():
+        demand_kind(term, Term, f"the loss {name} of {where}")
+        total = cast("Term", term).total
+        shape = getattr(total, "shape", None)
+        if shape is None or len(shape):
+            raise UserError(
+                f"the loss {name} of {where} has {_in_words(total)} as its total; expected one number: sum it"
+            )
+
+
+_KINDS: dict[type, str] = {
+    Batch: "vaak.Batch(tensors, counts)",
+    Dataset: "a vaak.Dataset",
+    Meters: "a vaak.Meters",
+    Term: "vaak.Term(sum, per=unit)",
+    dict: "a dict of names, each with its vaak.Term(sum, per=unit)",
+}
+
+
+def _in_words(value: object) -> str:
+    shape = getattr(value, "shape", None)
+    size = "" if shape is None else f" of shape {tuple(shape)}"
+    return "None" if value is None else f"a {type(value).__name__}{size}"

@@ -19,7 +19,7 @@ from vaak.core.batch import Batch
 from vaak.core.errors import DataError, HostMemoryError, UserError
 from vaak.core.out_of_memory import is_the_machines_fault
 from vaak.core.random_keys import draw_key
-from vaak.core.task import Dataset
+from vaak.core.task import Dataset, demand_kind
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,9 @@ class Reader(torch.utils.data.Dataset[Microbatch]):
 
     def _collated(self, rows: list[list[Any]]) -> Batch:
         try:
-            return self.dataset.collate(rows)
+            batch = self.dataset.collate(rows)
+            demand_kind(batch, Batch, f"{type(self.dataset).__name__}.collate(rows)")
+            return batch
         except Exception as error:
             if not is_the_machines_fault(error):
                 raise

@@ -14,7 +14,7 @@ from vaak.config.training import TrainingConfig
 from vaak.core.batch import Batch
 from vaak.core.errors import UserError
 from vaak.core.random_keys import draw_key
-from vaak.core.task import Dataset, Meters, Task
+from vaak.core.task import Dataset, Meters, Task, demand_kind
 from vaak.data.batching.planner import evaluation_plan
 from vaak.data.loader import evaluation_addresses, load
 from vaak.data.plan import BatchPlan
@@ -155,6 +155,7 @@ class Evaluator:
         """New meters that were shown a share of the batches; None if out of memory."""
         dataset, seed, device = self.task.dataset(split), self.config.random_seed, self.ranks.device
         meters, skipped, precision = self.task.meters(split), 0.0, Precision(self.config.mixed_precision, device)
+        demand_kind(meters, Meters, f"{type(self.task).__name__}.meters({split!r})")
         reader = Reader(dataset, ("evaluation", split), seed, skip_bad=self.skip_bad)
         addresses = evaluation_addresses(share.plan, share.first, share.stride)
         microbatches = load(reader, addresses, self.config.performance, pin_memory=device.type == "cuda")

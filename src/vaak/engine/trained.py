@@ -17,7 +17,7 @@ from vaak.config.training import TrainingConfig
 from vaak.core.callback import Callback
 from vaak.core.errors import UserError
 from vaak.core.random_keys import draw_key
-from vaak.core.task import Objective, Task
+from vaak.core.task import Objective, Task, demand_kind
 from vaak.engine.checkpoint.best import Best
 from vaak.engine.devices.allocator import keep_freed_memory
 from vaak.engine.devices.precision import LossScale, Precision
@@ -68,6 +68,13 @@ class Trained:
         return [item for own in self.parameters for item in own]
 
 
+def model_of(task: Task) -> nn.Module:
+    """The model that a task makes. Raises UserError where it makes none."""
+    model = task.model()
+    demand_kind(model, nn.Module, f"{type(task).__name__}.model()", "a torch.nn.Module")
+    return model
+
+
 def make_trained(task: Task, config: TrainingConfig, device: torch.device, folder: Path = Path()) -> Trained:
     """The task's model on its device, as the random seed makes it.
 
@@ -76,7 +83,7 @@ def make_trained(task: Task, config: TrainingConfig, device: torch.device, folde
     make_deterministic(config, device)
     keep_freed_memory(device)
     seed_everything(draw_key("initialise", config.random_seed), device)
-    model = task.model().to(device)
+    model = model_of(task).to(device)
     recompute = config.performance.gradient_checkpointing
     if not set_gradient_checkpointing(model, recompute) and recompute:
         log.warning("training.performance.gradient_checkpointing has no effect: the model has no stack of vaak.nn")

@@ -21,7 +21,7 @@ from vaak.config.training import TrainingConfig
 from vaak.core.callback import Callback
 from vaak.core.errors import UserError
 from vaak.core.report import StepReport
-from vaak.core.task import Task
+from vaak.core.task import Task, demand_dataset
 from vaak.data.reader import Microbatch
 from vaak.engine import loop
 from vaak.engine.checkpoint.files import Snapshot, step_folder
@@ -73,7 +73,9 @@ class Trainer:
         self.callbacks = list(callbacks)
         trained = make_trained(task, config, self.ranks.device, folder)
         self.loss_weights = auxiliary_losses(config.loss, task.auxiliary_losses)
-        self.data = TrainingData(task.dataset("train"), config, self.ranks, directory, skip_bad=skip_bad_examples)
+        examples = task.dataset("train")
+        demand_dataset(examples, f"{type(task).__name__}.dataset('train')")
+        self.data = TrainingData(examples, config, self.ranks, directory, skip_bad=skip_bad_examples)
         self.precision = Precision(config.mixed_precision, self.ranks.device)
         splits = Splits(directory, self.ranks.rank, self.data.fingerprint)
         self.state = make_state(trained, config, self.precision, splits, callbacks)
@@ -185,7 +187,9 @@ class Trainer:
 
     def evaluation_due(self) -> bool:
         options = self.config.validation
-        return due(self.position, self.total_steps, options.interval, options.interval_epochs)
+        return bool(self.task.evaluation_splits) and due(
+            self.position, self.total_steps, options.interval, options.interval_epochs
+        )
 
     def save_due(self) -> bool:
         """Whether a checkpoint is scheduled here, or asked for; not again at the place where the last one was made."""

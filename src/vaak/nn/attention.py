@@ -101,6 +101,8 @@ class Attention(nn.Module):
             cache.tensors.update(keys=key, values=value)
         elif cache is not None:
             key, value = cache.append(key, value)
+        if not sight.is_of_pairs:
+            sight = sight.of_pairs(query.shape[2], key.shape[2], query)
         is_causal = sight.causal and sight.pairs is None
         if cache is not None and query.shape[2] == 1:  # a token that follows those of a cache sees them all
             is_causal = False

@@ -18,6 +18,7 @@ from vaak.core.errors import CheckpointError, UserError
 from vaak.core.task import Task
 from vaak.engine.checkpoint.files import load_checkpoint, load_weights, resolve_checkpoint
 from vaak.engine.distributed.launcher import pick_device
+from vaak.engine.trained import model_of
 from vaak.runs.folder.user_code import demand_trust_to_use
 from vaak.runs.tuned_options import layers_of
 
@@ -78,7 +79,7 @@ def open_run(
     task: Task = task_class(experiment.reference)(experiment, directory, directory)
     if scratch is not None and any(getattr(experiment, name) != getattr(own, name) for name in DATA_SECTIONS):
         task.prepare_others(own, scratch, splits)
-    model = task.model().to(pick_device(device))
+    model = model_of(task).to(pick_device(device))
     snapshot = load_checkpoint(checkpoint, weights_only=True)
     if weights == "auto":
         ema = own.training.ema

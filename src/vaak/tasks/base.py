@@ -13,8 +13,10 @@ import vaak.core.task
 from vaak.config.experiment import Experiment
 from vaak.config.task_spec import TaskSpec
 from vaak.core.errors import UserError
+from vaak.core.task import Meters
 from vaak.engine.objective.losses import Loss, make_loss
 from vaak.runs.prepared import PreparedFolder, Recipe, prepare_for_run, prepared_folder
+from vaak.tasks.meters import LossMeters
 
 AnyExperiment = TypeVar("AnyExperiment", bound=Experiment[Any, Any, Any, Any, Any], default=Experiment[Any, Any])
 Folder = TypeVar("Folder", bound=PreparedFolder, default=PreparedFolder)
@@ -29,6 +31,10 @@ class Task(vaak.core.task.Task, Generic[AnyExperiment]):
         """``directory`` is the run's; ``folder`` is where a user's ``./file.py`` in the configuration is looked for."""
         self.experiment, self.directory, self.folder = experiment, directory, folder
         self.reference = experiment.reference
+
+    def meters(self, split: str) -> Meters:
+        """The mean of each loss, unless a task says more."""
+        return LossMeters(self.losses, split, self.experiment.training.loss.auxiliary)
 
 
 class PreparedTask(Task[AnyExperiment], Generic[AnyExperiment, Folder]):

@@ -14,7 +14,7 @@ from torch import nn
 from vaak.config.training import TrainingConfig
 from vaak.core.batch import Batch, Term
 from vaak.core.callback import Callback
-from vaak.core.task import Task
+from vaak.core.task import Meters, Task
 from vaak.data.reader import Microbatch
 from vaak.engine.trainer import Trainer
 
@@ -117,6 +117,23 @@ class Changed:
         return getattr(self.task, name)
 
 
+class ExactMeters(Meters):
+    """Meters that are shown batches in float64."""
+
+    def __init__(self, meters: Meters) -> None:
+        self.protocol = meters.protocol
+        self._meters = meters
+
+    def update(self, model: nn.Module, batch: Batch) -> None:
+        self._meters.update(model, in_float64(batch))
+
+    def sums(self) -> dict[str, float]:
+        return self._meters.sums()
+
+    def results(self, sums: dict[str, float]) -> dict[str, float]:
+        return self._meters.results(sums)
+
+
 class Exact(Changed):
     """A task in float64 and, unless ``dropout``, in evaluation mode, where sums in any order are equal to 1e-9."""
 
@@ -133,6 +150,9 @@ class Exact(Changed):
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
         return self._exactly(self.task.losses)(model, batch)
+
+    def meters(self, split: str) -> Meters:
+        return ExactMeters(self.task.meters(split))
 
     def _exactly(self, losses: Losses) -> Losses:
         def exact_losses(model: nn.Module, batch: Batch) -> dict[str, Term]:

@@ -32,6 +32,7 @@ import torch
 from torch import Tensor
 
 from vaak.audio.config import AudioConfig, samples_of
+from vaak.config.base import from_options
 from vaak.core.errors import UserError
 
 FRAMES_AT_ONCE = {"cpu": 1000}
@@ -54,8 +55,15 @@ LHOTSE_OPTIONS = (
 class Features:
     """Turns samples ``(time,)``, float32 within ±1, into features ``(frame, dims)``, float32."""
 
-    def __init__(self, config: AudioConfig, device: str = "cpu") -> None:
-        """Raises UserError where Lhotse isn't installed."""
+    def __init__(self, config: AudioConfig | None = None, device: str = "cpu", **options: Any) -> None:
+        """Of these options; without ``config`` they are given by name (``feature_type="mfcc"``).
+
+        Raises UserError where one is wrong, and where Lhotse isn't installed.
+        """
+        if config is None:
+            config = from_options(AudioConfig, options, "features")
+        elif options:
+            raise UserError(f"{', '.join(options)}: give options by name or a config, not both")
         self.config, self.device = config, torch.device(device)
         self._length = samples_of(config.frame_length, config.sampling_rate)
         self._shift = samples_of(config.frame_shift, config.sampling_rate)

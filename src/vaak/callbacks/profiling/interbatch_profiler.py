@@ -12,7 +12,7 @@ from vaak.core.errors import UserError
 from vaak.core.storage.files import write_json
 
 if TYPE_CHECKING:
-    from vaak.core.report import StepReport
+    from vaak.core.report import StepReport, rate_name
     from vaak.engine.cost.flops import Work
 
 log = logging.getLogger("vaak")
@@ -94,7 +94,7 @@ class InterbatchProfiler(Callback):
         """The part of what the devices could do that the model's operations were."""
         if self.work is None:
             return None
-        return profile.rates().get(f"{self.work.unit}s_per_second", 0.0) * self.work.seconds
+        return profile.rates().get(rate_name(self.work.unit), 0.0) * self.work.seconds
 
 
 def _busy_seconds(seconds: dict[str, float]) -> float:

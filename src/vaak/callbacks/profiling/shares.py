@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from vaak.core.report import rate_name
+
 STEP_PHASES = ("loading", "forward", "backward", "optimizer", "gap")
 """The phases of training; others (evaluation, saving) are measured but no part of its time."""
 
@@ -42,7 +44,7 @@ class Profile:
     def rates(self) -> dict[str, float]:
         """``tokens_per_second``, ``examples_per_second``: each unit's count over the training time."""
         whole = self.training_seconds
-        return {f"{unit}s_per_second": count / whole for unit, count in self.counts.items() if count and whole}
+        return {rate_name(unit): count / whole for unit, count in self.counts.items() if count and whole}
 
     def figures(self, mfu: float | None) -> dict[str, float]:
         """All of it flat, by the names of a record."""

@@ -46,11 +46,11 @@ def simulate(
 
     Example: vaak data simulate conversations --number 20 datasets.0.conversations.beta=1
     """
-    import vaak.audio
+    import vaak.audio.synthesis
     from vaak.config.load import load
 
     files, overrides = files_and_overrides(arguments or [])
-    loaded = load(files or [Path(vaak.audio.__path__[0]) / "synthesis" / "built_in_voices.yml"], overrides)
+    loaded = load(files or [Path(vaak.audio.synthesis.__path__[0]) / "built_in_voices.yml"], overrides)
     for warning in loaded.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     written, num_speakers = _simulated(loaded, _dataset(loaded, dataset), out, split.value, number)

@@ -17,10 +17,10 @@ from vaak.tasks.diarization.config import InferenceConfig
 
 if TYPE_CHECKING:
     from vaak.audio.labelled import Segment
+    from vaak.audio.scoring.errors import Scores
     from vaak.core.errors import UserError
     from vaak.runs.open_run import OpenedRun
     from vaak.tasks.diarization.predict import Diarized
-    from vaak.tasks.diarization.scoring.errors import Scores
 
 
 @with_options_of(InferenceConfig, into="inference")
@@ -202,7 +202,7 @@ def _write(path: Path, recordings: Iterable[Diarized]) -> None:
 
 def _scores(found: Iterable[Diarized], known: Known, opened: OpenedRun) -> Scores | None:
     """The scores of those recordings that the reference has."""
-    from vaak.tasks.diarization.scoring.errors import score_recordings
+    from vaak.audio.scoring.errors import score_recordings
 
     hypotheses = {one.name: one.segments for one in found}
     if known.references is None or not known.references.keys() & hypotheses.keys():

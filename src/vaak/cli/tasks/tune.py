@@ -12,8 +12,8 @@ import typer
 from vaak.cli.config import AsJson, TrustCode, Weights, WhichWeights, files_and_overrides
 
 if TYPE_CHECKING:
+    from vaak.audio.scoring.errors import ErrorSeconds
     from vaak.tasks.diarization.inference.tuning import Tuning
-    from vaak.tasks.diarization.scoring.errors import ErrorSeconds
 
 
 def tune(

@@ -12,7 +12,7 @@ import typer
 from vaak.cli.config import AsJson
 
 if TYPE_CHECKING:
-    from vaak.tasks.diarization.scoring.errors import Score, Scores
+    from vaak.audio.scoring.errors import Score, Scores
 
 app = typer.Typer(help="Score any system's output.", no_args_is_help=True, add_completion=False)
 
@@ -39,8 +39,8 @@ def der(
     """
     from vaak.audio.formats.rttm import read_rttm
     from vaak.audio.formats.uem import read_uem
+    from vaak.audio.scoring.errors import score_recordings
     from vaak.core.errors import UserError
-    from vaak.tasks.diarization.scoring.errors import score_recordings
 
     if not 0 <= collar < math.inf:
         raise UserError(f"--collar {collar:g}: expected seconds, 0 or more")

@@ -7,17 +7,20 @@ gradient: their part of the graph is passed through, and nothing is added up in 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
-from vaak.core.task import Objective, Task
+from vaak.core.task import Objective, Task, demand_terms
 from vaak.engine.gradient import GradientPass
+
+Losses = Callable[[nn.Module, Batch], dict[str, Term]]
 
 MAIN = ""
 """The name of the only objective of a task that doesn't name any."""
@@ -29,7 +32,7 @@ def objectives_of(task: Task, model: nn.Module) -> tuple[Objective, ...]:
     Raises UserError where a parameter that is trained belongs to no objective, or to two.
     """
     if not task.objectives:
-        return (Objective(MAIN, (MAIN,), task.losses),)
+        return (Objective(MAIN, (MAIN,), _checked(task.losses, f"{type(task).__name__}.losses(model, batch)")),)
     owners: dict[str, list[str]] = {name: [] for name, value in model.named_parameters() if value.requires_grad}
     for objective in task.objectives:
         for name in owners:
@@ -42,7 +45,21 @@ def objectives_of(task: Task, model: nn.Module) -> tuple[Objective, ...]:
                 f"the parameter {name} must belong to exactly one objective of the task, but belongs to {found}; "
                 "each objective's modules name what it trains"
             )
-    return tuple(task.objectives)
+    return tuple(
+        replace(one, losses=_checked(one.losses, f"the objective {one.name}'s losses(model, batch)"))
+        for one in task.objectives
+    )
+
+
+def _checked(losses: Losses, where: str) -> Losses:
+    """The losses, which raise UserError where what they give is no terms."""
+
+    def checked(model: nn.Module, batch: Batch) -> dict[str, Term]:
+        terms = losses(model, batch)
+        demand_terms(terms, where)
+        return terms
+
+    return checked
 
 
 def parameters_of(objective: Objective, model: nn.Module) -> list[nn.Parameter]:

@@ -32,6 +32,11 @@ class Sight:
     bias: Callable[[Tensor], Tensor] | None = None
     pairs: Tensor | None = None
 
+    @property
+    def is_of_pairs(self) -> bool:
+        """Whether ``pairs``, or ``causal`` alone, says all that there is to say."""
+        return self.pairs is not None or (self.documents is None and self.key_documents is None and self.bias is None)
+
     def of_pairs(self, num_queries: int, num_keys: int, like: Tensor) -> Sight:
         """The same with ``pairs`` filled in, as numbers of ``like``'s type on its device."""
         mask = self._mask(num_queries, num_keys, like.device)

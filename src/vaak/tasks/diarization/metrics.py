@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from vaak.audio.labelled import Segment
+from vaak.audio.scoring.errors import diarization_error, jaccard_error
 from vaak.audio.segments import cropped, shifted
 from vaak.core.batch import Batch, Term
 from vaak.core.task import Meters
@@ -29,7 +30,6 @@ from vaak.tasks.diarization.examples.labels import DiarizationExample
 from vaak.tasks.diarization.model import DiarizationModel, Outputs
 from vaak.tasks.diarization.postprocessing.stitching import WindowOutput
 from vaak.tasks.diarization.predict import Diarizer
-from vaak.tasks.diarization.scoring.errors import diarization_error, jaccard_error
 from vaak.tasks.diarization.scoring.timeline_picture import timelines_png
 
 SHOWN_RECORDINGS = 4

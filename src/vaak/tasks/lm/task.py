@@ -9,6 +9,9 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
+import weakref
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -32,6 +35,7 @@ from vaak.tasks.lm.model import LanguageModel
 from vaak.tasks.lm.predict import generate
 from vaak.tasks.lm.prepare import Prepared, recipe
 from vaak.tasks.lm.spec import SPEC
+from vaak.text.corpora.token_store import TokenStore, write_tokens
 from vaak.text.tokenizers.normalise import normalise
 from vaak.text.tokenizers.tokenizer import Tokenizer
 
@@ -92,7 +96,24 @@ class LanguageModelTask(PreparedTask[LanguageModelExperiment, Prepared]):
             if self.data.layout == "stream":
                 return StreamDataset(store, special, corruption, max_length=length, shift=self.data.shift_windows)
             return TextDataset(store, special, corruption, max_length=length, stride=length)
-        return TextDataset(store, special, Corruption(masking=masking), max_length=length, stride=self._stride())
+        return self._evaluated(store, masking)
+
+    def dataset_of(self, data: Iterable[str]) -> TextDataset:
+        """Texts, each a document, read as those of an evaluation. Raises UserError for what is no text."""
+        texts = list(data)
+        for text in texts:
+            if not isinstance(text, str):
+                raise UserError(f"a language model is evaluated on texts, not on a {type(text).__name__}")
+        folder = tempfile.mkdtemp(prefix="vaak-texts-")
+        store = write_tokens(Path(folder) / "texts", map(normalise, texts), self.tokenizer)
+        dataset = self._evaluated(store, 0.0 if self.causal else self.data.masking_probability)
+        weakref.finalize(dataset, shutil.rmtree, folder, ignore_errors=True)
+        return dataset
+
+    def _evaluated(self, store: TokenStore, masking: float) -> TextDataset:
+        """Documents as an evaluation reads them."""
+        special, corruption = self._special_tokens(), Corruption(masking=masking)
+        return TextDataset(store, special, corruption, max_length=self.data.max_length, stride=self._stride())
 
     def _stride(self) -> int:
         return min(self.data.stride or self.data.max_length, self.data.max_length)

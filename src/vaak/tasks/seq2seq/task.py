@@ -30,6 +30,7 @@ from vaak.tasks.seq2seq.model import Seq2SeqModel
 from vaak.tasks.seq2seq.predict import Translator
 from vaak.tasks.seq2seq.prepare import Prepared, recipe
 from vaak.tasks.seq2seq.spec import SPEC
+from vaak.text.tokenizers.tokenizer import Tokenizer
 
 SHOWN_TRANSLATIONS = 5
 PICTURE = "attention.html"
@@ -126,6 +127,12 @@ class Seq2SeqTask(PreparedTask[Seq2SeqExperiment, Prepared]):
         return [f"{source} → {target}" for source, target in zip(*sides, strict=True)]
 
     # Use.
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """The tokenizer of both sides; None where each has its own."""
+        source, target = self.prepared.source_tokenizer, self.prepared.target_tokenizer
+        return source if source is target else None
 
     def decoding(self, **asked: object) -> DecodingSettings:
         """How targets are written: as ``data.decoding`` says, with what is asked for over it."""

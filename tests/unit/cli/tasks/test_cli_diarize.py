@@ -12,9 +12,9 @@ import soundfile
 
 from tiny_diarizer import RATE, conversation
 from vaak.audio.formats.rttm import read_rttm, write_rttm
+from vaak.audio.scoring.errors import diarization_error
 from vaak.audio.segments import merged
 from vaak.runs.open_run import open_run
-from vaak.tasks.diarization.scoring.errors import diarization_error
 
 
 @pytest.fixture

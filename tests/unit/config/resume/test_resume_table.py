@@ -106,7 +106,7 @@ def simple_values(annotation: Any, default: Any) -> list[Any]:
         elif origin is typing.Literal:
             found += arguments
         elif origin is dict:
-            found.append({"other": 0.5})
+            found += [{"other": 0.5}, {"other": "one"}]
         elif origin is tuple and arguments[1:] == (Ellipsis,):
             found += [[value] for value in simple_values(arguments[0], None)]
         elif origin is tuple:

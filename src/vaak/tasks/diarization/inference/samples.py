@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from vaak.audio.scoring.errors import diarization_error
 from vaak.core.errors import UserError
 from vaak.tasks.diarization.examples.labels import DiarizationExample
 from vaak.tasks.diarization.predict import Diarizer
-from vaak.tasks.diarization.scoring.errors import diarization_error
 from vaak.tasks.diarization.scoring.timeline_picture import draw_timelines
 
 PICTURE = "timelines.png"

@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from vaak.audio.labelled import Segment
+from vaak.audio.scoring.errors import ErrorSeconds, diarization_error
 from vaak.tasks.diarization.config import InferenceConfig, ScoringConfig
 from vaak.tasks.diarization.examples.labels import DiarizationExample
 from vaak.tasks.diarization.postprocessing.segments import tuned
 from vaak.tasks.diarization.postprocessing.stitching import WindowOutput
 from vaak.tasks.diarization.predict import Diarizer
-from vaak.tasks.diarization.scoring.errors import ErrorSeconds, diarization_error
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""Diarization error rates, and pictures of timelines."""
+"""Errors of decisions by frames, and pictures of timelines."""

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from vaak.audio.labelled import Segment
+from vaak.audio.scoring.errors import diarization_error
 from vaak.tasks.diarization.config import InferenceConfig, ScoringConfig
 from vaak.tasks.diarization.examples.labels import DiarizationExample
 from vaak.tasks.diarization.inference.tuning import tune
 from vaak.tasks.diarization.metrics import scoring_protocol
 from vaak.tasks.diarization.predict import Diarizer
-from vaak.tasks.diarization.scoring.errors import diarization_error
 
 
 class Shy:

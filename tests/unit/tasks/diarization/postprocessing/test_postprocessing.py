@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from scipy.ndimage import median_filter
 
 from vaak.audio.labelled import Segment
+from vaak.audio.scoring.errors import diarization_error
 from vaak.tasks.diarization.config import InferenceConfig, ScoringConfig
 from vaak.tasks.diarization.postprocessing import segments as postprocessing
 from vaak.tasks.diarization.postprocessing.segments import decided, median_filtered, segments_of, tuned
-from vaak.tasks.diarization.scoring.errors import diarization_error
 from vaak.tasks.diarization.scoring.frame_errors import FrameErrors
 
 FRAME = 0.1

@@ -14,13 +14,13 @@ from scipy.optimize import linear_sum_assignment
 
 from vaak.audio.formats.rttm import read_rttm
 from vaak.audio.labelled import Segment
-from vaak.core.errors import DataError
-from vaak.tasks.diarization.scoring.errors import (
+from vaak.audio.scoring.errors import (
     ErrorSeconds,
     diarization_error,
     jaccard_error,
     score_recordings,
 )
+from vaak.core.errors import DataError
 
 CLOSE = pytest.approx
 

@@ -1,0 +1,70 @@
+"""A picture of a run. matplotlib is an extra, imported when a picture is drawn."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from vaak.core.errors import UserError
+
+MOST_PANELS = 9
+RATE = "learning_rate"
+
+
+def draw_history(records: Sequence[dict[str, Any]], title: str, path: Path | None = None) -> Any:
+    """A matplotlib figure: the losses of training and evaluation, the figures of evaluations, the learning rate.
+
+    Written to ``path`` where one is given. Raises UserError where matplotlib is missing, or the file can't be written.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise UserError("drawing needs matplotlib: pip install 'vaak[plot]'") from error
+    panels = _panels(records)
+    columns = min(3, max(1, len(panels)))
+    rows = max(1, math.ceil(len(panels) / columns))
+    figure = Figure(figsize=(4.5 * columns, 3.2 * rows), layout="constrained")
+    figure.suptitle(title)
+    for place, (name, curves) in enumerate(panels.items(), 1):
+        axes = figure.add_subplot(rows, columns, place)
+        for label, (steps, values) in curves.items():
+            axes.plot(steps, values, marker="." if len(steps) < 40 else None, label=label)
+        axes.set(title=name, xlabel="step")
+        axes.grid(alpha=0.3)
+        if len(curves) > 1:
+            axes.legend()
+    if path is not None:
+        try:
+            figure.savefig(path, dpi=120)
+        except (OSError, ValueError) as error:
+            raise UserError(f"{path} can't be written: {error}") from error
+    return figure
+
+
+Curve = tuple[list[int], list[float]]
+
+
+def _panels(records: Sequence[dict[str, Any]]) -> dict[str, dict[str, Curve]]:
+    """What is drawn: the panels by name, each with its curves by label."""
+    panels: dict[str, dict[str, Curve]] = {"loss": {}}
+    for record in records:
+        if record["kind"] == "step":
+            shown = {("loss", "train"): record.get("loss"), (RATE, RATE): record.get(RATE)}
+        elif record["kind"] == "evaluation":
+            shown = {_place(name): value for name, value in record.items() if isinstance(value, float)}
+        else:
+            continue
+        for (panel, label), value in shown.items():
+            if value is not None:
+                steps, values = panels.setdefault(panel, {}).setdefault(label, ([], []))
+                steps.append(record["step"])
+                values.append(value)
+    drawn = {name: curves for name, curves in panels.items() if curves}
+    return dict(list(drawn.items())[:MOST_PANELS])
+
+
+def _place(name: str) -> tuple[str, str]:
+    """The panel and the label of a figure."""
+    return ("loss", "valid") if name == "val_loss" else (name, name)

@@ -1,0 +1,82 @@
+"""Lists and torch's datasets as datasets of Vaak: lengths and fingerprint are found by reading them once."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from vaak.core.batch import Batch
+from vaak.core.errors import UserError
+from vaak.core.random_keys import draw_key
+from vaak.core.task import Dataset
+from vaak.data.reader import seed_generators
+from vaak.engine.devices.randomness import keeping_generators
+from vaak.library.collate import Collate, as_batch, length_of
+
+
+class Examples(Dataset):
+    """The examples of a list or of a map-style dataset of torch's (``len(data)``, ``data[index]``)."""
+
+    def __init__(self, data: Any, name: str, collate: Collate, length: Callable[[Any], float] = length_of) -> None:
+        """``length`` measures an example. Raises UserError for what has no length or no examples."""
+        if not hasattr(data, "__len__") or not hasattr(data, "__getitem__"):
+            raise UserError(
+                f"the data of {name} are a {type(data).__name__}; expected a list, a torch Dataset with a length, or a "
+                "vaak.Dataset"
+            )
+        if not len(data):
+            raise UserError(f"the data of {name} have no examples")
+        self.data, self.name, self._collate = data, name, collate
+        self.draws_globally = not isinstance(data, list | tuple)
+        self.lengths, self.fingerprint = self._measured(length)
+
+    def example(self, index: int, rng: np.random.Generator) -> Any:
+        return self.data[index]
+
+    def collate(self, rows: list[list[Any]]) -> Batch:
+        return as_batch(self._collate([example for row in rows for example in row]), f"collate of {self.name}")
+
+    def describe(self, index: int) -> str:
+        return f"example {index} of {self.name}"
+
+    def _measured(self, length: Callable[[Any], float]) -> tuple[np.ndarray, str]:
+        """The length of each example, and a hash of them all."""
+        lengths, content = [], hashlib.sha256()
+        with keeping_generators(torch.device("cpu")):
+            for index in range(len(self.data)):
+                if self.draws_globally:
+                    seed_generators(draw_key("fingerprint", index))
+                example = self.data[index]
+                lengths.append(length(example))
+                add_to_hash(content, example)
+        return np.array(lengths), content.hexdigest()[:16]
+
+
+def as_dataset(data: Any, name: str, collate: Collate, length: Callable[[Any], float] = length_of) -> Dataset:
+    """The dataset itself where it is Vaak's; else one of its examples."""
+    return data if isinstance(data, Dataset) else Examples(data, name, collate, length)
+
+
+def add_to_hash(content: Any, value: Any) -> None:
+    """Add what a value holds to a hash: tensors and arrays by their bytes, all else by its parts."""
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu().numpy()
+    if isinstance(value, np.ndarray) and value.dtype != object:
+        content.update(f"{value.dtype}{value.shape}".encode() + np.ascontiguousarray(value).tobytes())
+    elif isinstance(value, Mapping):
+        for key, part in value.items():
+            content.update(f"{key!r}:".encode())
+            add_to_hash(content, part)
+    elif isinstance(value, list | tuple):
+        content.update(f"{type(value).__name__}{len(value)}".encode())
+        for part in value:
+            add_to_hash(content, part)
+    elif value is None or isinstance(value, str | bytes | int | float | bool | np.generic):
+        content.update(repr(value).encode())
+    else:
+        content.update(pickle.dumps(value))

@@ -1,0 +1,120 @@
+"""Training in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from vaak.config.components import files_being_imported
+from vaak.config.experiment import Experiment
+from vaak.config.load import Loaded, load_layers
+from vaak.config.tasks import TASKS, task_class
+from vaak.core.callback import Callback
+from vaak.core.errors import UserError
+from vaak.core.task import Task
+from vaak.library.config import Layer, as_layers
+from vaak.library.references import is_task, reference_of
+from vaak.library.trained_run import TrainedRun, open, with_metrics
+from vaak.runs.folder.directory import holds_a_run
+from vaak.runs.folder.user_code import demand_trust
+from vaak.runs.start import train
+from vaak.tasks.meters import Metric
+
+ONLY_HERE = (
+    "the task {name} is in no file, so the command line can't open this run: in Python, with the task, "
+    "vaak.open({directory!r}, task=...) does"
+)
+
+
+def fit(
+    task: Task | type[Task] | Layer | Sequence[Layer],
+    directory: str | PathLike[str],
+    *,
+    callbacks: Sequence[Callback] = (),
+    optimizer: str | Mapping[str, Any] | None = None,
+    resume: bool | str | PathLike[str] | None = None,
+    metrics: Mapping[str, Metric] | None = None,
+    init_from: str | PathLike[str] | None = None,
+    init_except: Sequence[str] = (),
+    init_rename: Mapping[str, str] | None = None,
+    trust_code: bool = False,
+    **training: Any,
+) -> TrainedRun:
+    """Train a task into a run directory, and open the run.
+
+    ``task`` is a class or an object (``vaak.SimpleTask``), a YAML file, sections in a dict, several of these (the later
+    over the earlier), or a name such as ``lm``. ``training`` are options of ``training:``, by their own names and all
+    others that a YAML takes (``epochs=3, learning_rate=1e-3, validation={"interval": 50}``), or other sections
+    (``model={...}``, ``data={...}``).
+
+    ``optimizer`` is its type or its options. ``resume`` is True for the newest checkpoint of the run, or a checkpoint.
+    ``metrics`` are further figures of each evaluation, as in ``SimpleTask``. ``init_from`` begins with the weights of
+    another run, without those whose names ``init_except`` matches, each under the name that ``init_rename`` (regular
+    expression to replacement) gives it.
+
+    The directory is one that every command opens; where the task is in no file, the log says that it isn't. Code that a
+    run brings is executed only with ``trust_code``. Raises UserError for every mistake in what is given.
+    """
+    if importing := files_being_imported():
+        raise UserError(f"{importing[0]} trains as it is imported: put this under if __name__ == '__main__':")
+    loaded = _loaded(task, Path(directory), training, optimizer, trust_code)
+    checkpoint = {
+        "resume": "auto" if resume is True else None if not resume else str(resume),
+        "init_from": None if init_from is None else str(init_from),
+        "init_except": tuple(init_except),
+        "init_rename": dict(init_rename or {}),
+    }
+    loaded = _with_checkpoint(loaded, {name: value for name, value in checkpoint.items() if value})
+    experiment = loaded.experiment
+    if experiment.training.checkpoint.resume is None and holds_a_run(experiment.run_dir):
+        raise UserError(f"{directory} holds a run already: give resume=True to resume it, or another directory")
+    chosen = None
+    if metrics:
+        made = task_class(experiment.reference)(experiment, experiment.run_dir, loaded.folder)
+        chosen = with_metrics(made, metrics)
+    train(loaded, tuple(callbacks), chosen)
+    return open(experiment.run_dir, device=experiment.training.device, metrics=metrics, trust_code=True)
+
+
+def _loaded(task: Any, directory: Path, training: dict[str, Any], optimizer: Any, trust_code: bool) -> Loaded:
+    """The configuration of the run, with what there is to say about it."""
+    layers, remarks = _layers(task, directory)
+    if optimizer is not None:
+        if not isinstance(optimizer, str | Mapping):
+            raise UserError(f'optimizer is {optimizer!r:.80}; expected a name ("adamw") or a dict of its options')
+        training["optimizer"] = optimizer
+    sections = {name: training.pop(name) for name in [*training] if name in Experiment.model_fields}
+    given: list[Layer] = [sections, {"training": training}]
+    where: dict[str, Any] = {"run_dir": str(directory)}
+    if not any(isinstance(layer, Path) for layer in layers):
+        where["name"] = directory.resolve().name
+    loaded = load_layers([*layers, *as_layers(given), where], trust_code=trust_code)
+    if not trust_code:
+        demand_trust(loaded.experiment, [layer for layer in layers if isinstance(layer, Path)])
+    return replace(loaded, warnings=[*loaded.warnings, *remarks])
+
+
+def _layers(task: Any, directory: Path) -> tuple[list[Path | Mapping[str, Any]], list[str]]:
+    """The layers that a task stands for, and what there is to say about it."""
+    if is_task(task):
+        name, lasts = reference_of(task)
+        return [{"task": name}], [] if lasts else [ONLY_HERE.format(name=name, directory=str(directory))]
+    if isinstance(task, str) and (task in TASKS or ":" in task):
+        return [{"task": task}], []
+    if isinstance(task, str | PathLike | Mapping):
+        return as_layers([task]), []
+    if isinstance(task, list | tuple):
+        return as_layers(list(task)), []
+    found = f"the class {task.__name__}" if isinstance(task, type) else f"a {type(task).__name__}"
+    raise UserError(f"vaak.fit was given {found}; expected a vaak.Task, a vaak.SimpleTask, a YAML file or a dict")
+
+
+def _with_checkpoint(loaded: Loaded, options: dict[str, Any]) -> Loaded:
+    """The configuration with options of ``training.checkpoint``, which fit's arguments are."""
+    training = loaded.experiment.training
+    checkpoint = training.checkpoint.model_copy(update=options)
+    training = training.model_copy(update={"checkpoint": checkpoint})
+    return replace(loaded, experiment=loaded.experiment.model_copy(update={"training": training}))
