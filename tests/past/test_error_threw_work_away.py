@@ -52,8 +52,8 @@ class Worsening(ToyTask):
 
 
 def begun(folder: Path, *callbacks: Callback, task: ToyTask | None = None, **training: Any) -> Trainer:
-    watchers = [StepLogCallback(3), EarlyStoppingCallback(patience=99), *callbacks]
-    trainer = toy_trainer(folder, *watchers, task=task, **(OPTIONS | training))
+    all_callbacks = [StepLogCallback(3), EarlyStoppingCallback(patience=99), *callbacks]
+    trainer = toy_trainer(folder, *all_callbacks, task=task, **(OPTIONS | training))
     trainer.resume("auto")
     return trainer
 

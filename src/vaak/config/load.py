@@ -18,10 +18,10 @@ from vaak.config.resolve.global_config import take_other_sides
 from vaak.config.resolve.layers import folder_of, read_layers
 from vaak.config.resolve.merge import fill_items, merge_all
 from vaak.config.resolve.run_files import run_of_configuration
-from vaak.config.task_spec import Finding, TaskSpec
+from vaak.config.task_spec import CheckFinding, TaskSpec
 from vaak.config.tasks import TASKS, spec_of, tasks_recognised
 from vaak.config.yaml.errors import ConfigError, Problem
-from vaak.config.yaml.tree import Node, Place, find, from_plain, split_key, take, to_plain, walk
+from vaak.config.yaml.tree import Node, YamlPlace, find, from_plain, split_key, take, to_plain, walk
 from vaak.core.errors import UserError
 
 NOT_BUILT_YET = {
@@ -29,7 +29,7 @@ NOT_BUILT_YET = {
     "tasks": "training on several tasks isn't built yet; expected one task:",
 }
 
-IN_MEMORY = Place("set in Python")
+IN_MEMORY = YamlPlace("set in Python")
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def _task_of(layers: list[Node], source: Path, folder: Path, problems: list[Prob
     if len(found) == 1:
         return _Task(found[0], found[0])
     what = f"fits {' and '.join(found)}" if found else "is not given and can't be told from the sections"
-    problems.append(Problem(Place(str(source)), "task", f"{what}; write task: with one of {names}"))
+    problems.append(Problem(YamlPlace(str(source)), "task", f"{what}; write task: with one of {names}"))
     return _Task()
 
 
@@ -214,7 +214,7 @@ def _at(tree: Node, key: str, message: str) -> Problem:
     return Problem(places[0] if places else None, key, message)
 
 
-def _of_those_given(said: Iterable[Finding], tree: Node) -> list[Problem]:
+def _of_those_given(said: Iterable[CheckFinding], tree: Node) -> list[Problem]:
     """What is said of the keys that the user gave."""
     given = given_keys(tree)
     return [_at(tree, one.key, one.message) for one in said if one.key in given and _asks(tree, one.key)]

@@ -165,7 +165,7 @@ class Step:
         gradients.begin()
         try:
             with objective.alone():
-                return objective.gradient.accumulate(state.splits, data, gradients.begin, state.loss_scale.value)
+                return objective.gradient.accumulate(state.piece_rules, data, gradients.begin, state.loss_scale.value)
         except BaseException:
             gradients.clear()
             raise

@@ -29,9 +29,9 @@ def evaluate_run(
     ``files`` and ``overrides`` may name other data: they are prepared with what the run learned from its own, in a
     temporary folder.
     """
-    with tempfile.TemporaryDirectory(prefix="vaak-eval-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="vaak-eval-") as temporary_folder:
         overrides = ["training.mixed_precision=no", *overrides]
-        how: dict[str, Any] = {"weights": weights, "scratch": Path(scratch), "splits": tuple(splits)}
+        how: dict[str, Any] = {"weights": weights, "temporary_folder": Path(temporary_folder), "splits": tuple(splits)}
         opened = open_run(path, files, overrides, device, **how, trust_code=trust_code)
         training = opened.experiment.training
         ranks = Ranks(pick_device(device))

@@ -8,7 +8,7 @@ from typing import Any
 from vaak.core.random_keys import draw_key
 from vaak.core.task import Dataset
 from vaak.data.reader import generator_of, seed_generators
-from vaak.testing.case import Case, folder, microbatches, opened
+from vaak.testing.case import Case, folder, microbatches, open_trainer
 from vaak.testing.equality import demand, demand_same, same
 from vaak.testing.witness import Witness
 
@@ -17,7 +17,7 @@ NUM_EXAMPLES = 32
 
 def check_examples(case: Case) -> None:
     """``example(index, rng)`` depends on the index and on ``rng`` alone; nor does collating draw or change anything."""
-    with opened(case) as trainer:
+    with open_trainer(case) as trainer:
         dataset = trainer.data.reader.dataset
         for index in range(min(NUM_EXAMPLES, len(dataset.lengths))):
             first = _read(dataset, index, key=index, elsewhere=1)

@@ -9,7 +9,7 @@ from pathlib import Path
 from vaak.config.resolve.run_files import run_of_configuration
 from vaak.config.yaml.errors import ConfigError, Problem
 from vaak.config.yaml.reader import read_value, read_yaml
-from vaak.config.yaml.tree import COMMAND_LINE, Node, Place, find, put, split_key
+from vaak.config.yaml.tree import COMMAND_LINE, Node, YamlPlace, find, put, split_key
 
 
 class Layers:
@@ -97,7 +97,7 @@ def read_layers(files: Sequence[Path | str], overrides: Sequence[str]) -> list[N
     return layers.trees
 
 
-def folder_of(place: Place | None) -> Path:
+def folder_of(place: YamlPlace | None) -> Path:
     """The folder from which relative names at this place are seen: the file's, or the current one."""
     if place is None or place == COMMAND_LINE:
         return Path()

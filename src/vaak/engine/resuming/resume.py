@@ -119,7 +119,7 @@ def _demand_seen(ranks: Ranks, found: dict[str, Any]) -> None:
 def _forget_journals(trainer: Resumes) -> None:
     """Act on nothing that was written down before."""
     trainer.data.forget_skipped()
-    trainer.state.splits.forget()
+    trainer.state.piece_rules.forget()
 
 
 def _put_in_order(trainer: Resumes, source: str, found: dict[str, Any], snapshot: Snapshot) -> None:
