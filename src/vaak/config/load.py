@@ -25,8 +25,8 @@ from vaak.config.yaml.tree import Node, YamlPlace, find, from_plain, split_key, 
 from vaak.core.errors import UserError
 
 NOT_BUILT_YET = {
-    "distillation": "distillation isn't built yet; leave the section out",
-    "tasks": "training on several tasks isn't built yet; expected one task:",
+    "distillation": "distillation isn't implemented yet; leave the section out",
+    "tasks": "training on several tasks isn't implemented yet; expected one task:",
 }
 
 IN_MEMORY = YamlPlace("set in Python")

@@ -110,7 +110,7 @@ def naming_lost_workers(*signs: type[Exception]) -> Iterator[None]:
         if sys.platform != "win32" and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # as the other workers end, torch would raise again, anywhere
         raise UserError(
-            f"a process that loads data was ended from outside, often because memory ran out ({error}); resume with "
+            f"a process that loads data was killed from outside, often because memory ran out ({error}); resume with "
             "--resume auto, perhaps with fewer training.performance.num_workers"
         ) from error
 

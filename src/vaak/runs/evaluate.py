@@ -41,7 +41,7 @@ def evaluate_run(
         for split in splits:
             metrics |= evaluator.evaluate(opened.model, split)
         if not metrics:
-            raise UserError("there is nothing to evaluate: give --split")
+            raise UserError("nothing to evaluate: give --split")
         precision = {"no": "fp32"}.get(training.mixed_precision, training.mixed_precision)
         conditions = {"precision": precision, "weights": opened.weights}
         protocol = {split: {**opened.task.meters(split).protocol, **conditions} for split in splits}

@@ -42,7 +42,7 @@ def run_of(path: Path) -> Path:
         if (folder / "config.yml").exists():
             return folder
     raise CheckpointError(
-        f"{path} is no run and lies in none (there is no config.yml); give a run directory or a checkpoint in it"
+        f"{path} is not a run directory, nor inside one (no config.yml); give a run directory or a checkpoint in it"
     )
 
 

@@ -99,7 +99,7 @@ def check_first_batch(loaded: Loaded, rows: int, tolerance: float) -> list[Gradi
     with temporary_trainer(loaded) as trainer:
         batch = next(trainer.data.microbatches(trainer.position)).batch
         if batch is None:
-            raise UserError("the first microbatch has no example that can be read; mend the data first")
+            raise UserError("the first microbatch has no example that can be read; fix the data first")
         return check_gradients(
             trainer.task,
             trainer.model,

@@ -24,7 +24,7 @@ def check_examples(case: Case) -> None:
             _read(dataset, index, key=index + NUM_EXAMPLES, elsewhere=2)
             demand(
                 same(_read(dataset, index, key=index, elsewhere=3), first),
-                f"example {index} ({dataset.describe(index)}) came out otherwise when it was read again with the same "
+                f"example {index} ({dataset.describe(index)}) was different when it was read again with the same "
                 "rng: example() must draw from its rng alone and remember nothing",
             )
         rows = next(microbatch.address.rows for microbatch in microbatches(trainer))

@@ -66,7 +66,7 @@ def check_counts(case: Case) -> None:
     with open_trainer(case) as trainer:
         for batch in batches(trainer):
             for unit, counts in batch.counts.items():
-                demand(bool((counts >= 0).all()), f"counts of {unit}: {counts.tolist()} has one below zero")
+                demand(bool((counts >= 0).all()), f"counts of {unit}: {counts.tolist()} has a negative one")
             for name, term in terms_of(trainer, batch).items():
                 _demand_counted(name, term, batch)
             if case.counted is not None:

@@ -113,7 +113,7 @@ def test_the_command_writes_curve_and_picture_and_ends_with_the_option(tiny_text
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        (("--start-lr", "1", "--end-lr", "0.1"), "the rates must grow"),
+        (("--start-lr", "1", "--end-lr", "0.1"), "learning rates must be above 0 and grow"),
         (("--num-iter", "2"), "at least 10 steps"),
         (("training.optimizer.lr=x",), "training.optimizer.lr"),
     ],

@@ -44,7 +44,7 @@ def _impossible(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
             "training.memory.thresholds", f"{list(thresholds)} do not rise; expected moderate, high, critical"
         )
     if training.scheduler.warmup_steps and training.scheduler.warmup_ratio is not None:
-        yield impossible("training.scheduler.warmup_ratio", "given beside warmup_steps; give one of them")
+        yield impossible("training.scheduler.warmup_ratio", "given together with warmup_steps; give one of them")
     if training.validation.interval is None and training.validation.interval_epochs is None:
         yield from _without_evaluations(training)
 
@@ -56,7 +56,7 @@ def _impossible_lengths(experiment: Experiment[Any, Any]) -> Iterator[CheckFindi
         for section in ("datasets", "global_config"):
             if getattr(experiment, section):
                 yield impossible(
-                    section, f"is of audio, and the task {experiment.task} has none: it reads the section data"
+                    section, f"is for audio, and the task {experiment.task} has none: it reads the section data"
                 )
     if spec.length_unit == "tokens" and batching.max_duration is not None:
         yield impossible(
@@ -118,7 +118,7 @@ def _remarks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
     if not training.logging.wandb:
         yield remark("wandb", "nothing goes to Weights & Biases unless training.logging.wandb is true")
     if training.mixed_precision == "fp16" and training.device == "cpu":
-        yield remark("training.mixed_precision", "fp16 needs an accelerator; on a CPU, training goes on in fp32")
+        yield remark("training.mixed_precision", "fp16 needs an accelerator; on a CPU, training continues in fp32")
 
 
 def _batch_size_beside_a_budget(training: TrainingConfig) -> Iterator[CheckFinding]:

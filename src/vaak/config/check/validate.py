@@ -251,7 +251,7 @@ def _if_registered(place: YamlPlace | None) -> str:
     """What else may be the matter with an unknown name in a run's own configuration."""
     if place is None or run_of_configuration(Path(place.file)) is None:
         return ""
-    return "; if the program that trained this run registered it, register it here, too, before the run is opened"
+    return "; if the program that trained this run registered it, register it here, too, before opening the run"
 
 
 def _move_options(node: Node, section: type[OpenSection]) -> None:

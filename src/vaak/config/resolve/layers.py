@@ -25,7 +25,7 @@ class Layers:
         file, real = os.path.normpath(path), os.path.realpath(path)
         if real in chain:
             place = asked_at.place if asked_at else None
-            self.problems.append(Problem(place, "extends", f"goes round in a circle back to {file}"))
+            self.problems.append(Problem(place, "extends", f"forms a cycle back to {file}"))
             return
         if real in self._read and chain:
             return
@@ -56,7 +56,7 @@ class Layers:
         key, equals, value = text.partition("=")
         key = key.strip()
         if not equals or not key or not all(split_key(key)):
-            self.problems.append(Problem(COMMAND_LINE, "", f"{text!r} is no key.path=value"))
+            self.problems.append(Problem(COMMAND_LINE, "", f"{text!r} is not of the form key.path=value"))
             return
         if key == "extends":
             self.problems.append(Problem(COMMAND_LINE, key, "belongs in a file; give several files here instead"))

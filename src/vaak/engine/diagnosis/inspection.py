@@ -148,7 +148,7 @@ class Watch:
         if call.caller is None:
             self._note_gradient(ModulePlace(call.name, "gradient of its output"), gradient)
         else:
-            self._note_gradient(ModulePlace(call.caller, f"backward, behind {call.name}"), gradient)
+            self._note_gradient(ModulePlace(call.caller, f"backward, after {call.name}"), gradient)
 
 
 @contextlib.contextmanager

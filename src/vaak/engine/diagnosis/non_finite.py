@@ -62,7 +62,7 @@ class NonFinite:
             parts.append(_named(self.examples))
         if self.record is not None:
             parts.append(f"recorded in {self.record}")
-        parts.append(f"look at it with vaak replay {run} --step {self.step} --debug")
+        parts.append(f"inspect it with vaak replay {run} --step {self.step} --debug")
         parts.append(f"the weights are those of step {self.step - 1}")
         return "; ".join(parts)
 
@@ -187,7 +187,7 @@ def _what(finding: NonFiniteFinding | None) -> str:
         what += f", nor is {finding.tensor} of the batch"
     if finding.place is not None:
         return f"{what}, first in {finding.place.module} ({finding.place.where})"
-    return what if finding.kind != "loss" else f"{what}, though all that the model gives is"
+    return what if finding.kind != "loss" else f"{what}, though all outputs of the model are"
 
 
 def _named(examples: list[Example]) -> str:

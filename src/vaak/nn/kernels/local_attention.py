@@ -44,7 +44,7 @@ def local_attention(
     time = query.shape[2]
     key_documents = documents = _documents(visibility, query)
     if cache is not None:
-        assert visibility.causal, "only a decoder goes on from a cache"
+        assert visibility.causal, "only a decoder can continue from a cache"
         key, value, key_documents = _with_the_last(key, value, documents, window, cache)
     block = max(window, SMALLEST_BLOCK)
     past = key.shape[2] - time

@@ -99,7 +99,7 @@ def _run_directory(experiment: Experiment[Any, Any]) -> Iterator[DoctorFinding]:
         yield DoctorFinding(ABOUT, "run directory", "problem", said, advice)
         return
     there = holds_a_run(run) or (checkpoints is not None and bool(list_checkpoints(checkpoints)))
-    yield DoctorFinding(ABOUT, "run directory", "ok", f"{run} ({'goes on' if there else 'new'})")
+    yield DoctorFinding(ABOUT, "run directory", "ok", f"{run} ({'resumes' if there else 'new'})")
 
 
 def _trackers(experiment: Experiment[Any, Any]) -> Iterator[DoctorFinding]:

@@ -120,7 +120,7 @@ def disk(folder: Path, name: str) -> DoctorFinding:
     if not os.access(place, os.W_OK):
         return DoctorFinding(ABOUT, name, "problem", f"{place} can't be written", "give run_dir= on a disk that can")
     if hasattr(os, "statvfs") and os.statvfs(place).f_files and not os.statvfs(place).f_favail:
-        return DoctorFinding(ABOUT, name, "problem", f"no more files can be made at {place}", "remove old ones")
+        return DoctorFinding(ABOUT, name, "problem", f"no more files can be created at {place}", "remove old ones")
     if usage.free < NO_DISK:
         return DoctorFinding(ABOUT, name, "problem", said, "make space, or give run_dir= on another disk")
     if usage.free < LITTLE_DISK:

@@ -115,7 +115,7 @@ def compiler(device: torch.device) -> DoctorFinding:
     if not lacks:
         return DoctorFinding(ABOUT, "compile", "ok", "possible")
     advice = "leave training.performance.compile off, or install what is missing"
-    return DoctorFinding(ABOUT, "compile", "warning", f"not possible: there is no {' and no '.join(lacks)}", advice)
+    return DoctorFinding(ABOUT, "compile", "warning", f"not possible without {' and '.join(lacks)}", advice)
 
 
 def what_compiling_lacks(device: torch.device) -> list[str]:

@@ -99,7 +99,7 @@ def _demand_one_way(directory: Path, first: int, step: int, task: str) -> None:
 def _check_taken(directory: Path, step: int, loaded: Loaded) -> None:
     """Raise UserError unless the run took the step, or may have as it was about to log it."""
     if not holds_a_run(directory):
-        raise UserError(f"{directory} has not begun to train, so there is no step to replay")
+        raise UserError(f"{directory} has not started to train, so it has no step to replay")
     status = read_status(directory)
     if isinstance(status.get("step"), int):
         last = status["step"] + (status.get("state") != "finished")  # the one at which it stopped, too
@@ -109,7 +109,7 @@ def _check_taken(directory: Path, step: int, loaded: Loaded) -> None:
         logged = [record["step"] for record in ReplayAgreement.records(directory)]
         last = max([*saved, *logged], default=0) + loaded.experiment.training.logging.interval
     if step > last:
-        raise UserError(f"{directory} has not come to step {step}; the last that can be replayed is {last}")
+        raise UserError(f"{directory} has not reached step {step}; the last that can be replayed is {last}")
 
 
 def _nearest(directory: Path, loaded: Loaded, step: int) -> tuple[Path, Snapshot] | None:
@@ -120,7 +120,7 @@ def _nearest(directory: Path, loaded: Loaded, step: int) -> tuple[Path, Snapshot
             try:
                 return path, load_checkpoint(path)
             except CheckpointError as error:
-                log.warning("%s; the one before it is taken", error)
+                log.warning("%s; the previous one is used", error)
     resume = loaded.experiment.training.checkpoint.resume
     if resume in (None, "auto"):
         return None
@@ -129,7 +129,7 @@ def _nearest(directory: Path, loaded: Loaded, step: int) -> tuple[Path, Snapshot
         return None
     snapshot = load_checkpoint(source)
     if snapshot.step >= step:
-        raise UserError(f"{directory} went on from {source}: its first step is {snapshot.step + 1}")
+        raise UserError(f"{directory} was resumed from {source}: its first step is {snapshot.step + 1}")
     return source, snapshot
 
 

@@ -166,7 +166,7 @@ def test_a_backward_pass_inside_a_module(recompute: bool):
     assert finding is not None
     assert finding.place is not None
     assert (finding.kind, finding.place.module) == ("gradient", "blocks.2.attention")
-    assert finding.place.where.startswith("backward, behind blocks.2.attention.")
+    assert finding.place.where.startswith("backward, after blocks.2.attention.")
 
 
 class Planted(nn.Module):

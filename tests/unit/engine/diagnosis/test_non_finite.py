@@ -153,7 +153,7 @@ def test_a_weight(tmp_path: Path):
     ("where", "kind", "said"),
     [
         ("data", "data", "the loss main is not a finite number, nor is added of the batch, first in model (input)"),
-        ("loss", "loss", "the loss ratio is not a finite number, though all that the model gives is"),
+        ("loss", "loss", "the loss ratio is not a finite number, though all outputs of the model are"),
         ("backward", "gradient", "the gradient is not a finite number, first in model (gradient of its output)"),
     ],
 )
@@ -167,7 +167,7 @@ def test_one_row(where: str, kind: str, said: str, pieces: int, tmp_path: Path):
     run = trainer.directory
     assert found.sentence(run) == (
         f"step 1: {said}; example {bad} (toy.txt line {bad + 1}); recorded in {run}/non_finite/step-00000001.json; "
-        f"look at it with vaak replay {run} --step 1 --debug; the weights are those of step 0"
+        f"inspect it with vaak replay {run} --step 1 --debug; the weights are those of step 0"
     )
     assert record_of(trainer)["examples"] == [{"index": bad, "description": f"toy.txt line {bad + 1}"}]
 

@@ -119,7 +119,7 @@ def test_a_damaged_newest_checkpoint_costs_a_step_and_no_bit(
     (tmp_path / "checkpoints" / "step-00000006" / "model.safetensors").write_bytes(b"torn")
     with caplog.at_level(logging.WARNING, "vaak"):
         assert_same_state(run(tmp_path, resume="auto"), uninterrupted)
-    assert "model.safetensors is not what its MANIFEST.json says; it is set aside" in caplog.text
+    assert "model.safetensors does not match its MANIFEST.json; it is set aside" in caplog.text
 
 
 def test_an_ended_run_that_is_resumed_takes_no_step_and_logs_nothing(tmp_path: Path):
