@@ -41,17 +41,17 @@ def sdpa(causal: bool, head_width: int, device: str) -> Attend:
 def linear(causal: bool, head_width: int, device: str) -> Attend:
     from vaak.nn.kernels.linear_attention import linear_attention
     from vaak.nn.kernels.random_features import RandomFeatures
-    from vaak.nn.kernels.visibility import Sight
+    from vaak.nn.kernels.visibility import Visibility
 
     features = RandomFeatures(head_width).to(device)
-    return lambda query, key, value: linear_attention(features, query, key, value, Sight(causal))
+    return lambda query, key, value: linear_attention(features, query, key, value, Visibility(causal))
 
 
 def local(causal: bool, head_width: int, device: str) -> Attend:
     from vaak.nn.kernels.local_attention import local_attention
-    from vaak.nn.kernels.visibility import Sight
+    from vaak.nn.kernels.visibility import Visibility
 
-    return lambda query, key, value: local_attention(query, key, value, Sight(causal), window=128, dropout=0.0)
+    return lambda query, key, value: local_attention(query, key, value, Visibility(causal), window=128, dropout=0.0)
 
 
 def performer(causal: bool, head_width: int, device: str) -> Attend:

@@ -55,7 +55,7 @@ from vaak.config.training import BatchingConfig, PerformanceConfig, TrainingConf
 from vaak.data.batching.planner import training_planner
 from vaak.data.loader import load, training_addresses
 from vaak.data.plan import LastPlan
-from vaak.data.reader import Reader
+from vaak.data.reader import MicrobatchReader
 from vaak.tasks.diarization.data import DiarizationDataset
 from vaak.tasks.diarization.examples.labels import BinaryCollator, LabelOptions
 
@@ -117,7 +117,9 @@ class Ours:
         where = {"step": place, "epoch": 0, "place": place, "rank": 0, "world_size": 1}
         addresses = training_addresses(self.planner, 1, **where)
         rest = itertools.islice(addresses, self.planner.num_microbatches - place)
-        return load(Reader(self.dataset, ("data",), 0), rest, PerformanceConfig(num_workers=workers), pin_memory=False)
+        return load(
+            MicrobatchReader(self.dataset, ("data",), 0), rest, PerformanceConfig(num_workers=workers), pin_memory=False
+        )
 
 
 class Peer:

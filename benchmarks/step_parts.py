@@ -37,7 +37,7 @@ from racing import HERE, SIZES, Bench, say
 from torch import nn
 
 PARTS: dict[str, tuple[str, ...]] = {
-    "fetch: read": ("vaak.data.reader:Reader.__getitem__",),
+    "fetch: read": ("vaak.data.reader:MicrobatchReader.__getitem__",),
     "fetch: the rest": ("vaak.engine.training_data:TrainingData.fetch", "vaak.data.loader:_ErrorsAsValues.__getitem__"),
     "skipped examples": ("vaak.engine.records.journal:SkippedExamples.add",),
     "count units": ("vaak.engine.trainer:count_units", "vaak.engine.step:count_units"),

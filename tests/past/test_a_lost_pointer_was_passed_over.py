@@ -27,9 +27,9 @@ def test_it_is_said_and_the_newest_is_used(run: Path, content: bytes, caplog: py
     (folder / "best").write_bytes(content)
     with caplog.at_level(logging.WARNING, "vaak"):
         assert resolve_checkpoint(run) == folder / "step-00000003"
-    assert f"{folder / 'best'} names no checkpoint there" in caplog.text
+    assert f"{folder / 'best'} does not name a checkpoint there" in caplog.text
     assert "the newest checkpoint is used" in caplog.text
-    with pytest.raises(CheckpointError, match=r"there is no checkpoint at .*best: it names none"):
+    with pytest.raises(CheckpointError, match=r"no checkpoint at .*best: it does not name one"):
         resolve_checkpoint(folder / "best")
 
 
@@ -41,7 +41,7 @@ def test_a_resume_says_it_and_rewrites_it(run: Path, caplog: pytest.LogCaptureFi
     with caplog.at_level(logging.WARNING, "vaak"):
         assert trainer.resume("auto")
     for name in ("best", "last"):
-        assert f"{folder / name} names no checkpoint there (it holds 'rubbish'); it is rewritten" in caplog.text
+        assert f"{folder / name} does not name a checkpoint there (it holds 'rubbish'); it is rewritten" in caplog.text
     assert pointed(folder, "best") == folder / "step-00000002"
     assert pointed(folder, "last") == folder / "step-00000003"
 

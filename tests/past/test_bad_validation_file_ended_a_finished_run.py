@@ -39,7 +39,7 @@ def test_a_diarizer_shows_the_recordings_that_can_be_read(tmp_path: Path):
     outcome = trained(tmp_path, tmp_path / "run", "data.on_bad_example=skip")
     assert outcome.reason == "finished"
     assert outcome.metrics["val_skipped"] == 1
-    shown = [line.partition(":")[0] for line in outcome.showcase]
+    shown = [line.partition(":")[0] for line in outcome.samples]
     assert shown == ["valid1", "valid2", "timelines"]
 
 
@@ -47,11 +47,11 @@ def test_a_diarizer_shows_the_recordings_that_can_be_read(tmp_path: Path):
 def test_what_a_task_can_not_show_is_no_error_of_the_run(
     error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ):
-    def showcase(task: LanguageModelTask, model: nn.Module) -> list[str]:
+    def samples(task: LanguageModelTask, model: nn.Module) -> list[str]:
         raise error
 
-    monkeypatch.setattr(LanguageModelTask, "showcase", showcase)
+    monkeypatch.setattr(LanguageModelTask, "samples", samples)
     tiny_runs.write_corpus(tmp_path)
     outcome = tiny_runs.train(tmp_path, tmp_path / "run", "training.max_steps=2")
-    assert (outcome.reason, outcome.showcase) == ("finished", [])
+    assert (outcome.reason, outcome.samples) == ("finished", [])
     assert f"its samples can't be shown: {error}" in capfd.readouterr().err

@@ -52,8 +52,8 @@ class Worsening(ToyTask):
 
 
 def begun(folder: Path, *callbacks: Callback, task: ToyTask | None = None, **training: Any) -> Trainer:
-    watchers = [StepLogCallback(3), EarlyStoppingCallback(patience=99), *callbacks]
-    trainer = toy_trainer(folder, *watchers, task=task, **(OPTIONS | training))
+    all_callbacks = [StepLogCallback(3), EarlyStoppingCallback(patience=99), *callbacks]
+    trainer = toy_trainer(folder, *all_callbacks, task=task, **(OPTIONS | training))
     trainer.resume("auto")
     return trainer
 
@@ -281,7 +281,7 @@ def test_where_saving_fails_too_the_first_error_is_the_one_that_is_raised(
     failing = begun(tmp_path, Failing("on_step_end", 1), validation={"interval": None})
     with pytest.raises(LookupError) as raised:
         failing.fit()
-    assert "and what was reached can't be saved: the disk is full" in raised.value.__notes__
+    assert "and the state reached can't be saved: the disk is full" in raised.value.__notes__
 
 
 @pytest.fixture(scope="module")

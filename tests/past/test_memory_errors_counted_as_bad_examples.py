@@ -15,7 +15,7 @@ from vaak.core.batch import Batch
 from vaak.core.errors import DataError, HostMemoryError, UserError
 from vaak.core.out_of_memory import is_out_of_memory
 from vaak.data.loader import load
-from vaak.data.reader import Address, Reader
+from vaak.data.reader import Address, MicrobatchReader
 from vaak.engine.distributed.ranks import start_ranks
 from vaak.engine.evaluation import Evaluator
 
@@ -79,7 +79,9 @@ def addresses() -> list[Address]:
 @pytest.mark.parametrize("shortage", SHORTAGES)
 def test_it_is_an_error_of_the_machine(shortage: str, num_workers: int):
     performance = TrainingConfig(performance={"num_workers": num_workers}).performance
-    read = load(Reader(Short(shortage), ("data",), 0, skip_bad=True), addresses(), performance, pin_memory=False)
+    read = load(
+        MicrobatchReader(Short(shortage), ("data",), 0, skip_bad=True), addresses(), performance, pin_memory=False
+    )
     first = next(read)
     assert [skip.index for skip in first.skipped] == [3]
     message = r"^the machine ran out of memory .* example 5 \(toy.txt line 6\)"
@@ -93,7 +95,7 @@ def test_it_is_an_error_of_the_machine(shortage: str, num_workers: int):
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_so_it_is_where_a_batch_is_put_together(num_workers: int):
     performance = TrainingConfig(performance={"num_workers": num_workers}).performance
-    reader = Reader(Short("numpy", in_collate=True), ("data",), 0, skip_bad=True)
+    reader = MicrobatchReader(Short("numpy", in_collate=True), ("data",), 0, skip_bad=True)
     with pytest.raises(HostMemoryError, match="while a batch of 1 rows was put together"):
         next(load(reader, addresses(), performance, pin_memory=False))
 
@@ -119,5 +121,5 @@ def test_bad_examples_are_still_skipped_and_the_option_is_named():
         ]
     ):
         with pytest.raises(UserError, match=message):
-            Reader(Broken(8), ("data",), 0)[Address(1, 0, 0, [[index]])]
-        assert len(Reader(Broken(8), ("data",), 0, skip_bad=True)[Address(1, 0, 0, [[index]])].skipped) == 1
+            MicrobatchReader(Broken(8), ("data",), 0)[Address(1, 0, 0, [[index]])]
+        assert len(MicrobatchReader(Broken(8), ("data",), 0, skip_bad=True)[Address(1, 0, 0, [[index]])].skipped) == 1

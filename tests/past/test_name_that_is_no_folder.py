@@ -22,7 +22,7 @@ def problem(folder: Path, **options: str) -> str:
 
 @pytest.mark.parametrize("name", [".", ".."])
 def test_a_name_is_not_a_folder_that_is_there(tmp_path, name):
-    assert problem(tmp_path, name=name).endswith(f"name: is {name}, which names no new folder; give another name=")
+    assert problem(tmp_path, name=name).endswith(f"name: is {name}, which can't name a new folder; give another name=")
 
 
 @pytest.mark.parametrize("key", ["name", "run_dir"])

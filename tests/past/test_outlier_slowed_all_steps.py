@@ -66,7 +66,7 @@ def test_only_the_batches_of_the_outlier_are_computed_in_pieces(rehearsal: bool,
     trainer = begun(tmp_path, task, rehearsal=rehearsal)
     trainer.fit()
     assert task.failures == 1
-    (cut,) = trainer.state.splits.cuts
+    (cut,) = trainer.state.piece_rules.rules
     assert (cut.cells, cut.pieces) == (36.0, 2)
     whole = [rows for rows in task.computed if len(rows) == 4]
     pieces = [rows for rows in task.computed if len(rows) < 4]
@@ -90,13 +90,13 @@ def test_stopped_at_every_step_it_is_cut_alike_to_the_bit(tmp_path: Path):
     """With dropout, of which each piece draws its own. From the first failure on the machine is a large one."""
     once = begun(tmp_path / "once", SmallMachine())
     once.fit()
-    failed = once.state.splits.cuts[0].step
+    failed = once.state.piece_rules.rules[0].step
     for stop in range(1, 13):
         task = SmallMachine(cells=20 if stop <= failed else 1000)
         begun(tmp_path / "again", task, StopAt(stop)).fit()
     again = begun(tmp_path / "again", SmallMachine(cells=1000))
     again.fit()
-    assert again.state.splits.cuts == once.state.splits.cuts
+    assert again.state.piece_rules.rules == once.state.piece_rules.rules
     assert same_bits(weights(again), weights(once))
 
 
@@ -105,7 +105,7 @@ def test_a_larger_one_that_does_not_fit_is_cut_finer_and_the_smaller_stays(tmp_p
     task = SmallMachine(cells=12)
     trainer = begun(tmp_path, task)
     trainer.fit()
-    assert [(cut.cells, cut.pieces) for cut in trainer.state.splits.cuts] == [(36.0, 2), (36.0, 4)]
+    assert [(cut.cells, cut.pieces) for cut in trainer.state.piece_rules.rules] == [(36.0, 2), (36.0, 4)]
     assert task.failures == 2
     assert {len(rows) for rows in task.computed if OUTLIER in rows} == {1}
 
@@ -123,7 +123,7 @@ def test_the_memory_manager_too_asks_for_what_is_as_large_only(tmp_path: Path):
     task = SmallMachine(cells=1000)
     trainer = begun(tmp_path, task, Asks())
     trainer.fit()
-    (cut,) = trainer.state.splits.cuts
+    (cut,) = trainer.state.piece_rules.rules
     assert (cut.cells, cut.pieces) == (36.0, 2)
     assert [len(rows) for rows in task.computed if OUTLIER in rows] == [4, 2, 2]
     assert {len(rows) for rows in task.computed if OUTLIER not in rows} == {2, 4}

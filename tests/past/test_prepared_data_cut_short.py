@@ -102,7 +102,7 @@ def test_every_file_is_looked_at_before_a_step_is_trained(begun: Begun, tmp_path
             said = f"this file has {path.stat().st_size} bytes where {size} were written"
         with pytest.raises(UserError) as caught:
             resumed(corpus, copy)
-        repair = f"delete {copy / 'prepared'}, and training makes the data again from their sources"
+        repair = f"delete {copy / 'prepared'}, and training recreates the data from their sources"
         assert str(caught.value) == f"{path}: {said}; {repair}"
         assert checkpoints_of(copy) == checkpoints_of(run)
         assert (copy / "metrics.jsonl").read_bytes() == (run / "metrics.jsonl").read_bytes()
@@ -143,7 +143,7 @@ def test_a_damaged_cache_is_made_again_by_a_new_run_and_refused_by_one_that_has_
     contents = {path: path.read_bytes() for path in mapped}
     damaged = max((cache / "train").rglob("*.*"), key=lambda path: path.stat().st_size)
     cut(damaged)
-    with pytest.raises(UserError, match=f"{damaged.name}: .*; delete {cache}, and training makes the data again"):
+    with pytest.raises(UserError, match=f"{damaged.name}: .*; delete {cache}, and training recreates the data"):
         resumed(corpus, tmp_path / "first", in_cache)
     capfd.readouterr()
     trained(corpus, tmp_path / "second", in_cache)
@@ -178,7 +178,9 @@ def test_what_says_complete_may_be_cut_short_itself(begun: Begun, tmp_path: Path
     corpus, run = begun
     copy = shutil.copytree(run, tmp_path / "run", symlinks=True)
     (copy / "prepared" / "prepared.json").write_text(content)
-    with pytest.raises(UserError, match=r"prepared.json: this is damaged.*; delete .*, and training makes the data"):
+    with pytest.raises(
+        UserError, match=r"prepared.json: this is damaged.*; delete .*, and training recreates the data"
+    ):
         resumed(corpus, copy)
 
 

@@ -21,7 +21,7 @@ def test_a_run_that_has_begun_keeps_its_data(tmp_path: Path, capfd: pytest.Captu
         file.write("बिलकुल और ही शब्द\n" * 50)
     assert tiny_runs.train(text, run, "training.checkpoint.resume=auto").step == 8
     assert tiny_runs.hashes(run / "prepared") == before
-    assert "the corpus is not what it was when this run began" in capfd.readouterr().err
+    assert "the corpus has changed since this run started" in capfd.readouterr().err
     final = "checkpoints/step-00000008/model.safetensors"
     assert (run / final).read_bytes() == (whole / final).read_bytes()
 
@@ -39,6 +39,6 @@ def test_other_options_are_refused_and_nothing_is_lost(tmp_path: Path):
     tiny_runs.write_corpus(text)
     tiny_runs.train(text, run)
     before = tiny_runs.hashes(run / "prepared")
-    with pytest.raises(UserError, match="other options than this run was begun with"):
+    with pytest.raises(UserError, match="other options than this run was started with"):
         tiny_runs.train(text, run, "training.checkpoint.resume=auto", "data.tokenizer.vocab_size=450")
     assert tiny_runs.hashes(run / "prepared") == before

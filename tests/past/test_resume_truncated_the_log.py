@@ -121,6 +121,6 @@ def test_a_log_without_any_checkpoint_is_kept_and_that_is_said(tmp_path: Path, c
     (tmp_path / "metrics.jsonl").write_text('{"kind": "step", "step": 1}\n')
     caplog.set_level("INFO", "vaak")
     assert not toy_trainer(tmp_path).resume("auto")
-    assert f"nothing to resume: there is no checkpoint in {tmp_path / 'checkpoints'}" in caplog.text
+    assert f"nothing to resume: no checkpoint in {tmp_path / 'checkpoints'}" in caplog.text
     assert f"metrics.jsonl of an earlier start is set aside in {tmp_path / 'set-aside' / '0001'}" in caplog.text
     assert lines(tmp_path / "set-aside" / "0001" / "metrics.jsonl") == ['{"kind": "step", "step": 1}']

@@ -62,7 +62,7 @@ def test_a_damaged_newest_checkpoint_is_set_aside_and_the_one_before_used(
     damage(run / "checkpoints" / FINAL)
     ended = train(run)
     assert ended.status == 0, ended.errors
-    assert "it is set aside and the one before it is used" in ended.errors
+    assert "it is set aside and the previous one is used" in ended.errors
     assert f"resuming from {run}/checkpoints/{checkpoints_of(reference)[-2]}" in ended.errors
     assert (run / "checkpoints" / "set-aside" / f"{FINAL}.1").is_dir()
     shutil.rmtree(run / "checkpoints" / "set-aside")
@@ -97,7 +97,7 @@ def test_batches_that_have_no_such_place_in_the_epoch_are_an_error(train: Callab
     before = (run / "metrics.jsonl").read_bytes()
     within = f"training.checkpoint.resume={run / 'checkpoints' / 'step-00000018'}"
     refused = train(run, within, "training.batch_size=5")
-    assert_one_line(refused, "lies within epoch 3", "96 examples", "no whole number of batches of 5")
+    assert_one_line(refused, "is within epoch 3", "96 examples", "not a whole number of batches of 5")
     assert (run / "metrics.jsonl").read_bytes() == before
 
 
@@ -120,7 +120,7 @@ def test_init_except_draws_parameters_anew(train: Callable[..., Ended], referenc
     init, wider = f"training.checkpoint.init_from={source}", "data.tokenizer.vocab_size=280"
     slowly = ("training.optimizer.lr=1e-12", "training.scheduler.warmup_steps=0", "training.max_steps=1")
     refused = train(tmp_path / "refused", init, wider, *slowly)
-    assert_one_line(refused, "is of another model", "has shape", "training.checkpoint.init_except names what begins")
+    assert_one_line(refused, "is from another model", "has shape", "training.checkpoint.init_except lists what to")
     unknown = train(tmp_path / "unknown", init, "training.checkpoint.init_except=[embeding]", *slowly)
     assert_one_line(unknown, "training.checkpoint.init_except: 'embeding' matches no parameter")
     run = tmp_path / "adapted"
@@ -140,7 +140,7 @@ def test_from_an_earlier_checkpoint_the_run_goes_on_as_if_the_later_had_not_been
     earlier = run / "checkpoints" / checkpoints_of(run)[0]
     ended = train(run, f"training.checkpoint.resume={earlier}")
     assert ended.status == 0, ended.errors
-    assert "lies beyond the checkpoint this run goes on from: it is set aside" in ended.errors
+    assert "is from after the checkpoint that this run resumes from: it is set aside" in ended.errors
     set_aside = run / "checkpoints" / "set-aside"
     later = [f"{name}.1" for name in checkpoints_of(reference)[1:]]
     assert sorted(path.name for path in set_aside.glob("step-*")) == later
@@ -162,7 +162,7 @@ def test_from_another_runs_checkpoint_the_own_ones_are_set_aside(
 
 def test_a_checkpoint_that_is_not_there_is_an_error(train: Callable[..., Ended], tmp_path: Path) -> None:
     ended = train(tmp_path / "run", "training.checkpoint.resume=nowhere/step-00000007")
-    assert_one_line(ended, "there is no checkpoint at nowhere/step-00000007")
+    assert_one_line(ended, "no checkpoint at nowhere/step-00000007")
 
 
 def test_a_replaced_checkpoint_is_put_back_where_its_successor_never_came(

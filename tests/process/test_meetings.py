@@ -15,7 +15,10 @@ from processes import run_on_ranks
 from vaak.engine.distributed.ranks import Ranks
 
 EMPTY: dict[str, Any] = {}
-CUTS = [[{"step": 3, "pieces": 4, "cells": 36.0}, "swap"], [{"step": 3, "pieces": 2, "cells": 24.0}, "memory is short"]]
+PIECE_RULES = [
+    [{"step": 3, "pieces": 4, "cells": 36.0}, "swap"],
+    [{"step": 3, "pieces": 2, "cells": 24.0}, "memory is short"],
+]
 """In how many pieces microbatches are to be computed, each with the reason."""
 
 
@@ -36,12 +39,16 @@ def test_one_small_message_says_all(tmp_path: Path):
         ([{"saved": 12}, {"saved": 3}, EMPTY], {"saved": 12}, 1),
         ([EMPTY, {"stop": "SIGTERM"}, {"stop": "patience"}], {"stop": "SIGTERM"}, 2),
         ([{"stop": "patience"}] * 3, {"stop": "patience"}, 1),
-        ([EMPTY, {"cuts": [CUTS[0]]}, {"cuts": [CUTS[1]]}], {"cuts": CUTS}, 2),
+        (
+            [EMPTY, {"piece_rules": [PIECE_RULES[0]]}, {"piece_rules": [PIECE_RULES[1]]}],
+            {"piece_rules": PIECE_RULES},
+            2,
+        ),
         ([{"counts": {"frame": 2.0}}, tokens[0], EMPTY], {"counts": {"frame": 2.0, "token": 3.0, "row": 1.0}}, 2),
         ([{"counts": {"frame": 2.0}}, tokens[0], EMPTY], {"counts": {"frame": 2.0, "token": 3.0, "row": 1.0}}, 1),
         (many, {"counts": {f"unit{number}": 3.0 for number in range(20)}}, 2),
     ]
-    default = {"stop": None, "evaluate": False, "save": False, "cuts": [], "saved": 0, "counts": {}}
+    default = {"stop": None, "evaluate": False, "save": False, "piece_rules": [], "saved": 0, "counts": {}}
     for said in on_ranks(3, "exchange", tmp_path, [messages for messages, _, _ in rounds]):
         for (result, calls), (_, expected, expected_calls) in zip(said["result"], rounds, strict=True):
             assert result == default | expected

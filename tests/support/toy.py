@@ -150,7 +150,7 @@ class ToyTask(Task):
     def predict(self, model: nn.Module, inputs: Iterable[Any]) -> Iterable[Any]:
         return (model(tokens).argmax(-1) for tokens in inputs)
 
-    def showcase(self, model: nn.Module) -> list[str]:
+    def samples(self, model: nn.Module) -> list[str]:
         return []
 
 

@@ -134,7 +134,7 @@ class DuelTask(Task):
     def predict(self, model: nn.Module, inputs: Iterable[Any]) -> Iterable[Any]:
         return (model.made(torch.tensor([word]))[0].tolist() for word in inputs)  # type: ignore[operator]
 
-    def showcase(self, model: nn.Module) -> list[str]:
+    def samples(self, model: nn.Module) -> list[str]:
         return []
 
 

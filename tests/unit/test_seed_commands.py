@@ -61,7 +61,7 @@ def test_devices_of_seed_2():
     assert pick_device("cpu").type == "cpu"
     assert pick_device("auto").type in ("cuda", "mps", "cpu")
     if not torch.backends.mps.is_available():
-        with pytest.raises(UserError, match=r"training.device is mps but there is none here"):
+        with pytest.raises(UserError, match=r"training.device is mps but this machine has none"):
             pick_device("mps")
 
 

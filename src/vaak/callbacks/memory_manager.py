@@ -138,7 +138,7 @@ class AdaptiveMemoryManager(Callback):
 
     def _what_then(self, reading: MemoryReading) -> str:
         if reading.own_share < self.own_share:
-            return "; most of it is of other processes: end some, or train elsewhere"
+            return "; most of it belongs to other processes: end some, or train elsewhere"
         return "; where that isn't enough, batches are computed in smaller pieces" if self.may_cut else ""
 
     def _cut_finer(self, trainer: Run, step: int, reading: MemoryReading) -> None:

@@ -11,7 +11,7 @@ import typer
 from vaak.cli.config import Arguments, AsJson, TrustCode, files_and_overrides
 
 if TYPE_CHECKING:
-    from vaak.runs.forecast.model import Outlook
+    from vaak.runs.forecast.model import ModelEstimate
     from vaak.runs.forecast.model_tree import Branch
 
 app = typer.Typer(help="Look at the model that a configuration describes.", no_args_is_help=True, add_completion=False)
@@ -41,14 +41,14 @@ def show(
 
         demand_trust(loaded.experiment, map(Path, files))
 
-    from vaak.runs.forecast.model import model_outlook
+    from vaak.runs.forecast.model import estimate_model
 
-    outlook = model_outlook(loaded)
+    estimate = estimate_model(loaded)
     if as_json:
-        print(json.dumps(outlook.as_json(), ensure_ascii=False))
+        print(json.dumps(estimate.as_json(), ensure_ascii=False))
         return
-    print_tree(outlook.tree)
-    print_figures(outlook)
+    print_tree(estimate.tree)
+    print_figures(estimate)
 
 
 def print_tree(tree: list[Branch]) -> None:
@@ -62,24 +62,24 @@ def print_tree(tree: list[Branch]) -> None:
         print(f"{head:<{widths[0]}}  {kind:<{widths[1]}}  {number:>13}  {shapes}".rstrip())
 
 
-def print_figures(outlook: Outlook) -> None:
+def print_figures(estimate: ModelEstimate) -> None:
     """What is below the tree."""
     from vaak.runs.doctor.finding import size
 
-    print(f"\nparameters     {outlook.parameters:,}, of which {outlook.trained:,} are trained")
-    rest = outlook.at_rest
-    if outlook.work is not None and outlook.flops is not None:
-        unit = outlook.work.unit
-        print(f"work           {outlook.flops / 1e6:,.1f} MFLOPs a {unit} to train on, counted")
-        print(f"microbatch     {outlook.rows} rows, as long as they may be: {outlook.work.count:,.0f} {unit}s")
-    print(f"\nmemory of training on {outlook.device}, precision {outlook.precision}")
+    print(f"\nparameters     {estimate.parameters:,}, of which {estimate.trained:,} are trained")
+    rest = estimate.at_rest
+    if estimate.work is not None and estimate.flops is not None:
+        unit = estimate.work.unit
+        print(f"work           {estimate.flops / 1e6:,.1f} MFLOPs a {unit} to train on, counted")
+        print(f"microbatch     {estimate.rows} rows, as long as they may be: {estimate.work.count:,.0f} {unit}s")
+    print(f"\nmemory of training on {estimate.device}, precision {estimate.precision}")
     lines = {"weights": rest.weights, "gradients": rest.gradients, "optimizer": rest.optimizer}
     if rest.average:
         lines["average"] = rest.average
     for name, number in lines.items():
         print(f"  {name:<12} {size(number):>10}")
-    if outlook.work is None:
-        print(f"  activations  not known: {outlook.unknown}")
+    if estimate.work is None:
+        print(f"  activations  not known: {estimate.unknown}")
     else:
-        print(f"  activations  {size(outlook.activations):>10}  by a pass of that microbatch without its numbers")
-    print(f"  in all       {size(outlook.needed):>10}  of {size(outlook.limit)}; libraries' own memory comes on top")
+        print(f"  activations  {size(estimate.activations):>10}  by a pass of that microbatch without its numbers")
+    print(f"  in all       {size(estimate.needed):>10}  of {size(estimate.limit)}; libraries' own memory comes on top")

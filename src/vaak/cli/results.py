@@ -18,7 +18,7 @@ def print_outcome(outcome: Outcome, as_json: bool) -> None:
         return
     if outcome.metrics:
         print_figures(outcome.metrics)
-    for line in outcome.showcase:
+    for line in outcome.samples:
         print(f"  {line}")
     if outcome.reason != "finished":
         print(f"stopped at step {outcome.step} of {outcome.total_steps} ({outcome.reason})")

@@ -46,14 +46,14 @@ def what_is_missing(reference: str, folder: Path) -> str | None:
     if not colon:
         return None
     if not name.isidentifier() or not module:
-        return f"{reference!r} is no ./file.py:Name or package.module:Name"
+        return f"{reference!r} is not of the form ./file.py:Name or package.module:Name"
     file = source_file(reference, folder)
     if file is not None:
         return _missing_in_file(file, name)
     if not all(part.isidentifier() for part in module.split(".")):
-        return f"{reference!r} is no ./file.py:Name or package.module:Name"
+        return f"{reference!r} is not of the form ./file.py:Name or package.module:Name"
     root = module.partition(".")[0]
-    return None if importlib.util.find_spec(root) else f"there is no package {root} in this environment"
+    return None if importlib.util.find_spec(root) else f"no package {root} in this environment"
 
 
 def _missing_in_file(file: Path, name: str) -> str | None:

@@ -74,7 +74,7 @@ class Experiment(Section, Generic[Model, Data, Audio, Corpus, Training]):
     @classmethod
     def _names_a_folder(cls, name: str) -> str:
         if name in (".", ".."):
-            raise ValueError(f"is {name}, which names no new folder; give another name=")
+            raise ValueError(f"is {name}, which can't name a new folder; give another name=")
         size = len(name.encode())
         if size > MOST_BYTES:
             raise ValueError(f"takes {size} bytes in UTF-8, and a folder's name has at most {MOST_BYTES}; shorten it")

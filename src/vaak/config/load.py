@@ -18,18 +18,18 @@ from vaak.config.resolve.global_config import take_other_sides
 from vaak.config.resolve.layers import Layers, folder_of, read_layers
 from vaak.config.resolve.merge import fill_items, merge_all
 from vaak.config.resolve.run_files import run_of_configuration
-from vaak.config.task_spec import Finding, TaskSpec
+from vaak.config.task_spec import CheckFinding, TaskSpec
 from vaak.config.tasks import TASKS, spec_of, tasks_recognised
 from vaak.config.yaml.errors import ConfigError, Problem
-from vaak.config.yaml.tree import Node, Place, find, from_plain, split_key, take, to_plain, walk
+from vaak.config.yaml.tree import Node, YamlPlace, find, from_plain, split_key, take, to_plain, walk
 from vaak.core.errors import UserError
 
 NOT_BUILT_YET = {
-    "distillation": "distillation isn't built yet; leave the section out",
-    "tasks": "training on several tasks isn't built yet; expected one task:",
+    "distillation": "distillation isn't implemented yet; leave the section out",
+    "tasks": "training on several tasks isn't implemented yet; expected one task:",
 }
 
-IN_MEMORY = Place("set in Python")
+IN_MEMORY = YamlPlace("set in Python")
 
 
 @dataclass(frozen=True)
@@ -139,11 +139,11 @@ def _task_of(layers: list[Node], source: Path, folder: Path, problems: list[Prob
     if len(found) == 1:
         return _Task(found[0], found[0])
     what = f"fits {' and '.join(found)}" if found else "is not given and can't be told from the sections"
-    problems.append(Problem(Place(str(source)), "task", f"{what}; write task: with one of {names}"))
+    problems.append(Problem(YamlPlace(str(source)), "task", f"{what}; write task: with one of {names}"))
     return _Task()
 
 
-def _unknown_task(task: Any, place: Place | None) -> str:
+def _unknown_task(task: Any, place: YamlPlace | None) -> str:
     """What to say of a task that isn't one, or isn't known to this program."""
     run = run_of_configuration(Path(place.file)) if place else None
     if run is not None:
@@ -241,7 +241,7 @@ def _at(tree: Node, key: str, message: str) -> Problem:
     return Problem(places[0] if places else None, key, message)
 
 
-def _of_those_given(said: Iterable[Finding], tree: Node) -> list[Problem]:
+def _of_those_given(said: Iterable[CheckFinding], tree: Node) -> list[Problem]:
     """What is said of the keys that the user gave."""
     given = given_keys(tree)
     return [_at(tree, one.key, one.message) for one in said if one.key in given and _asks(tree, one.key)]

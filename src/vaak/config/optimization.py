@@ -106,7 +106,7 @@ class OptimizerConfig(OpenSection):
     type: Annotated[str, open_type(tuple(UPDATE_RULES))] = option("The update rule.", "adamw", resume="refused")
     lr: float = option("Peak learning rate; for muon, the matrices' rate.", 1e-3, gt=0)
     weight_decay: float = option(
-        "Weight decay of matrices, decoupled save in adam and sgd; norms and biases get none.", 0.01, ge=0
+        "Weight decay of matrices, decoupled except in adam and sgd; norms and biases get none.", 0.01, ge=0
     )
     betas: tuple[Beta, Beta] = option(
         "Decay of the moments' running averages.", (0.9, 0.999), only_for=rules_reading("betas")
@@ -127,7 +127,9 @@ class OptimizerConfig(OpenSection):
         only_for=rules_reading("adamw_lr"),
         gt=0,
     )
-    layer_decay: float = option("Each layer below the top has its rate multiplied by this.", 1.0, gt=0, le=1)
+    layer_decay: float = option(
+        "Layer-wise decay: the rate is multiplied by this for each layer below the top.", 1.0, gt=0, le=1
+    )
     groups: tuple[ParameterGroupConfig, ...] = option("Rates and decay of parameters chosen by name.", ())
     fused: bool | None = option(
         "Fused kernels; null uses them where they exist.", None, only_for=rules_reading("fused")
@@ -144,13 +146,15 @@ class SchedulerConfig(OpenSection):
     own_types: ClassVar[tuple[str, ...]] = SCHEDULES
 
     type: Annotated[str, open_type(SCHEDULES)] = option(
-        "Shape of the schedule; plateau is the one that remembers.", "constant"
+        "The learning-rate schedule; only plateau has state.", "constant"
     )
     warmup_steps: int = option("Steps of linear warm-up from zero.", 0, ge=0)
-    warmup_ratio: float | None = option("Warm-up as a part of all steps, in place of warmup_steps.", None, ge=0, lt=1)
-    min_lr: float = option("Where the rate ends.", 0.0, ge=0, only_for=SCHEDULES_THAT_END_LOW)
+    warmup_ratio: float | None = option(
+        "Warm-up as a fraction of all steps, instead of warmup_steps.", None, ge=0, lt=1
+    )
+    min_lr: float = option("The final learning rate.", 0.0, ge=0, only_for=SCHEDULES_THAT_END_LOW)
     decay_ratio: float = option(
-        "wsd: the last part of all steps, in which the rate falls.", 0.2, gt=0, le=1, only_for=("wsd",)
+        "wsd: the fraction of all steps, at the end, in which the rate decays.", 0.2, gt=0, le=1, only_for=("wsd",)
     )
     power: float = option("polynomial: the exponent.", 1.0, gt=0, only_for=("polynomial",))
     first_cycle_steps: int | None = option(
@@ -166,14 +170,14 @@ class SchedulerConfig(OpenSection):
         only_for=("cosine_restarts",),
     )
     peak_at: float = option(
-        "one_cycle: the part of all steps at which the rate peaks.", 0.3, gt=0, lt=1, only_for=("one_cycle",)
+        "one_cycle: the fraction of all steps at which the rate peaks.", 0.3, gt=0, lt=1, only_for=("one_cycle",)
     )
     initial_div: float = option("one_cycle: peak rate over initial rate.", 25.0, gt=1, only_for=("one_cycle",))
     factor: float = option("plateau: the rate is multiplied by this.", 0.1, gt=0, lt=1, only_for=("plateau",))
     patience: int = option(
         "plateau: evaluations without improvement before the rate falls.", 5, ge=0, only_for=("plateau",)
     )
-    metric: str = option("plateau: the metric watched.", "val_loss", only_for=("plateau",))
+    metric: str = option("plateau: the metric to watch.", "val_loss", only_for=("plateau",))
     mode: Literal["min", "max"] = option("plateau: whether lower or higher is better.", "min", only_for=("plateau",))
     options: dict[str, Any] = users_options()
 
@@ -184,5 +188,5 @@ class GradientClippingConfig(Section):
     bare: ClassVar[str | None] = "norm"
     resume_class: ClassVar[ResumeClass | None] = "other numbers"
 
-    norm: float | None = option("Largest 2-norm of all gradients together; null leaves it.", 1.0, gt=0)
-    value: float | None = option("Largest absolute value of any gradient; null leaves it.", None, gt=0)
+    norm: float | None = option("Clips the 2-norm of all gradients together to this; null doesn't clip.", 1.0, gt=0)
+    value: float | None = option("Clips the absolute value of each gradient to this; null doesn't clip.", None, gt=0)

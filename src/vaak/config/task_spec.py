@@ -15,7 +15,7 @@ FindingKind = Literal["impossible", "impossible if given", "no effect", "remark"
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckFinding:
     """What a check has to say of one option, by its dotted key.
 
     ``impossible`` ends the load. ``impossible if given`` does so only where the user gave the option, whose default
@@ -28,23 +28,23 @@ class Finding:
     message: str
 
 
-def impossible(key: str, message: str) -> Finding:
-    return Finding("impossible", key, message)
+def impossible(key: str, message: str) -> CheckFinding:
+    return CheckFinding("impossible", key, message)
 
 
-def impossible_if_given(key: str, message: str) -> Finding:
-    return Finding("impossible if given", key, message)
+def impossible_if_given(key: str, message: str) -> CheckFinding:
+    return CheckFinding("impossible if given", key, message)
 
 
-def no_effect(key: str, message: str) -> Finding:
-    return Finding("no effect", key, message)
+def no_effect(key: str, message: str) -> CheckFinding:
+    return CheckFinding("no effect", key, message)
 
 
-def remark(key: str, message: str) -> Finding:
-    return Finding("remark", key, message)
+def remark(key: str, message: str) -> CheckFinding:
+    return CheckFinding("remark", key, message)
 
 
-def _no_findings(experiment: Any) -> Iterable[Finding]:
+def _no_findings(experiment: Any) -> Iterable[CheckFinding]:
     return ()
 
 
@@ -92,7 +92,7 @@ class TaskSpec:
     short_names: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     used_by_models: tuple[str, ...] = ()
     length_unit: Literal["tokens", "seconds"] | None = None
-    checks: Callable[[Any], Iterable[Finding]] = _no_findings
+    checks: Callable[[Any], Iterable[CheckFinding]] = _no_findings
 
     @property
     def stand_ins(self) -> Sides:

@@ -25,19 +25,19 @@ class AuxiliaryLoss(Component):
     bare: ClassVar[str | None] = None
 
     type: str = option("A short name, ./file.py:Name, or package.module:Name.")
-    weight: float = option("What its mean is multiplied by.")
+    weight: float = option("Its weight: the mean is multiplied by this.")
 
 
 class LossConfig(Section):
-    """What is minimised."""
+    """The loss to minimise."""
 
     bare: ClassVar[str | None] = "main"
     resume_class: ClassVar[ResumeClass | None] = "other numbers"
 
     main: LossComponent = option("The main loss.", LossComponent(type="cross_entropy"), resume="refused")
-    label_smoothing: float = option("Probability spread over all classes.", 0.0, ge=0, lt=1)
+    label_smoothing: float = option("Label smoothing: the probability spread over all classes.", 0.0, ge=0, lt=1)
     auxiliary: dict[str, float | AuxiliaryLoss] = option(
-        "Further losses by name, each with its weight, or with type, weight and options of one's own class.", {}
+        "Auxiliary losses by name, each with its weight; a class of your own with type, weight and options.", {}
     )
 
 
@@ -47,7 +47,9 @@ class NonFiniteConfig(Section):
     bare: ClassVar[str | None] = "max_skipped"
     resume_class: ClassVar[ResumeClass | None] = "other numbers"
 
-    max_skipped: int = option("So many such steps are left out before the run stops; 0 stops at the first.", 0, ge=0)
+    max_skipped: int = option(
+        "Maximum number of such steps to skip before the run stops; 0 stops at the first.", 0, ge=0
+    )
 
 
 Part = Annotated[float, Field(gt=0, lt=1)]
@@ -59,11 +61,13 @@ class MemoryConfig(Section):
     bare: ClassVar[str | None] = "manager"
     resume_class: ClassVar[ResumeClass | None] = "free"
 
-    manager: bool = option("Watch memory pressure: collect garbage, empty caches, cut microbatches in pieces.", True)
-    thresholds: tuple[Part, Part, Part] | None = option(
-        "Parts of the memory from which pressure is moderate, high and critical; null takes the device's own.", None
+    manager: bool = option(
+        "Watch memory pressure: collect garbage, empty caches, compute microbatches in pieces.", True
     )
-    recovery: bool = option("Out of memory, do the step again in smaller pieces; off, the run ends.", True)
+    thresholds: tuple[Part, Part, Part] | None = option(
+        "Fractions of memory at which pressure is moderate, high and critical; null uses the device's defaults.", None
+    )
+    recovery: bool = option("When memory runs out, redo the step in smaller pieces; if false, the run ends.", True)
     rehearsal: bool = option("Try the largest and the smallest microbatch before the first step.", True)
 
 
@@ -73,10 +77,10 @@ class EmaConfig(Section):
     bare: ClassVar[str | None] = "decay"
     resume_class: ClassVar[ResumeClass | None] = "other numbers"
 
-    decay: float = option("How much of the average stays in each step.", 0.999, ge=0, lt=1)
+    decay: float = option("Decay: the fraction of the average that is kept in each step.", 0.999, ge=0, lt=1)
     warmup: bool = option("After n steps the decay is at most (1 + n) / (10 + n).", True)
     start_step: int = option("The first step whose weights are averaged.", 1, ge=1)
-    evaluate: bool = option("Evaluate the averaged weights; generate and export then take them too.", True)
+    evaluate: bool = option("Evaluate the averaged weights; generate and export then use them too.", True)
 
 
 class FreezeConfig(Section):
@@ -87,14 +91,14 @@ class FreezeConfig(Section):
 
     match: str = option("Regular expression searched in the parameter's name.")
     until_step: int | None = option(
-        "Trained after this step; null beside until_epoch: null is never.",
+        "Trained after this step; with until_epoch null too, never.",
         None,
         gt=0,
         resume="other numbers",
         resume_switch="refused",
     )
     until_epoch: int | None = option(
-        "Trained after so many epochs; beside until_step, after the first of both.",
+        "Trained after this many epochs; with until_step, after whichever comes first.",
         None,
         gt=0,
         resume="other numbers",
@@ -111,10 +115,14 @@ class CurriculumConfig(Section):
     difficulty: Literal["length", "lexical", "morphology"] = option(
         "What makes an example hard: its length, its rare words, or its inflected words.", "length"
     )
-    initial_difficulty: float = option("The easiest part of the data, with which training begins.", 0.3, ge=0.01, le=1)
-    final_difficulty: float = option("The part of the data at the end of the curriculum.", 1.0, gt=0, le=1)
+    initial_difficulty: float = option(
+        "The fraction of the data, the easiest, that training starts with.", 0.3, ge=0.01, le=1
+    )
+    final_difficulty: float = option("The fraction of the data at the end of the curriculum.", 1.0, gt=0, le=1)
     num_epochs: int | None = option("Epochs until final_difficulty is reached; null is all of them.", None, gt=0)
-    pacing: Literal["linear", "root"] = option("How the part grows: evenly, or fast at first (square root).", "linear")
+    pacing: Literal["linear", "root"] = option(
+        "How the fraction grows: linearly, or fast at first (square root).", "linear"
+    )
 
 
 class ValidationConfig(Section):
@@ -122,9 +130,9 @@ class ValidationConfig(Section):
 
     resume_class: ClassVar[ResumeClass | None] = "other numbers"
 
-    interval: int | None = option("Evaluate every so many steps; null leaves it to interval_epochs.", None, gt=0)
-    interval_epochs: int | None = option("Evaluate at the end of every so many epochs.", 1, gt=0)
-    batch_size: int | None = option("Rows of an evaluation batch; null takes training's.", None, gt=0)
+    interval: int | None = option("Evaluate every N steps; null evaluates by interval_epochs only.", None, gt=0)
+    interval_epochs: int | None = option("Evaluate at the end of every N epochs.", 1, gt=0)
+    batch_size: int | None = option("Rows of an evaluation batch; null uses training.batch_size.", None, gt=0)
 
 
 class EarlyStoppingConfig(Section):
@@ -134,7 +142,7 @@ class EarlyStoppingConfig(Section):
     resume_class: ClassVar[ResumeClass | None] = "other numbers"
 
     patience: int = option("Evaluations without improvement before training stops.", 5, ge=0)
-    metric: str = option("The metric watched.", "val_loss")
+    metric: str = option("The metric to watch.", "val_loss")
     min_delta: float = option("The least change that counts as an improvement.", 0.0, ge=0)
     mode: Literal["min", "max"] = option("Whether lower or higher is better.", "min")
 
@@ -147,22 +155,22 @@ class CheckpointConfig(Section):
     save_dir: str | None = option(
         "Folder for checkpoints: SAVE_DIR/NAME, to which RUN/checkpoints then points; null is RUN/checkpoints.", None
     )
-    interval: int | None = option("Save every so many steps.", None, gt=0)
-    interval_epochs: int | None = option("Save at the end of every so many epochs.", 1, gt=0)
-    interval_minutes: float | None = option("Save when so many minutes have passed since the last save.", None, gt=0)
-    save_total_limit: int | None = option("How many checkpoints are kept, besides best and last.", 3, ge=1)
+    interval: int | None = option("Save every N steps.", None, gt=0)
+    interval_epochs: int | None = option("Save at the end of every N epochs.", 1, gt=0)
+    interval_minutes: float | None = option("Save when this many minutes have passed since the last save.", None, gt=0)
+    save_total_limit: int | None = option("How many checkpoints to keep, in addition to best and last.", 3, ge=1)
     metric: str = option("The metric by which a checkpoint is the best.", "val_loss", resume="other numbers")
     mode: Literal["min", "max"] = option("Whether lower or higher is better.", "min", resume="other numbers")
-    init_from: str | None = option("Begin a new run with the weights of this run or checkpoint.", None)
+    init_from: str | None = option("Start a new run with the weights of this run or checkpoint.", None)
     init_except: tuple[str, ...] = option(
-        "Regular expressions of the parameters that init_from leaves as they are drawn, as for other classes.", ()
+        "Regular expressions of parameters that init_from leaves randomly initialised, such as a new head.", ()
     )
     init_rename: dict[str, str] = option(
         "Regular expressions of init_from's parameter names, each with what replaces its match, in this order.",
         {},
     )
     resume: str | None = option(
-        "auto goes on from the newest checkpoint if there is one; or a checkpoint; null starts anew.", None
+        "auto resumes from the newest checkpoint if there is one; or a checkpoint; null starts from scratch.", None
     )
 
 
@@ -171,14 +179,14 @@ class LoggingConfig(Section):
 
     resume_class: ClassVar[ResumeClass | None] = "free"
 
-    interval: int = option("Log every so many steps.", 50, gt=0)
+    interval: int = option("Log every N steps.", 50, gt=0)
     tensorboard: bool = option("Write TensorBoard events to RUN/tensorboard.", True)
     wandb: bool = option("Log to Weights & Biases (see the section wandb).", False)
     trackers: tuple[str, ...] = option("Further trackers of accelerate by name (mlflow, comet_ml, ...).", ())
-    smoothing: float = option("Weight of the past in the smoothed losses; 0 leaves them out.", 0.98, ge=0, lt=1)
+    smoothing: float = option("Weight of the past in the smoothed losses; 0 turns smoothing off.", 0.98, ge=0, lt=1)
     system_metrics: bool = option("Log memory in use, its pressure, and how busy the processors are.", True)
-    json_lines: bool = option("Say what is logged on the console as lines of JSON, for machines.", False)
-    log_metrics: tuple[str, ...] | None = option("Only these names go to the trackers; null is all of them.", None)
+    json_lines: bool = option("Write the console log as lines of JSON, for machines.", False)
+    log_metrics: tuple[str, ...] | None = option("Send only these names to the trackers; null sends all.", None)
     progress_bar: bool = option("Draw a progress bar where the console is a terminal.", True)
 
 
@@ -205,7 +213,7 @@ class DistributedConfig(Section):
     resume_class: ClassVar[ResumeClass | None] = "free"
 
     backend: Literal["nccl", "gloo"] | None = option("Communication library; null picks by device.", None)
-    world_size: int | None = option("How many processes there must be; null takes what was started.", None, gt=0)
+    world_size: int | None = option("Required number of processes; null accepts as many as were started.", None, gt=0)
     sync_gradient_barrier: bool = option("Wait for all ranks before gradients are added.", False)
     timeout_minutes: float = option("How long a process waits for the others before it gives up.", 30.0, gt=0)
 
@@ -218,12 +226,16 @@ class BatchingConfig(Section):
 
     type: Literal["fixed", "bucketed", "packed", "stratified"] = option(
         "fixed: batch_size rows; bucketed: similar lengths under a budget; packed: several examples in a row; "
-        "stratified: every batch has the set's proportions of classes.",
+        "stratified: every batch has the class proportions of the whole set.",
         "fixed",
     )
-    max_tokens: int | None = option("Padded tokens of a batch.", None, gt=0, only_for=("bucketed",))
-    max_duration: float | None = option("Padded seconds of a batch.", None, gt=0, only_for=("bucketed",))
-    num_buckets: int = option("How many groups of similar length.", 64, gt=0, only_for=("bucketed",))
+    max_tokens: int | None = option(
+        "Maximum number of tokens in a batch, with padding.", None, gt=0, only_for=("bucketed",)
+    )
+    max_duration: float | None = option(
+        "Maximum number of seconds in a batch, with padding.", None, gt=0, only_for=("bucketed",)
+    )
+    num_buckets: int = option("Number of groups of similar length.", 64, gt=0, only_for=("bucketed",))
 
 
 def _precision_name(value: Any) -> Any:
@@ -242,7 +254,7 @@ class TrainingConfig(Section):
 
     epochs: int = option("Passes over the training data.", 10, gt=0, resume="other numbers")
     max_steps: int | None = option(
-        "Stop after so many optimizer steps, in place of epochs.", None, gt=0, resume="other numbers"
+        "Stop after N optimizer steps, instead of epochs.", None, gt=0, resume="other numbers"
     )
     batch_size: int = option(
         "Rows of a microbatch, over all ranks: ranks share the microbatches.", 32, gt=0, resume="converts"
@@ -256,7 +268,7 @@ class TrainingConfig(Section):
         "Deterministic kernels on CUDA too; a CPU always uses them.", False, resume="other numbers"
     )
     device: Literal["auto", "cuda", "mps", "cpu"] = option(
-        "Where to train; auto takes the fastest there is.", "auto", resume="other numbers"
+        "The device to train on; auto picks the fastest available.", "auto", resume="other numbers"
     )
     mixed_precision: Precision = option("no, bf16 or fp16; true is fp16.", "no", resume="other numbers")
     amp_loss_scale: float | None = option(
@@ -266,20 +278,20 @@ class TrainingConfig(Section):
     scheduler: SchedulerConfig = option("The learning rate over time.", SchedulerConfig())
     gradient_clipping: GradientClippingConfig = option("Bounds on the gradient.", GradientClippingConfig())
     feature_redraw_interval: int | None = option(
-        "Redraw Performer features every so many steps.", None, gt=0, resume="other numbers"
+        "Redraw Performer features every N steps.", None, gt=0, resume="other numbers"
     )
     fixed_projection: bool = option("Never redraw Performer features.", False, resume="other numbers")
-    loss: LossConfig = option("What is minimised.", LossConfig())
+    loss: LossConfig = option("The loss to minimise.", LossConfig())
     validation: ValidationConfig = option("When the model is evaluated.", ValidationConfig())
     early_stopping: EarlyStoppingConfig | None = option("Stop when a metric no longer improves; null never does.", None)
     checkpoint: CheckpointConfig = option("Checkpoints.", CheckpointConfig())
-    logging: LoggingConfig = option("What is written down.", LoggingConfig())
+    logging: LoggingConfig = option("What is logged.", LoggingConfig())
     performance: PerformanceConfig = option("Speed and memory.", PerformanceConfig())
     distributed: DistributedConfig = option("Several processes.", DistributedConfig())
     profiling: bool | Literal["trace"] = option("Measure where the time goes.", False, resume="free")
-    non_finite: NonFiniteConfig = option("Losses and gradients that are no numbers.", NonFiniteConfig())
-    memory: MemoryConfig = option("Before memory runs out, and when it has.", MemoryConfig())
+    non_finite: NonFiniteConfig = option("What to do when losses or gradients are not finite.", NonFiniteConfig())
+    memory: MemoryConfig = option("What to do before memory runs out, and when it has.", MemoryConfig())
     ema: EmaConfig | None = option("A moving average of the weights; null keeps none.", None)
     freeze: tuple[FreezeConfig, ...] = option("Parameters that are not trained, or not yet.", ())
-    curriculum: CurriculumConfig | None = option("Easy examples first; null takes all from the start.", None)
-    callbacks: tuple[Component, ...] = option("Further callbacks by name.", (), resume="other numbers")
+    curriculum: CurriculumConfig | None = option("Easy examples first; null uses all from the start.", None)
+    callbacks: tuple[Component, ...] = option("Additional callbacks by name.", (), resume="other numbers")

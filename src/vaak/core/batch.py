@@ -76,7 +76,7 @@ class Batch:
             if isinstance(value, list) and len(value) != rows:
                 raise UserError(
                     f"a batch of {rows} rows has extra[{name!r}] with {len(value)} entries: a list needs one for each "
-                    "row; what is of the whole batch may be a tuple"
+                    "row; a value for the whole batch may be a tuple"
                 )
 
     def split(self, pieces: int) -> list[Batch]:

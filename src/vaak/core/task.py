@@ -184,7 +184,7 @@ class Task:
         """What a trained model makes of new inputs."""
         raise UserError(f"{type(self).__name__} has no predict(model, inputs)")
 
-    def showcase(self, model: nn.Module) -> list[str]:
+    def samples(self, model: nn.Module) -> list[str]:
         """A few lines to look at after training."""
         return []
 

@@ -49,7 +49,7 @@ class CurriculumScheduler:
         if not 0 < self.initial_difficulty <= self.final_difficulty <= 1:
             raise UserError(
                 f"a curriculum from initial_difficulty {self.initial_difficulty} to final_difficulty "
-                f"{self.final_difficulty}: they are parts of the data, above 0, up to 1, the second not below the first"
+                f"{self.final_difficulty}: both must be above 0 and at most 1, the second not below the first"
             )
         if self.num_epochs <= 0 or self.pacing not in PACINGS:
             raise UserError(

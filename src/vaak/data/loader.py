@@ -20,7 +20,7 @@ from vaak.config.training import PerformanceConfig
 from vaak.core.child_processes import begin_as_worker
 from vaak.core.errors import UserError
 from vaak.data.plan import BatchPlan, Planner
-from vaak.data.reader import Address, Microbatch, Reader
+from vaak.data.reader import Address, Microbatch, MicrobatchReader
 
 READ_AHEAD_SECONDS = 0.001
 
@@ -51,7 +51,7 @@ def evaluation_addresses(plan: BatchPlan, rank: int, world_size: int) -> Iterato
 
 
 def load(
-    reader: Reader, addresses: Iterable[Address], options: PerformanceConfig, pin_memory: bool
+    reader: MicrobatchReader, addresses: Iterable[Address], options: PerformanceConfig, pin_memory: bool
 ) -> Iterator[Microbatch]:
     """The microbatches at these addresses, in order, read by ``options.num_workers`` processes, or by this one.
 
@@ -110,7 +110,7 @@ def naming_lost_workers(*signs: type[Exception]) -> Iterator[None]:
         if sys.platform != "win32" and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # as the other workers end, torch would raise again, anywhere
         raise UserError(
-            f"a process that loads data was ended from outside, often because memory ran out ({error}); resume with "
+            f"a process that loads data was killed from outside, often because memory ran out ({error}); resume with "
             "--resume auto, perhaps with fewer training.performance.num_workers"
         ) from error
 
@@ -118,7 +118,7 @@ def naming_lost_workers(*signs: type[Exception]) -> Iterator[None]:
 class _ErrorsAsValues(torch.utils.data.Dataset[Microbatch | UserError]):
     """The reader, with errors handed over: those raised in a worker reach us wrapped in its whole traceback."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: MicrobatchReader) -> None:
         self.reader = reader
 
     def __getitem__(self, address: Address) -> Microbatch | UserError:

@@ -118,7 +118,7 @@ def checked_lengths(lengths: np.ndarray, limit: float | None = None, limit_name:
     """
     lengths = np.asarray(lengths)
     if lengths.size == 0:
-        raise DataError("the dataset is empty: there is no example to make batches of")
+        raise DataError("the dataset is empty: it has no examples to make batches of")
     unusable = ~(np.isfinite(lengths) & (lengths > 0))
     if unusable.any():
         index = int(np.argmax(unusable))

@@ -65,7 +65,7 @@ class Microbatch:
         return Microbatch(self.address, pinned, self.skipped)
 
 
-class Reader(torch.utils.data.Dataset[Microbatch]):
+class MicrobatchReader(torch.utils.data.Dataset[Microbatch]):
     """``reader[address]`` is that microbatch.
 
     ``purpose`` keeps the draws of training (``data``) apart from those of each evaluation split. ``known_bad`` are

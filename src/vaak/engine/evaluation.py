@@ -18,7 +18,7 @@ from vaak.core.task import Dataset, Meters, Task, demand_kind
 from vaak.data.batching.planner import evaluation_plan
 from vaak.data.loader import evaluation_addresses, load
 from vaak.data.plan import BatchPlan
-from vaak.data.reader import Reader
+from vaak.data.reader import MicrobatchReader
 from vaak.engine.devices.precision import Precision
 from vaak.engine.devices.randomness import seed_everything
 from vaak.engine.distributed.ranks import Ranks
@@ -36,10 +36,10 @@ class EvaluationInterruptedError(Exception):
 MEETING_EVERY = 4
 """Batches between two times at which ranks ask one another whether an evaluation is to be left."""
 
-Cut = Callable[[int, str], None]
+Divide = Callable[[int, str], None]
 
 
-def _say_cut(pieces: int, reason: str) -> None:
+def _log_division(pieces: int, reason: str) -> None:
     log.warning("%s: in %d pieces", reason, pieces)
 
 
@@ -95,19 +95,19 @@ class Evaluator:
         split: str,
         wanted: Callable[[], bool] = lambda: False,
         pieces: int = 1,
-        cut: Cut = _say_cut,
+        divide: Divide = _log_division,
     ) -> dict[str, float]:
         """The figures of ``split`` by name, each with the split's prefix (``val_`` for valid, else ``SPLIT_``).
 
-        Every batch is computed in so many ``pieces``; out of memory, ``cut(pieces, reason)`` is told and the split is
-        begun again in twice as many. The model and its parts are left in the modes they were in.
+        Every batch is computed in ``pieces`` pieces. When memory runs out, ``divide(pieces, reason)`` is called and the
+        split is evaluated again in twice as many. The model and its parts keep the modes they had.
 
         Raises EvaluationInterruptedError where ``wanted()`` holds on any rank, UserError where one row alone doesn't
         fit.
         """
         plan, rank, world_size = self._plan(split), self.ranks.rank, self.ranks.world_size
         share = _Share(plan, rank, world_size, -(-len(plan) // world_size), Interruption(self.ranks, wanted).check)
-        meters, skipped = self._measured(model, split, share, pieces, cut)
+        meters, skipped = self._measured(model, split, share, pieces, divide)
         results = meters.results(self.ranks.sum(meters.sums()))
         skipped = self.ranks.sum({"skipped": skipped})["skipped"]
         prefix = PREFIXES.get(split, f"{split}_")
@@ -116,7 +116,7 @@ class Evaluator:
             self.show(lambda: {prefix + name: content for name, content in pictures().items()})
         return {prefix + name: value for name, value in (results | ({"skipped": skipped} if skipped else {})).items()}
 
-    def rehearse(self, model: nn.Module, split: str, pieces: int = 1, cut: Cut = _say_cut) -> set[str]:
+    def rehearse(self, model: nn.Module, split: str, pieces: int = 1, divide: Divide = _log_division) -> set[str]:
         """Evaluate the longest batch of ``split`` alone, on this rank; return the names of its figures.
 
         What would fail in the first evaluation, hours later, fails now. The names are empty where one batch doesn't
@@ -124,7 +124,7 @@ class Evaluator:
         """
         plan = self._plan(split)
         longest = _Share(plan, first=len(plan) - 1, stride=len(plan))
-        meters, _ = self._measured(model, split, longest, pieces, cut)
+        meters, _ = self._measured(model, split, longest, pieces, divide)
         try:
             results = meters.results(meters.sums())
         except ZeroDivisionError:
@@ -136,7 +136,9 @@ class Evaluator:
         batch_size = self.config.validation.batch_size or self.config.batch_size
         return evaluation_plan(dataset.lengths, batch_size, dataset.evaluation_budget)
 
-    def _measured(self, model: nn.Module, split: str, share: _Share, pieces: int, cut: Cut) -> tuple[Meters, float]:
+    def _measured(
+        self, model: nn.Module, split: str, share: _Share, pieces: int, divide: Divide
+    ) -> tuple[Meters, float]:
         """The meters of some batches, tried in ever more pieces until they fit, and how many examples were skipped."""
         training = [module for module in model.modules() if module.training]
         model.eval()
@@ -145,7 +147,7 @@ class Evaluator:
                 while (measured := self._measure(model, split, share, pieces)) is None:
                     free_memory(self.ranks.device)
                     pieces *= 2
-                    cut(pieces, f"out of memory while {split} was evaluated")
+                    divide(pieces, f"out of memory while {split} was evaluated")
         finally:
             for module in training:  # a part that was kept in evaluation mode stays in it
                 module.training = True
@@ -156,7 +158,7 @@ class Evaluator:
         dataset, seed, device = self.task.dataset(split), self.config.random_seed, self.ranks.device
         meters, skipped, precision = self.task.meters(split), 0.0, Precision(self.config.mixed_precision, device)
         demand_kind(meters, Meters, f"{type(self.task).__name__}.meters({split!r})")
-        reader = Reader(dataset, ("evaluation", split), seed, skip_bad=self.skip_bad)
+        reader = MicrobatchReader(dataset, ("evaluation", split), seed, skip_bad=self.skip_bad)
         addresses = evaluation_addresses(share.plan, share.first, share.stride)
         microbatches = load(reader, addresses, self.config.performance, pin_memory=device.type == "cuda")
         for number, microbatch in zip_longest(range(share.rounds), microbatches):

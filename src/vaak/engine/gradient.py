@@ -22,7 +22,7 @@ from vaak.data.reader import Microbatch
 from vaak.engine.devices.precision import Precision
 from vaak.engine.devices.randomness import seed_everything
 from vaak.engine.memory.device import free_memory, is_out_of_memory
-from vaak.engine.memory.microbatch_pieces import Cut, Splits
+from vaak.engine.memory.microbatch_pieces import PieceRule, PieceRules
 from vaak.engine.optim.uncompiled import backward
 from vaak.engine.timing.phases import Phases
 from vaak.engine.training_data import StepData
@@ -83,7 +83,7 @@ class Losses:
 
 
 @dataclass(frozen=True)
-class Piece:
+class MicrobatchPiece:
     """Some rows of a microbatch: piece ``piece`` of ``pieces`` of microbatch ``number``."""
 
     batch: Batch
@@ -105,7 +105,7 @@ class Forward:
     seed: int
     number: int = 0
 
-    def terms(self, step: int, piece: Piece) -> dict[str, Term]:
+    def terms(self, step: int, piece: MicrobatchPiece) -> dict[str, Term]:
         """The terms of a piece; its draws depend on the step, its microbatch's number and its own alone."""
         objective = (self.number,) if self.number else ()
         seed_everything(
@@ -130,18 +130,20 @@ class GradientPass:
     cells: Callable[[Microbatch], float]
     describe: Callable[[int], str]
 
-    def pieces(self, splits: Splits, data: StepData) -> list[Piece]:
+    def pieces(self, piece_rules: PieceRules, data: StepData) -> list[MicrobatchPiece]:
         """What is computed one after another in a step on this rank."""
         found = []
         for microbatch in data.microbatches:
             if microbatch.batch is not None:
                 number = microbatch.address.number
-                cells = self.cells(microbatch) if splits.cuts else 0.0
-                batches = microbatch.batch.split(splits.pieces(data.step, number, cells, self.forward.number))
-                found += [Piece(batch, number, piece, len(batches)) for piece, batch in enumerate(batches)]
+                cells = self.cells(microbatch) if piece_rules.rules else 0.0
+                batches = microbatch.batch.split(piece_rules.pieces(data.step, number, cells, self.forward.number))
+                found += [MicrobatchPiece(batch, number, piece, len(batches)) for piece, batch in enumerate(batches)]
         return found
 
-    def accumulate(self, splits: Splits, data: StepData, clear: Callable[[], None], scale: float = 1.0) -> Losses:
+    def accumulate(
+        self, piece_rules: PieceRules, data: StepData, clear: Callable[[], None], scale: float = 1.0
+    ) -> Losses:
         """Leave the gradient of a step's microbatches in the parameters and return the terms of their loss.
 
         Out of memory, all of it is cleared and computed again in pieces half as large. ``scale`` is that of an fp16
@@ -150,7 +152,7 @@ class GradientPass:
         shortages = 0
         while True:
             losses = Losses(self.weights, data.counts)
-            shortage = self._attempt(self.pieces(splits, data), data.step, losses, scale)
+            shortage = self._attempt(self.pieces(piece_rules, data), data.step, losses, scale)
             if shortage is None:
                 return losses
             # A failure comes back as a value: an exception's traceback holds every tensor of the failed attempt. Only
@@ -158,9 +160,9 @@ class GradientPass:
             shortages += 1
             clear()
             free_memory(self.forward.precision.device)
-            self._answer(splits, data, shortage, last_try=shortages > 1)
+            self._answer(piece_rules, data, shortage, last_try=shortages > 1)
 
-    def _attempt(self, pieces: list[Piece], step: int, losses: Losses, scale: float) -> _Shortage | None:
+    def _attempt(self, pieces: list[MicrobatchPiece], step: int, losses: Losses, scale: float) -> _Shortage | None:
         """Run every piece forward and backward; return where memory ran out, if it did."""
         piece = None
         try:
@@ -180,7 +182,7 @@ class GradientPass:
             return _Shortage.of(piece, error)
         return None
 
-    def _answer(self, splits: Splits, data: StepData, shortage: _Shortage, *, last_try: bool) -> None:
+    def _answer(self, piece_rules: PieceRules, data: StepData, shortage: _Shortage, *, last_try: bool) -> None:
         """Cut what is as large as the microbatch that failed finer, in later steps too; or say that it can't be."""
         step = data.step
         if not self.recovery:
@@ -192,8 +194,10 @@ class GradientPass:
             failed = next(one for one in data.microbatches if one.address.number == shortage.number)
             own = tuple(microbatch.address.number for microbatch in data.microbatches)
             numbers = None if data.is_rehearsal else own
-            cut = Cut(step, 2 * shortage.pieces, numbers, cells=self.cells(failed), objective=self.forward.number)
-            splits.cut_training(cut, f"out of memory in step {step} ({shortage.error})")
+            rule = PieceRule(
+                step, 2 * shortage.pieces, numbers, cells=self.cells(failed), objective=self.forward.number
+            )
+            piece_rules.divide_training(rule, f"out of memory in step {step} ({shortage.error})")
         elif last_try:  # once the caches are empty, it may yet fit
             examples = ", ".join(f"{index} ({self.describe(index)})" for index in shortage.indices[:5])
             raise UserError(
@@ -213,6 +217,6 @@ class _Shortage:
     error: str
 
     @classmethod
-    def of(cls, piece: Piece, error: BaseException) -> _Shortage:
+    def of(cls, piece: MicrobatchPiece, error: BaseException) -> _Shortage:
         indices = [index for row in piece.batch.indices for index in row]
         return cls(piece.number, piece.pieces, piece.batch.num_rows, indices, str(error).partition("\n")[0])

@@ -69,8 +69,8 @@ def rehearse_evaluations(evaluator: Evaluator, state: State) -> None:
     """
     step, model, names = state.position.step + 1, state.model.module, []
     for split in evaluator.task.evaluation_splits:
-        cut = partial(state.splits.cut_evaluation, step, split)
-        names.append(evaluator.rehearse(model, split, state.splits.evaluation_pieces(step, split), cut))
+        divide = partial(state.piece_rules.divide_evaluation, step, split)
+        names.append(evaluator.rehearse(model, split, state.piece_rules.evaluation_pieces(step, split), divide))
     if names and all(names):
         for key, metric in watched_metrics(evaluator.config).items():
             _warn_of_unknown(key, metric, set().union(*names))
@@ -112,7 +112,7 @@ def _microbatch(data: TrainingData, state: State, epoch: int, plan: BatchPlan, p
 def _run(objective: Descent, state: State, data: StepData) -> None:
     """Forward and backward; where memory runs out, later steps are cut as this one is."""
     with objective.alone():
-        objective.gradient.accumulate(state.splits, data, lambda: _drop_gradients(objective.parameters))
+        objective.gradient.accumulate(state.piece_rules, data, lambda: _drop_gradients(objective.parameters))
 
 
 def _drop_gradients(parameters: Any) -> None:

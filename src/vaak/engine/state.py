@@ -23,7 +23,7 @@ from vaak.core.errors import CheckpointError
 from vaak.engine.checkpoint.best import Best
 from vaak.engine.checkpoint.files import Snapshot, copy_to_cpu, load_weights, model_tensors
 from vaak.engine.devices.precision import LossScale
-from vaak.engine.memory.microbatch_pieces import Splits
+from vaak.engine.memory.microbatch_pieces import PieceRules
 from vaak.engine.optim.ema import WeightAverage
 from vaak.engine.optim.optimizer_state import Moments
 from vaak.engine.optim.plateau import Plateau
@@ -88,7 +88,9 @@ class Memories:
 
 @dataclass
 class State:
-    """Everything that a run remembers. ``loss`` has the weights of loss functions, which most do without.
+    """Everything that a run remembers. ``loss`` has the weights of loss functions; most have none.
+
+    A field's name is its key in checkpoints, unless its ``key`` says otherwise.
 
     ``is_whole`` is False while weights are being updated: no snapshot is taken then.
     """
@@ -102,7 +104,7 @@ class State:
     best: Best
     plateau: Plateau | None
     metrics: LastEvaluation
-    splits: Splits
+    piece_rules: PieceRules = field(metadata={"key": "splits"})
     callbacks: Memories
     is_whole: bool = field(default=True, init=False)
 
@@ -125,7 +127,7 @@ class State:
 
     def parts(self) -> dict[str, Part]:
         """The parts that this run has, by name."""
-        named = {one.name: getattr(self, one.name) for one in fields(self) if one.init}
+        named = {one.metadata.get("key", one.name): getattr(self, one.name) for one in fields(self) if one.init}
         return {name: part for name, part in named.items() if part is not None}
 
     def values(self) -> dict[str, Any]:

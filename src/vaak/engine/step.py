@@ -165,7 +165,7 @@ class Step:
         gradients.begin()
         try:
             with objective.alone():
-                return objective.gradient.accumulate(state.splits, data, gradients.begin, state.loss_scale.value)
+                return objective.gradient.accumulate(state.piece_rules, data, gradients.begin, state.loss_scale.value)
         except BaseException:
             gradients.clear()
             raise
@@ -234,7 +234,7 @@ def update_weights(state: State, optimizers: Sequence[Optimizer], step: int) -> 
         if not is_out_of_memory(error):
             raise
         raise UserError(
-            f"out of memory in the middle of the update of step {step}, so its weights may be half-changed and are not "
+            f"out of memory in the middle of the update of step {step}, so its weights may be half-updated and are not "
             "saved: resume with --resume auto, with a smaller model or training.optimizer.type adafactor or sgd"
         ) from error
 

@@ -25,7 +25,7 @@ from vaak.engine.devices.randomness import make_deterministic, seed_everything
 from vaak.engine.diagnosis.non_finite import Diagnosis
 from vaak.engine.distributed.ranks import Ranks
 from vaak.engine.gradient import Forward, GradientPass
-from vaak.engine.memory.microbatch_pieces import Splits
+from vaak.engine.memory.microbatch_pieces import PieceRules
 from vaak.engine.objective.descent import Descent, objectives_of, parameters_of
 from vaak.engine.optim.ema import WeightAverage
 from vaak.engine.optim.freezing import Freezing
@@ -106,7 +106,11 @@ def make_trained(task: Task, config: TrainingConfig, device: torch.device, folde
 
 
 def make_state(
-    trained: Trained, config: TrainingConfig, precision: Precision, splits: Splits, callbacks: Sequence[Callback]
+    trained: Trained,
+    config: TrainingConfig,
+    precision: Precision,
+    piece_rules: PieceRules,
+    callbacks: Sequence[Callback],
 ) -> State:
     """The state at the start of a run."""
     everything = trained.all_parameters
@@ -124,7 +128,7 @@ def make_state(
         best=Best(config.checkpoint),
         plateau=Plateau(config.scheduler, config.optimizer.lr) if plateau else None,
         metrics=LastEvaluation(),
-        splits=splits,
+        piece_rules=piece_rules,
         callbacks=Memories(callbacks),
     )
 

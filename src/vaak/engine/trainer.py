@@ -31,7 +31,7 @@ from vaak.engine.distributed.messages import StepMessage
 from vaak.engine.distributed.ranks import Ranks, start_ranks
 from vaak.engine.due import due, on_schedule
 from vaak.engine.evaluation import Evaluator
-from vaak.engine.memory.microbatch_pieces import Cut, Splits
+from vaak.engine.memory.microbatch_pieces import PieceRule, PieceRules
 from vaak.engine.objective.losses import auxiliary_losses
 from vaak.engine.position import Position
 from vaak.engine.records.metrics_file import Records
@@ -77,8 +77,8 @@ class Trainer:
         demand_dataset(examples, f"{type(task).__name__}.dataset('train')")
         self.data = TrainingData(examples, config, self.ranks, directory, skip_bad=skip_bad_examples)
         self.precision = Precision(config.mixed_precision, self.ranks.device)
-        splits = Splits(directory, self.ranks.rank, self.data.fingerprint)
-        self.state = make_state(trained, config, self.precision, splits, callbacks)
+        piece_rules = PieceRules(directory, self.ranks.rank, self.data.fingerprint)
+        self.state = make_state(trained, config, self.precision, piece_rules, callbacks)
         self.phases, self.clock = Phases(self.ranks.device), Clock()
         self._trained = trained
         self._around = Surroundings(self.ranks, self.precision, self.loss_weights, self.phases, self.clock, directory)
@@ -205,9 +205,9 @@ class Trainer:
         metrics: dict[str, float] = {}
         with self.evaluated_weights():
             for split in self.task.evaluation_splits:
-                pieces = self.state.splits.evaluation_pieces(step, split)
-                cut = partial(self.state.splits.cut_evaluation, step, split)
-                metrics |= self.evaluator.evaluate(self.model, split, self._wants_to_leave, pieces, cut)
+                pieces = self.state.piece_rules.evaluation_pieces(step, split)
+                divide = partial(self.state.piece_rules.divide_evaluation, step, split)
+                metrics |= self.evaluator.evaluate(self.model, split, self._wants_to_leave, pieces, divide)
         scheduled = due and on_schedule(self.position, options.interval, options.interval_epochs)
         self.state.metrics.metrics, self.state.metrics.scheduled = metrics, scheduled
         if due:
@@ -274,13 +274,13 @@ class Trainer:
             return
         pieces = 2 * self.pieces()
         if pieces < 2 * largest.batch.num_rows:
-            cut = Cut(self.position.step + 1, pieces, cells=self.data.cells(largest))
-            self.requests.cuts.append([asdict(cut), reason])
+            rule = PieceRule(self.position.step + 1, pieces, cells=self.data.cells(largest))
+            self.requests.piece_rules.append([asdict(rule), reason])
 
     def pieces(self) -> int:
         """In how many pieces a microbatch as large as this step's will be computed."""
         largest = self._largest_microbatch()
-        return self.state.splits.pieces(self.position.step + 1, -1, self.data.cells(largest)) if largest else 1
+        return self.state.piece_rules.pieces(self.position.step + 1, -1, self.data.cells(largest)) if largest else 1
 
     def _largest_microbatch(self) -> Microbatch | None:
         """This rank's largest of the step that was just taken."""
@@ -298,12 +298,12 @@ class Trainer:
         # A signal may come in at any time: from here on it belongs to the next message.
         mine, self.requests = self.requests, StepMessage()
         mine.counts, mine.saved = count_units(fetched), saved
-        mine.cuts += [[asdict(cut), reason] for cut, reason in self.state.splits.take_fresh()]
+        mine.piece_rules += [[asdict(rule), reason] for rule, reason in self.state.piece_rules.take_fresh()]
         self.agreed = self.ranks.exchange(mine)
         self.stop_reason = self.stop_reason or self.agreed.stop
-        for cut, reason in self.agreed.cuts:
-            later = Cut(self.position.step + 1, cut["pieces"], cells=cut["cells"])
-            self.state.splits.adopt(later, reason)
+        for rule, reason in self.agreed.piece_rules:
+            later = PieceRule(self.position.step + 1, rule["pieces"], cells=rule["cells"])
+            self.state.piece_rules.adopt(later, reason)
         return self.agreed.counts
 
     def record(self, kind: str, values: dict[str, Any]) -> None:

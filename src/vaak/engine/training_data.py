@@ -16,7 +16,7 @@ from vaak.core.task import Dataset
 from vaak.data.batching.planner import training_planner
 from vaak.data.loader import load, training_addresses
 from vaak.data.plan import LastPlan
-from vaak.data.reader import Microbatch, Reader
+from vaak.data.reader import Microbatch, MicrobatchReader
 from vaak.engine.distributed.ranks import Ranks
 from vaak.engine.position import Position
 from vaak.engine.records.journal import SkippedExamples
@@ -49,7 +49,9 @@ class TrainingData:
         self.fingerprint, self.plan_fingerprint = dataset.fingerprint, plan.fingerprint
         self.padding_waste = plan.padding_waste(dataset.lengths)
         self.skipped = SkippedExamples(directory, ranks.rank, dataset.fingerprint)
-        self.reader = Reader(dataset, ("data",), config.random_seed, skip_bad=skip_bad, known_bad=self.skipped.known)
+        self.reader = MicrobatchReader(
+            dataset, ("data",), config.random_seed, skip_bad=skip_bad, known_bad=self.skipped.known
+        )
         self.epoch_size = self.planner.num_microbatches
         self.steps_per_epoch = -(-self.epoch_size // config.gradient_accumulation_steps)
         pinned = config.performance.pin_memory

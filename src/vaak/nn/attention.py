@@ -19,7 +19,7 @@ from vaak.nn.kernels.local_attention import local_attention
 from vaak.nn.kernels.random_features import RandomFeatures
 from vaak.nn.kernels.softmax_attention import attend, attention_weights
 from vaak.nn.kernels.squared_norms import SquaredNorms
-from vaak.nn.kernels.visibility import Sight
+from vaak.nn.kernels.visibility import Visibility
 from vaak.nn.norms import RMSNorm
 from vaak.nn.positions.rotary import Rotation, rotate
 
@@ -50,7 +50,7 @@ class Attention(nn.Module):
     def forward(
         self,
         x: Tensor,
-        sight: Sight,
+        visibility: Visibility,
         *,
         rotation: Rotation | None = None,
         memory: Tensor | None = None,
@@ -72,15 +72,15 @@ class Attention(nn.Module):
         if norms is not None and self.features is not None:
             norms[0].add(query)
             norms[1].add(key)
-        mixed = self._mix(query, key, value, sight, cache, is_cross=memory is not None)
+        mixed = self._mix(query, key, value, visibility, cache, is_cross=memory is not None)
         out: Tensor = self.output(mixed.transpose(1, 2).flatten(2))
         return out
 
-    def weights(self, x: Tensor, memory: Tensor, sight: Sight) -> Tensor:
+    def weights(self, x: Tensor, memory: Tensor, visibility: Visibility) -> Tensor:
         """How much of each place of ``memory`` each token takes, ``(batch, heads, query, key)``: to look at."""
         query = self._turned(self.query, self.query_norm, x, None)
         key = self._repeated(self._turned(self.key, self.key_norm, memory, None), query)
-        pairs = sight.of_pairs(query.shape[2], key.shape[2], query).pairs
+        pairs = visibility.of_pairs(query.shape[2], key.shape[2], query).pairs
         if self.features is not None:
             products = self.features(query) @ self.features(key).transpose(-1, -2)
             seen: Tensor = products if pairs is None else products * pairs
@@ -88,25 +88,31 @@ class Attention(nn.Module):
         return attention_weights(query, key, pairs, is_causal=False)
 
     def _mix(
-        self, query: Tensor, key: Tensor, value: Tensor, sight: Sight, cache: LayerCache | None, is_cross: bool
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        visibility: Visibility,
+        cache: LayerCache | None,
+        is_cross: bool,
     ) -> Tensor:
         dropout = self.dropout if self.training else 0.0
         if self.features is not None:
             key, value = self._repeated(key, query), self._repeated(value, query)
-            return linear_attention(self.features, query, key, value, sight, cache)
+            return linear_attention(self.features, query, key, value, visibility, cache)
         if self.attention_type == "local":
             key, value = self._repeated(key, query), self._repeated(value, query)
-            return local_attention(query, key, value, sight, window=self.window, dropout=dropout, cache=cache)
+            return local_attention(query, key, value, visibility, window=self.window, dropout=dropout, cache=cache)
         if cache is not None and is_cross:
             cache.tensors.update(keys=key, values=value)
         elif cache is not None:
             key, value = cache.append(key, value)
-        if not sight.is_of_pairs:
-            sight = sight.of_pairs(query.shape[2], key.shape[2], query)
-        is_causal = sight.causal and sight.pairs is None
+        if not visibility.is_of_pairs:
+            visibility = visibility.of_pairs(query.shape[2], key.shape[2], query)
+        is_causal = visibility.causal and visibility.pairs is None
         if cache is not None and query.shape[2] == 1:  # a token that follows those of a cache sees them all
             is_causal = False
-        return attend(query, key, value, mask=sight.pairs, is_causal=is_causal, dropout=dropout)
+        return attend(query, key, value, mask=visibility.pairs, is_causal=is_causal, dropout=dropout)
 
     def _heads(self, projection: nn.Module, x: Tensor) -> Tensor:
         """A projection cut in heads, ``(batch, heads, time, head_width)``."""

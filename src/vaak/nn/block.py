@@ -20,7 +20,7 @@ from vaak.nn.config import StackConfig
 from vaak.nn.decoding.cache import LayerCache
 from vaak.nn.feed_forward import inner_width, make_feed_forward
 from vaak.nn.kernels.squared_norms import SquaredNorms
-from vaak.nn.kernels.visibility import Sight
+from vaak.nn.kernels.visibility import Visibility
 from vaak.nn.norms import make_norm
 from vaak.nn.positions.rotary import Rotation
 
@@ -28,10 +28,10 @@ from vaak.nn.positions.rotary import Rotation
 class Surroundings(NamedTuple):
     """What all blocks of a stack see alike in one forward pass."""
 
-    sight: Sight
+    visibility: Visibility
     rotation: Rotation | None = None
     memory: Tensor | None = None
-    memory_sight: Sight | None = None
+    memory_visibility: Visibility | None = None
     norms: SquaredNorms | None = None
     memory_norms: SquaredNorms | None = None
 
@@ -70,9 +70,11 @@ class Block(nn.Module):
         cross_cache: LayerCache | None = None,
     ) -> Tensor:
         """Shape kept: ``(batch, time, width)``."""
-        sight, rotation, memory, memory_sight, norms, memory_norms = around
+        visibility, rotation, memory, memory_visibility, norms, memory_norms = around
         own = None if norms is None else (norms, norms)
-        x = self._add("attention", x, lambda y: self.attention(y, sight, rotation=rotation, cache=cache, norms=own))
+        x = self._add(
+            "attention", x, lambda y: self.attention(y, visibility, rotation=rotation, cache=cache, norms=own)
+        )
         if self.cross_attention is not None:
             cross, across = self.cross_attention, None
             if norms is not None and memory_norms is not None:
@@ -80,7 +82,7 @@ class Block(nn.Module):
             x = self._add(
                 "cross_attention",
                 x,
-                lambda y: cross(y, memory_sight, memory=memory, cache=cross_cache, norms=across),
+                lambda y: cross(y, memory_visibility, memory=memory, cache=cross_cache, norms=across),
             )
         return self._add("feed_forward", x, self.feed_forward)
 

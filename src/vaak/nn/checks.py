@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from vaak.config.task_spec import Finding, no_effect, remark
+from vaak.config.task_spec import CheckFinding, no_effect, remark
 from vaak.nn.config import StackConfig
 
 
-def stack_findings(section: str, stack: StackConfig, *, is_encoder: bool) -> Iterable[Finding]:
+def stack_findings(section: str, stack: StackConfig, *, is_encoder: bool) -> Iterable[CheckFinding]:
     """What is to be said of a stack whose options stand in ``section``."""
     unread = (*_unread_by_attention(stack), *_unread_by_positions(stack))
     found = [no_effect(f"{section}.{name}", reason) for name, reason in unread]

@@ -42,13 +42,13 @@ class StackConfig(Section):
     num_heads: int = option("Query heads of attention.", 8, gt=0)
     num_key_value_heads: int | None = option("Key and value heads; null is num_heads.", None, gt=0)
     d_ff: int | None = option(
-        "Width of the feed-forward layer, or, under 32, how many times d_model it is; null is 4 times, of the gated "
-        "ones 8/3 times, rounded up to 32.",
+        "Width of the feed-forward layer; below 32, a multiple of d_model; null is 4 times d_model, for gated "
+        "layers 8/3 times, rounded up to a multiple of 32.",
         None,
         gt=0,
     )
     dropout: float = option(
-        "Dropout of embeddings and of what each layer adds.", 0.1, ge=0, lt=1, resume="other numbers"
+        "Dropout of embeddings and of each layer's output.", 0.1, ge=0, lt=1, resume="other numbers"
     )
     attention_dropout: float | None = option(
         "Dropout of attention weights; null is dropout.", None, ge=0, lt=1, resume="other numbers"
@@ -57,35 +57,35 @@ class StackConfig(Section):
         "softmax; linear and causal_linear: Performer's FAVOR+; local: softmax over a window.", "softmax"
     )
     window: int = option(
-        "local: how far a token sees to each side, in tokens; a decoder to the left only.",
+        "local: how far a token attends to each side, in tokens; in a decoder, to the left only.",
         128,
         gt=0,
         resume="other numbers",
     )
     kernel_type: Literal["softmax", "relu"] = option(
-        "Linear attention: the kernel that its features stand for.", "softmax"
+        "Linear attention: the kernel that its features approximate.", "softmax"
     )
     num_features: int | None = option(
-        "Linear attention: random features; null is d · ln d of a head's width d.", None, gt=0
+        "Linear attention: number of random features; null is d · ln d for a head of width d.", None, gt=0
     )
     orthogonal_features: bool = option("Linear attention: features in orthogonal blocks, not independent ones.", True)
     qk_norm: bool = option("RMSNorm on queries and keys of each head.", False)
     feed_forward_type: Literal["gelu", "relu", "swiglu", "geglu"] = option("The feed-forward layer.", "swiglu")
     norm_type: Literal["layernorm", "rmsnorm", "scalenorm"] = option("The normalisation.", "rmsnorm")
     norm_placement: Literal["pre", "post", "sandwich"] = option(
-        "Where it stands: before each layer, after the sum, or before and after the layer.", "pre"
+        "Where the norm is: before each layer, after the sum, or before and after the layer.", "pre"
     )
-    norm_eps: float = option("Added under the root of the norms.", 1e-5, gt=0, resume="other numbers")
+    norm_eps: float = option("Epsilon of the norms, added under the square root.", 1e-5, gt=0, resume="other numbers")
     position_type: Literal["rotary", "sinusoidal", "learned", "alibi", "t5", "convolutional", "none"] = option(
-        "How a stack knows the order of its tokens.", "rotary"
+        "How positions of tokens are encoded.", "rotary"
     )
     rope_theta: float = option("Base of the rotary positions' wavelengths.", 10000.0, gt=0, resume="other numbers")
     rope_scaling_type: Literal["linear", "ntk"] = option(
-        "How rotary positions reach lengths beyond training's: all slowed down, or the long wavelengths more.",
+        "How rotary positions extend to lengths beyond training's: all wavelengths alike, or the long ones more.",
         "linear",
         resume="other numbers",
     )
-    rope_scaling_factor: float = option("How many times longer; 1 changes nothing.", 1.0, ge=1, resume="other numbers")
+    rope_scaling_factor: float = option("How many times longer; 1 has no effect.", 1.0, ge=1, resume="other numbers")
     bias: bool = option("Biases in the linear layers.", False)
 
     @property
@@ -123,7 +123,7 @@ class DecoderConfig(StackConfig):
     """A stack that sees no later token, and may look at the output of an encoder."""
 
     cross_attention_type: Literal["softmax", "linear"] | None = option(
-        "How it looks at the encoder; null is linear where attention_type is causal_linear, else softmax.", None
+        "Type of cross-attention; null is linear where attention_type is causal_linear, else softmax.", None
     )
 
     @property
@@ -173,7 +173,7 @@ class EncoderDecoderConfig(Section):
     )
 
     copy_source: bool = option(
-        "Tokens may also be copied from the source (pointer-generator); needs one tokenizer of both sides.", False
+        "Tokens may also be copied from the source (pointer-generator); requires one tokenizer for both sides.", False
     )
 
     @property

@@ -59,7 +59,7 @@ class ModelFactory:
             sides = (vocab_size, config.encoder.d_model), (target_vocab_size or vocab_size, config.decoder.d_model)
             if config.share_embeddings and sides[0] != sides[1]:
                 raise UserError(
-                    "model.share_embeddings: source and target have other vocabularies or d_model; expected false"
+                    "model.share_embeddings: source and target have different vocabularies or d_model; expected false"
                 )
             return EncoderDecoderModel(
                 config,

@@ -19,7 +19,7 @@ from vaak.nn import attention
 from vaak.nn.config import LINEAR, StackConfig
 from vaak.nn.factory import ModelFactory
 from vaak.nn.kernels.documents import positions_in_documents
-from vaak.nn.kernels.visibility import Sight
+from vaak.nn.kernels.visibility import Visibility
 from vaak.nn.positions.kinds import Positions
 from vaak.nn.stack import TransformerStack
 
@@ -76,21 +76,21 @@ class Attention(nn.Module):
             if documents is not None or causal:
                 raise UserError("attention to a memory takes no documents and is not causal")
             padding = None if mask is None else torch.where(mask, 0, -1)
-            attended: Tensor = self.layer(x, Sight(causal=False, key_documents=padding), memory=memory)
+            attended: Tensor = self.layer(x, Visibility(causal=False, key_documents=padding), memory=memory)
             return attended
-        sight = self._sight(mask, documents, causal or self.config.attention_type == "causal_linear")
-        mixed: Tensor = self.layer(x, sight, rotation=self.positions.rotation(_positions(x, documents)))
+        visibility = self._visibility(mask, documents, causal or self.config.attention_type == "causal_linear")
+        mixed: Tensor = self.layer(x, visibility, rotation=self.positions.rotation(_positions(x, documents)))
         return mixed
 
-    def _sight(self, mask: Tensor | None, documents: Tensor | None, causal: bool) -> Sight:
+    def _visibility(self, mask: Tensor | None, documents: Tensor | None, causal: bool) -> Visibility:
         """Who sees whom, as each type of attention wants to be told."""
         if mask is not None and documents is not None:
             documents, mask = documents.masked_fill(~mask, -1), None
         if mask is None:
-            return Sight(causal, documents, documents, self.positions.bias)
+            return Visibility(causal, documents, documents, self.positions.bias)
         padding = torch.where(mask, 0, -1)
         is_linear = self.config.attention_type in LINEAR  # padding may lie between the tokens of its one document
-        return Sight(causal, None if is_linear else padding, padding, self.positions.bias)
+        return Visibility(causal, None if is_linear else padding, padding, self.positions.bias)
 
     def extra_repr(self) -> str:
         return f"{self.config.attention_type}, d_model={self.config.d_model}, num_heads={self.config.num_heads}"

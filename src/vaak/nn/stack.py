@@ -16,7 +16,7 @@ from vaak.nn.config import DecoderConfig, StackConfig
 from vaak.nn.decoding.cache import StackCache
 from vaak.nn.kernels.documents import positions_in_documents
 from vaak.nn.kernels.squared_norms import SquaredNorms
-from vaak.nn.kernels.visibility import Sight
+from vaak.nn.kernels.visibility import Visibility
 from vaak.nn.norms import make_norm
 from vaak.nn.positions.kinds import Positions
 
@@ -68,14 +68,19 @@ class TransformerStack(nn.Module):
         ``memory`` ``(batch, memory time, memory_width)`` is what cross-attention looks at, where ``memory_mask``
         ``(batch, memory time)`` is True. ``norms`` tally what enters feature maps, of these places and of the memory's.
         """
-        assert cache is None or self.causal, "only a causal stack can go on from a cache"
-        sight, own_positions = self._sight(x, documents, mask, cache)
+        assert cache is None or self.causal, "only a causal stack can continue from a cache"
+        visibility, own_positions = self._visibility(x, documents, mask, cache)
         positions = own_positions if positions is None else positions
-        padding = sight.key_documents if documents is None else documents
+        padding = visibility.key_documents if documents is None else documents
         x = self.positions.add(x, positions, padding, None if cache is None else cache.positions)
         own_norms, memory_norms = norms or (None, None)
         around = Surroundings(
-            sight, self.positions.rotation(positions), memory, _memory_sight(memory_mask), own_norms, memory_norms
+            visibility,
+            self.positions.rotation(positions),
+            memory,
+            _memory_visibility(memory_mask),
+            own_norms,
+            memory_norms,
         )
         recompute = self.gradient_checkpointing and self.training and torch.is_grad_enabled()
         for layer, block in enumerate(self.blocks):
@@ -90,9 +95,9 @@ class TransformerStack(nn.Module):
         normed: Tensor = self.norm(x)
         return normed
 
-    def _sight(
+    def _visibility(
         self, x: Tensor, documents: Tensor | None, mask: Tensor | None, cache: StackCache | None
-    ) -> tuple[Sight, Tensor]:
+    ) -> tuple[Visibility, Tensor]:
         """What each token sees, and the positions of the tokens."""
         time, past = x.shape[1], 0 if cache is None else cache.length
         if documents is None:
@@ -101,18 +106,18 @@ class TransformerStack(nn.Module):
         else:
             key_documents = documents if cache is None else cache.append_documents(documents)
             positions = positions_in_documents(key_documents)[:, -time:]
-        sight = Sight(self.causal, documents, key_documents, self.positions.bias)
+        visibility = Visibility(self.causal, documents, key_documents, self.positions.bias)
         if is_dense(self.config.attention_type):
-            sight = sight.of_pairs(time, past + time, x)
-        return sight, positions
+            visibility = visibility.of_pairs(time, past + time, x)
+        return visibility, positions
 
 
-def _memory_sight(mask: Tensor | None) -> Sight:
+def _memory_visibility(mask: Tensor | None) -> Visibility:
     """What cross-attention sees: every real place of the memory."""
     if mask is None:
-        return Sight(causal=False)
+        return Visibility(causal=False)
     documents = torch.where(mask, 0, -1)
-    return Sight(causal=False, key_documents=documents, pairs=mask[:, None, None, :])
+    return Visibility(causal=False, key_documents=documents, pairs=mask[:, None, None, :])
 
 
 def set_gradient_checkpointing(model: nn.Module, on: bool) -> int:

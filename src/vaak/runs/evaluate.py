@@ -29,9 +29,9 @@ def evaluate_run(
     ``files`` and ``overrides`` may name other data: they are prepared with what the run learned from its own, in a
     temporary folder.
     """
-    with tempfile.TemporaryDirectory(prefix="vaak-eval-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="vaak-eval-") as temporary_folder:
         overrides = ["training.mixed_precision=no", *overrides]
-        how: dict[str, Any] = {"weights": weights, "scratch": Path(scratch), "splits": tuple(splits)}
+        how: dict[str, Any] = {"weights": weights, "temporary_folder": Path(temporary_folder), "splits": tuple(splits)}
         opened = open_run(path, files, overrides, device, **how, trust_code=trust_code)
         training = opened.experiment.training
         ranks = Ranks(pick_device(device))
@@ -41,7 +41,7 @@ def evaluate_run(
         for split in splits:
             metrics |= evaluator.evaluate(opened.model, split)
         if not metrics:
-            raise UserError("there is nothing to evaluate: give --split")
+            raise UserError("nothing to evaluate: give --split")
         precision = {"no": "fp32"}.get(training.mixed_precision, training.mixed_precision)
         conditions = {"precision": precision, "weights": opened.weights}
         protocol = {split: {**opened.task.meters(split).protocol, **conditions} for split in splits}

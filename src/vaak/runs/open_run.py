@@ -43,7 +43,7 @@ def run_of(path: Path) -> Path:
         if (folder / "config.yml").exists():
             return folder
     raise CheckpointError(
-        f"{path} is no run and lies in none (there is no config.yml); give a run directory or a checkpoint in it"
+        f"{path} is not a run directory, nor inside one (no config.yml); give a run directory or a checkpoint in it"
     )
 
 
@@ -54,16 +54,16 @@ def open_run(
     device: str = "auto",
     *,
     weights: str = "auto",
-    scratch: Path | None = None,
+    temporary_folder: Path | None = None,
     splits: tuple[str, ...] = (),
     trust_code: bool = False,
 ) -> OpenedRun:
     """Open a run, or one checkpoint of it; a run alone stands for its best checkpoint.
 
     RUN/tuned.yml, where ``vaak tune`` left one, goes over its configuration, and over both go ``files`` and
-    ``overrides``, as for training. Where these name other data, its ``splits`` are prepared in ``scratch`` with what
-    the run learned from its own (its tokenizer, its speakers). User code is executed only where the
-    model can't be used without, and with ``trust_code``.
+    ``overrides``, as for training. Where these name other data, its ``splits`` are prepared in
+    ``temporary_folder`` with what the run learned from its own data (its tokenizer, its speakers). User code is
+    executed only where the model can't be used without it, and with ``trust_code``.
     ``weights`` are ``own``, or their ``average`` (training.ema); ``auto`` takes those that the run itself evaluated.
 
     Raises UserError where the average is asked for and the checkpoint has none, and where trust is needed.
@@ -77,8 +77,8 @@ def open_run(
     checkpoint = resolve_checkpoint(path)
     _refuse_another_model(own, experiment)
     task: Task = task_class(experiment.reference)(experiment, directory, directory)
-    if scratch is not None and any(getattr(experiment, name) != getattr(own, name) for name in DATA_SECTIONS):
-        task.prepare_others(own, scratch, splits)
+    if temporary_folder is not None and any(getattr(experiment, name) != getattr(own, name) for name in DATA_SECTIONS):
+        task.prepare_others(own, temporary_folder, splits)
     model = model_of(task).to(pick_device(device))
     snapshot = load_checkpoint(checkpoint, weights_only=True)
     if weights == "auto":

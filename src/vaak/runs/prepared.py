@@ -95,7 +95,7 @@ def _split_of(name: str) -> str:
 
 def _how_to_repair(folder: Path) -> str:
     """What a user does about damaged data."""
-    return f"delete {folder.resolve()}, and training makes the data again from their sources"
+    return f"delete {folder.resolve()}, and training recreates the data from their sources"
 
 
 @dataclass(frozen=True)
@@ -148,15 +148,15 @@ def _keep(recipe: Recipe, prepared: PreparedFolder) -> None:
     prepared.check_what_training_reads()
     if prepared.about.get("options", recipe.options) != recipe.options:
         raise UserError(
-            f"{recipe.sections} has other options than this run was begun with: put them back, or give "
-            "another name= to begin a new run"
+            f"{recipe.sections} has other options than this run was started with: restore them, or give "
+            "another name= to start a new run"
         )
     try:
         unchanged = prepared.about.get("fingerprint") == recipe.fingerprint()
     except UserError:  # a source has gone
         unchanged = False
     if not unchanged:
-        log.warning("the corpus is not what it was when this run began; it goes on with %s", prepared.folder)
+        log.warning("the corpus has changed since this run started; it continues with %s", prepared.folder)
 
 
 def fingerprint_with_files(options: dict[str, Any], files: Iterable[Path]) -> str:
@@ -204,7 +204,7 @@ def _is_done(folder: Path, mark: str) -> bool:
         return False
     damage = damage_in(folder, _sizes(about))
     if damage is not None:
-        log.warning("%s; the prepared data in %s are made again", damage, folder)
+        log.warning("%s; the prepared data in %s are recreated", damage, folder)
         (folder / DONE).unlink()
         for name in sizes_of(folder):
             (folder / name).unlink()

@@ -58,7 +58,7 @@ class Outcome:
     step: int
     total_steps: int
     metrics: dict[str, float]
-    showcase: list[str]
+    samples: list[str]
     is_main: bool
 
 
@@ -71,16 +71,16 @@ def train(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Task | Non
         reason = _fit(trainer)
         shown = trainer.ranks.is_main and reason == "finished"
         with trainer.evaluated_weights():
-            showcase = _showcase(trainer) if shown else []
+            samples = _samples(trainer) if shown else []
         position, metrics = trainer.position, trainer.metrics or _last_evaluation(trainer.directory)
         is_main = trainer.ranks.is_main
-        return Outcome(reason, trainer.directory, position.step, trainer.total_steps, metrics, showcase, is_main)
+        return Outcome(reason, trainer.directory, position.step, trainer.total_steps, metrics, samples, is_main)
 
 
-def _showcase(trainer: Trainer) -> list[str]:
+def _samples(trainer: Trainer) -> list[str]:
     """A few lines to look at. The run is finished: what can't be shown is no error of it."""
     try:
-        return trainer.task.showcase(trainer.model.eval())
+        return trainer.task.samples(trainer.model.eval())
     except (UserError, OSError) as error:
         log.warning("the run is finished, but its samples can't be shown: %s", error)
         return []
@@ -94,17 +94,17 @@ def begun(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Task | Non
     ranks = start_ranks(training)
     _compare(loaded, ranks)
     logs = logging_to(directory, ranks.rank, training.logging.json_lines)
-    with contextlib.closing(ranks), _opened(loaded, ranks) as remarks, logs:
+    with contextlib.closing(ranks), _held_directory(loaded, ranks) as remarks, logs:
         if ranks.is_main:
             for warning in (*loaded.warnings, *remarks):
                 log.warning(warning)
             warn_of_what_a_device_lacks(training, ranks.device)
         chosen: Task = task or task_class(loaded.experiment.reference)(loaded.experiment, directory, loaded.folder)
         ranks.decide_on_main(chosen.prepare)
-        watchers = [*callbacks_of(loaded.experiment, loaded.folder), *callbacks]
+        all_callbacks = [*callbacks_of(loaded.experiment, loaded.folder), *callbacks]
         skip_bad = loaded.experiment.skips_bad_examples
         trainer = Trainer(
-            chosen, training, directory, watchers, ranks=ranks, skip_bad_examples=skip_bad, folder=loaded.folder
+            chosen, training, directory, all_callbacks, ranks=ranks, skip_bad_examples=skip_bad, folder=loaded.folder
         )
         trainer.configuration = resolved_values(loaded.experiment)
         _begin(trainer)
@@ -124,7 +124,7 @@ def _compare(loaded: Loaded, ranks: Ranks) -> None:
 
 
 @contextlib.contextmanager
-def _opened(loaded: Loaded, ranks: Ranks) -> Iterator[list[str]]:
+def _held_directory(loaded: Loaded, ranks: Ranks) -> Iterator[list[str]]:
     """Make the run directory and hold it; the main process for all. What is there of a run stays as it is.
 
     Yields what there is to say of it.

@@ -20,7 +20,7 @@ from vaak.engine.trainer import Trainer
 
 
 @contextlib.contextmanager
-def scratch_trainer(loaded: Loaded) -> Iterator[Trainer]:
+def temporary_trainer(loaded: Loaded) -> Iterator[Trainer]:
     """A trainer at the beginning of a run, watched by no one; generators are left as they were.
 
     It begins with the weights of ``training.checkpoint.init_from``, if any. One process does the work of all: steps

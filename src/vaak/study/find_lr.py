@@ -14,7 +14,7 @@ from vaak.core.errors import NonFiniteError, UserError
 from vaak.core.report import StepReport
 from vaak.core.storage import files
 from vaak.engine.trainer import Trainer
-from vaak.runs.temporary_run import scratch_trainer
+from vaak.runs.temporary_run import temporary_trainer
 from vaak.study.drawing import draw_curve
 from vaak.study.lr_range import Curve, RateRange
 
@@ -25,7 +25,7 @@ def find_lr(loaded: Loaded, rates: RateRange) -> Curve:
     Steps are those of training: accumulated, clipped, in its precision. ``training.optimizer.lr`` is what varies; the
     rates of parameter groups, and muon's ``adamw_lr``, keep their proportion to it. Nothing is left behind.
     """
-    with scratch_trainer(loaded) as trainer:
+    with temporary_trainer(loaded) as trainer:
         return _tested(trainer, rates)
 
 

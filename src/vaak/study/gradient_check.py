@@ -22,7 +22,7 @@ from vaak.core.errors import UserError
 from vaak.core.random_keys import draw_key
 from vaak.core.task import Task
 from vaak.engine.devices.randomness import keeping_generators, seed_everything
-from vaak.runs.temporary_run import scratch_trainer
+from vaak.runs.temporary_run import temporary_trainer
 
 LONGER_STEPS = (1, 30, 1000)  # a slope is right if it is at any h: small ones drown in rounding, large ones bend
 NOISE = 1000.0  # rounding of the loss, in units of its last place
@@ -96,10 +96,10 @@ def check_gradients(
 
 def check_first_batch(loaded: Loaded, rows: int, tolerance: float) -> list[GradientCheck]:
     """Check the gradients of a run that is about to begin, on the first rows of its first microbatch."""
-    with scratch_trainer(loaded) as trainer:
+    with temporary_trainer(loaded) as trainer:
         batch = next(trainer.data.microbatches(trainer.position)).batch
         if batch is None:
-            raise UserError("the first microbatch has no example that can be read; mend the data first")
+            raise UserError("the first microbatch has no example that can be read; fix the data first")
         return check_gradients(
             trainer.task,
             trainer.model,

@@ -91,7 +91,7 @@ class LRFinder:
 
     def _demand_a_test(self) -> None:
         if not self.curve.losses:
-            raise UserError("there is no curve yet: call range_test first (its first loss must be a finite number)")
+            raise UserError("no curve yet: call range_test first (its first loss must be a finite number)")
 
     def _proportions(self) -> list[float]:
         """Each group's rate over the largest."""

@@ -40,11 +40,13 @@ class RateRange:
 
     def __post_init__(self) -> None:
         if not 0 < self.start_lr < self.end_lr < math.inf:
-            raise UserError(f"the rates must grow from above 0: from {self.start_lr:g} to {self.end_lr:g} they don't")
+            raise UserError(
+                f"learning rates must be above 0 and grow, not go from {self.start_lr:g} to {self.end_lr:g}"
+            )
         if self.num_iter < FEWEST:
             raise UserError(f"a range test needs at least {FEWEST} steps, not {self.num_iter}")
         if self.spacing not in ("exponential", "linear"):
-            raise UserError(f"rates can grow exponential or linear, not {self.spacing!r}")
+            raise UserError(f"spacing must be exponential or linear, not {self.spacing!r}")
 
     def rate(self, number: int) -> float:
         """The rate of step ``number``, counted from 0.

@@ -67,7 +67,7 @@ class Case:
 
 
 @contextlib.contextmanager
-def opened(case: Case, task: Task | None = None, **options: Any) -> Iterator[Trainer]:
+def open_trainer(case: Case, task: Task | None = None, **options: Any) -> Iterator[Trainer]:
     """A trainer of the case in a folder that is gone afterwards."""
     with folder() as directory:
         yield case.trainer(directory, task=task, **options)

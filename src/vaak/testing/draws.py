@@ -8,7 +8,7 @@ from typing import Any
 from vaak.core.random_keys import draw_key
 from vaak.core.task import Dataset
 from vaak.data.reader import generator_of, seed_generators
-from vaak.testing.case import Case, folder, microbatches, opened
+from vaak.testing.case import Case, folder, microbatches, open_trainer
 from vaak.testing.equality import demand, demand_same, same
 from vaak.testing.witness import Witness
 
@@ -17,14 +17,14 @@ NUM_EXAMPLES = 32
 
 def check_examples(case: Case) -> None:
     """``example(index, rng)`` depends on the index and on ``rng`` alone; nor does collating draw or change anything."""
-    with opened(case) as trainer:
+    with open_trainer(case) as trainer:
         dataset = trainer.data.reader.dataset
         for index in range(min(NUM_EXAMPLES, len(dataset.lengths))):
             first = _read(dataset, index, key=index, elsewhere=1)
             _read(dataset, index, key=index + NUM_EXAMPLES, elsewhere=2)
             demand(
                 same(_read(dataset, index, key=index, elsewhere=3), first),
-                f"example {index} ({dataset.describe(index)}) came out otherwise when it was read again with the same "
+                f"example {index} ({dataset.describe(index)}) was different when it was read again with the same "
                 "rng: example() must draw from its rng alone and remember nothing",
             )
         rows = next(microbatch.address.rows for microbatch in microbatches(trainer))

@@ -14,11 +14,11 @@ from vaak.core.batch import Batch
 from vaak.core.task import Meters
 from vaak.data.batching.planner import evaluation_plan
 from vaak.data.loader import evaluation_addresses
-from vaak.data.reader import Reader
+from vaak.data.reader import MicrobatchReader
 from vaak.engine.checkpoint.files import model_tensors
 from vaak.engine.evaluation import Evaluator
 from vaak.engine.trainer import Trainer
-from vaak.testing.case import Case, opened
+from vaak.testing.case import Case, open_trainer
 from vaak.testing.equality import demand, demand_close, demand_same
 
 SIZES = (1, 5, 64)
@@ -32,7 +32,7 @@ def check_figures(case: Case) -> None:
     """Figures don't depend on the batch size, and carry the conditions they were made under (at least the split)."""
     figures: list[dict[str, float]] = []
     for size in SIZES:
-        with opened(case, validation={"interval": 4, "batch_size": size}) as trainer:
+        with open_trainer(case, validation={"interval": 4, "batch_size": size}) as trainer:
             figures.append(_figures(trainer))
             demand_close(figures[-1], figures[0], f"figures in batches of {size} against batches of 1", 1e-5)
             for split in trainer.task.evaluation_splits:
@@ -42,7 +42,7 @@ def check_figures(case: Case) -> None:
 
 def check_evaluation(case: Case) -> None:
     """Evaluation leaves the model as it was: weights, buffers, what is trained, and the mode of every module."""
-    with opened(case) as trainer:
+    with open_trainer(case) as trainer:
         model = trainer.model
         before = _state(model)
         first = _figures(trainer)
@@ -58,7 +58,7 @@ def check_evaluation(case: Case) -> None:
 
 def check_failing_batch(case: Case) -> None:
     """A batch on which the model fails, at its first module or at its last, adds nothing to the meters."""
-    with opened(case) as trainer, torch.no_grad():
+    with open_trainer(case) as trainer, torch.no_grad():
         model = trainer.model.eval()
         for split in trainer.task.evaluation_splits:
             batch = _first_batch(trainer, split)
@@ -100,7 +100,7 @@ def _watching_modules(fail_at: int | None = None) -> Iterator[list[nn.Module]]:
 def _first_batch(trainer: Trainer, split: str) -> Batch:
     dataset = trainer.task.dataset(split)
     plan = evaluation_plan(dataset.lengths, trainer.config.batch_size)
-    reader = Reader(dataset, ("evaluation", split), trainer.config.random_seed)
+    reader = MicrobatchReader(dataset, ("evaluation", split), trainer.config.random_seed)
     batch = reader[next(evaluation_addresses(plan, 0, 1))].batch
     assert batch is not None
     return batch

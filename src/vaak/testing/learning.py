@@ -88,7 +88,7 @@ def check_resume(case: Case) -> None:
         resumed.fit()
         _demand_same_state(resumed, whole)
         records = [_records(runs / name) for name in ("cut", "whole")]
-        demand(records[0] == records[1], "a resumed run logged otherwise than an uninterrupted one")
+        demand(records[0] == records[1], "a resumed run logged other values than an uninterrupted one")
 
 
 def _logged(case: Case, directory: Path, witness: Witness) -> Trainer:
@@ -97,7 +97,7 @@ def _logged(case: Case, directory: Path, witness: Witness) -> Trainer:
 
 def _resumed(case: Case, directory: Path, witness: Witness) -> Trainer:
     trainer = _logged(case, directory, witness)
-    demand(trainer.resume("auto"), "there was no checkpoint to resume from")
+    demand(trainer.resume("auto"), "no checkpoint to resume from")
     return trainer
 
 

@@ -65,7 +65,7 @@ def check_step(case: Case) -> None:
         second = _begun(case, runs / "second", 1)
         second.state.restore(snapshot, runs)
         _disturb(second)
-        demand_same(_step_and_state(second), expected, "step 3 of a trainer made apart, from the same state")
+        demand_same(_step_and_state(second), expected, "step 3 of a separate trainer, from the same state")
         first.state.restore(snapshot, runs)
         _disturb(first)
         demand_same(_step_and_state(first), expected, "step 3, taken once more from the same state")

@@ -11,9 +11,9 @@ from torch import Tensor
 from vaak.core.batch import Batch, Term
 from vaak.data.loader import training_addresses
 from vaak.data.reader import Microbatch
-from vaak.engine.gradient import Piece
+from vaak.engine.gradient import MicrobatchPiece
 from vaak.engine.trainer import Trainer
-from vaak.testing.case import Case, batches, exact, folder, microbatches, opened, terms_of
+from vaak.testing.case import Case, batches, exact, folder, microbatches, open_trainer, terms_of
 from vaak.testing.equality import demand, demand_close
 from vaak.testing.witness import Witness
 
@@ -24,7 +24,7 @@ RANKS = (2, 3)
 
 def check_padding(case: Case) -> None:
     """Padding changes no loss, no count and no gradient: each row collated alone against all rows together."""
-    with opened(case, exact(case.make_task())) as trainer:
+    with open_trainer(case, exact(case.make_task())) as trainer:
         for microbatch in microbatches(trainer):
             alone = [
                 read.batch
@@ -36,7 +36,7 @@ def check_padding(case: Case) -> None:
 
 def check_split(case: Case) -> None:
     """A batch cut in pieces has the losses, the counts and the gradients of the whole."""
-    with opened(case, exact(case.make_task())) as trainer:
+    with open_trainer(case, exact(case.make_task())) as trainer:
         for whole in batches(trainer):
             if not all(term.splittable for term in terms_of(trainer, whole).values()):
                 continue
@@ -63,10 +63,10 @@ def check_accumulation(case: Case) -> None:
 
 def check_counts(case: Case) -> None:
     """Every term's unit is counted, for every row; ``case.counted`` counts the same."""
-    with opened(case) as trainer:
+    with open_trainer(case) as trainer:
         for batch in batches(trainer):
             for unit, counts in batch.counts.items():
-                demand(bool((counts >= 0).all()), f"counts of {unit}: {counts.tolist()} has one below zero")
+                demand(bool((counts >= 0).all()), f"counts of {unit}: {counts.tolist()} has a negative one")
             for name, term in terms_of(trainer, batch).items():
                 _demand_counted(name, term, batch)
             if case.counted is not None:
@@ -92,7 +92,7 @@ def _demand_counted(name: str, term: Term, batch: Batch) -> None:
 
 def check_lengths(case: Case) -> None:
     """No row is longer than the lengths of its examples together: by these upper bounds batches are planned."""
-    with opened(case) as trainer:
+    with open_trainer(case) as trainer:
         lengths = trainer.data.reader.dataset.lengths
         for microbatch in microbatches(trainer):
             planned = max(sum(float(lengths[index]) for index in row) for row in microbatch.address.rows)
@@ -129,7 +129,7 @@ def check_ranks(case: Case) -> None:
 
 def _step_of_rank(case: Case, rank: int, world_size: int) -> tuple[list[int], dict[str, Tensor]]:
     """The numbers of one rank's microbatches of the first step, of 4, and the gradients of their losses' sum."""
-    with opened(case, exact(case.make_task(), dropout=True), gradient_accumulation_steps=4) as trainer:
+    with open_trainer(case, exact(case.make_task(), dropout=True), gradient_accumulation_steps=4) as trainer:
         place = {"step": 0, "epoch": 0, "place": 0, "rank": rank, "world_size": world_size}
         addresses = training_addresses(trainer.data.planner, 4, **place)
         share = [next(addresses) for _ in range(rank, trainer.data.step_size(trainer.position), world_size)]
@@ -139,7 +139,9 @@ def _step_of_rank(case: Case, rank: int, world_size: int) -> tuple[list[int], di
                 continue
             for objective in trainer.step.objectives:
                 with objective.alone():
-                    _total(objective.gradient.forward.terms(1, Piece(batch, address.number, 0, 1)).values()).backward()
+                    _total(
+                        objective.gradient.forward.terms(1, MicrobatchPiece(batch, address.number, 0, 1)).values()
+                    ).backward()
         return [address.number for address in share], _gradients(trainer)
 
 

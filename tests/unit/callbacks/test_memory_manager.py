@@ -270,8 +270,8 @@ def test_a_real_run_under_pressure_is_cut_finer(tmp_path):
     trainer = toy_trainer(tmp_path, manager)
     trainer.fit()
     largest = trainer.data.planner.plan(0).cells(trainer.data.dataset.lengths).max()
-    assert trainer.state.splits.pieces(trainer.total_steps, 0, largest) == 2
-    assert trainer.state.splits.pieces(1, 0, largest) == 1
+    assert trainer.state.piece_rules.pieces(trainer.total_steps, 0, largest) == 2
+    assert trainer.state.piece_rules.pieces(1, 0, largest) == 1
 
 
 def test_a_yaml_turns_it_off_sets_its_thresholds_or_gives_it_options(tiny_corpus, tmp_path):

@@ -90,8 +90,8 @@ def test_mistakes_are_one_line(vaak, tiny_run: Path, run: Path, tmp_path: Path):
         return err
 
     assert "there is no split dev; there are test, train, valid" in refused(tiny_run, "--split", "dev")
-    assert "is no run and lies in none" in refused(tmp_path / "nothing")
-    assert "there is no checkpoint at" in refused(tiny_run / "checkpoints" / "step-00000099")
+    assert "is not a run directory, nor inside one" in refused(tmp_path / "nothing")
+    assert "no checkpoint at" in refused(tiny_run / "checkpoints" / "step-00000099")
     assert "name files of BLiMP JSON lines" in refused(tiny_run, "--split", "pairs")
     assert "no such file" in refused(tiny_run, "data.corpus.test=[none.txt]", "--split", "test")
     assert "corpus: there is no split 'dev'" in refused(tiny_run, "data.corpus.deduplicate=false", "--split", "dev")
@@ -106,8 +106,8 @@ def test_mistakes_are_one_line(vaak, tiny_run: Path, run: Path, tmp_path: Path):
     (run / "prepared" / "prepared.json").unlink()
     assert "no prepared data" in refused(run)
     shutil.rmtree(run / "checkpoints")
-    assert "there is no checkpoint" in refused(run)
-    assert "there is no device 'tpu'" in refused(tiny_run, "--device", "tpu")
+    assert "no checkpoint" in refused(run)
+    assert "unknown device 'tpu'" in refused(tiny_run, "--device", "tpu")
 
 
 def test_a_file_where_the_output_folder_should_be(vaak, tiny_run: Path, tmp_path: Path):

@@ -38,10 +38,10 @@ def test_a_class_of_each_kind(folder):
         ("pth", "'pth' is not known; expected one of path, ./file.py:Name or package.module:Name; did you mean path?"),
         ("./none.py:Huber", "none.py can't be read"),
         ("./my_loss.py:Hubber", "has no Hubber; did you mean Huber?"),
-        ("./my_loss.py:not a name", "is no ./file.py:Name or package.module:Name"),
-        ("no_such_package:X", "there is no package no_such_package"),
+        ("./my_loss.py:not a name", "is not of the form ./file.py:Name or package.module:Name"),
+        ("no_such_package:X", "no package no_such_package"),
         ("pathlib:Nope", "pathlib:Nope can't be loaded"),
-        ("../x y:Z", "is no ./file.py:Name or package.module:Name"),
+        ("../x y:Z", "is not of the form ./file.py:Name or package.module:Name"),
     ],
 )
 def test_what_is_no_class(folder, reference, expected):

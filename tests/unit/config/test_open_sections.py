@@ -110,7 +110,7 @@ def test_a_runs_configuration_with_a_name_that_is_not_registered_says_so(folder)
     first, second = sorted(str(error.value).splitlines())
     for line, key in ((first, "training.loss.main.type"), (second, "training.optimizer.type")):
         assert key in line
-        assert line.endswith("register it here, too, before the run is opened")
+        assert line.endswith("register it here, too, before opening the run")
     register_optimizer("mine", object)
     with pytest.raises(UserError) as error:
         load([folder / "run" / "config.yml"])

@@ -15,7 +15,7 @@ from vaak.data import loader
 from vaak.data.batching.fixed import FixedPlanner
 from vaak.data.batching.planner import evaluation_plan
 from vaak.data.loader import evaluation_addresses, load, training_addresses
-from vaak.data.reader import Address, Microbatch, Reader
+from vaak.data.reader import Address, Microbatch, MicrobatchReader
 
 
 def addresses(num_examples: int = 40, accumulation: int = 3, **place: int) -> Any:
@@ -25,7 +25,7 @@ def addresses(num_examples: int = 40, accumulation: int = 3, **place: int) -> An
 
 
 def loaded(count: int, num_workers: int = 0, **place: int) -> list[Microbatch]:
-    reader = Reader(ToyDataset(40, noise=0.5), ("data",), seed=1)
+    reader = MicrobatchReader(ToyDataset(40, noise=0.5), ("data",), seed=1)
     iterator = load(reader, addresses(**place), PerformanceConfig(num_workers=num_workers), pin_memory=False)
     return list(islice(iterator, count))
 
@@ -67,7 +67,9 @@ def test_a_later_place_reads_no_more_than_the_first(monkeypatch: pytest.MonkeyPa
     for place in (0, 50_000):
         dataset = ToyDataset(400_000)
         at = addresses(400_000, accumulation=1, step=place, place=place)
-        fetched = list(islice(load(Reader(dataset, ("data",), 1), at, PerformanceConfig(), pin_memory=False), 3))
+        fetched = list(
+            islice(load(MicrobatchReader(dataset, ("data",), 1), at, PerformanceConfig(), pin_memory=False), 3)
+        )
         assert [microbatch.address.step for microbatch in fetched] == [place + 1, place + 2, place + 3]
         reads.append(len(dataset.reads))
     assert reads == [12, 12]
@@ -77,7 +79,7 @@ def test_what_is_read_ahead_comes_in_order_and_fails_at_its_place(monkeypatch: p
     """All is read in one burst. What can't be read is only said when its turn comes."""
     monkeypatch.setattr(loader, "READ_AHEAD_SECONDS", 600.0)
     dataset = ToyDataset(40, bad=(int(next(islice(addresses(), 4, None)).rows[0][0]),))
-    whole = load(Reader(dataset, ("data",), 1), islice(addresses(), 8), PerformanceConfig(), pin_memory=False)
+    whole = load(MicrobatchReader(dataset, ("data",), 1), islice(addresses(), 8), PerformanceConfig(), pin_memory=False)
     assert [next(whole).address.step for _ in range(4)] == [1, 1, 1, 2]
     assert len(dataset.reads) > 16
     with pytest.raises(DataError, match="can't be read"):

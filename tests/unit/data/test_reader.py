@@ -14,7 +14,7 @@ from toy import ToyDataset
 from vaak.core.batch import Batch
 from vaak.core.errors import DataError, UserError
 from vaak.core.random_keys import draw_key
-from vaak.data.reader import Address, Reader, Skip
+from vaak.data.reader import Address, MicrobatchReader, Skip
 
 
 class DrawingDataset(ToyDataset):
@@ -34,14 +34,14 @@ def address(*indices: int, epoch: int = 0, step: int = 1, number: int = 0) -> Ad
     return Address(step, number, epoch, [[index] for index in indices])
 
 
-def drawn(reader: Reader, at: Address) -> dict[int, list[float]]:
+def drawn(reader: MicrobatchReader, at: Address) -> dict[int, list[float]]:
     batch = reader[at].batch
     assert batch is not None
     return {int(row[0]): row[1:].tolist() for row in batch["drawn"]}
 
 
 def test_all_generators_are_functions_of_seed_epoch_and_index():
-    reader = Reader(DrawingDataset(8), ("data",), seed=3)
+    reader = MicrobatchReader(DrawingDataset(8), ("data",), seed=3)
     whole = drawn(reader, address(*range(8)))
     for index in reversed(range(8)):  # alone, in another order, in another step: the same
         assert drawn(reader, address(index, step=9, number=2)) == {index: whole[index]}
@@ -59,10 +59,10 @@ def test_a_dataset_that_draws_from_its_rng_alone_leaves_the_others_where_they_ar
 
     before, dataset = states(), ToyDataset(8, noise=0.5)
     assert not dataset.draws_globally
-    first = Reader(dataset, ("data",), seed=3)[address(*range(8))].batch
+    first = MicrobatchReader(dataset, ("data",), seed=3)[address(*range(8))].batch
     assert states() == before
     dataset.draws_globally = True
-    second = Reader(dataset, ("data",), seed=3)[address(*range(8))].batch
+    second = MicrobatchReader(dataset, ("data",), seed=3)[address(*range(8))].batch
     assert states() != before
     assert first is not None
     assert second is not None
@@ -71,7 +71,7 @@ def test_a_dataset_that_draws_from_its_rng_alone_leaves_the_others_where_they_ar
 
 def test_another_epoch_seed_or_purpose_draws_otherwise():
     readers = [
-        Reader(DrawingDataset(8), purpose, seed)
+        MicrobatchReader(DrawingDataset(8), purpose, seed)
         for purpose, seed in ((("data",), 3), (("data",), 4), (("evaluation", "valid"), 3))
     ]
     draws = [drawn(reader, address(2))[2] for reader in readers] + [drawn(readers[0], address(2, epoch=1))[2]]
@@ -79,14 +79,14 @@ def test_another_epoch_seed_or_purpose_draws_otherwise():
 
 
 def test_a_repeat_in_the_same_epoch_draws_otherwise():
-    reader = Reader(DrawingDataset(8), ("data",), seed=3)
+    reader = MicrobatchReader(DrawingDataset(8), ("data",), seed=3)
     draws = [drawn(reader, replace(address(2), occurrence=occurrence))[2] for occurrence in range(3)]
     assert len({tuple(values) for values in draws}) == 3
     assert draws[0] == drawn(reader, address(2))[2]
 
 
 def test_rows_keep_the_order_of_the_address():
-    batch = Reader(ToyDataset(8), ("data",), 0)[address(4, 1, 6)].batch
+    batch = MicrobatchReader(ToyDataset(8), ("data",), 0)[address(4, 1, 6)].batch
     assert batch is not None
     assert batch.indices == [[4], [1], [6]]
     assert batch.num_rows == 3
@@ -94,7 +94,7 @@ def test_rows_keep_the_order_of_the_address():
 
 def test_what_cannot_be_read_is_named():
     with pytest.raises(DataError, match=r"example 5 \(toy.txt line 6\) can't be read: ValueError: the file is torn"):
-        Reader(ToyDataset(8, bad=[5]), ("data",), 0)[address(4, 5)]
+        MicrobatchReader(ToyDataset(8, bad=[5]), ("data",), 0)[address(4, 5)]
 
 
 def test_a_users_error_says_enough_itself():
@@ -103,12 +103,12 @@ def test_a_users_error_says_enough_itself():
             raise UserError("line 3 has no text")
 
     with pytest.raises(UserError, match=r"^line 3 has no text$"):
-        Reader(Strict(8), ("data",), 0)[address(1)]
+        MicrobatchReader(Strict(8), ("data",), 0)[address(1)]
 
 
 def test_a_skipped_example_leaves_the_others_as_they_were():
-    clean = Reader(ToyDataset(8, noise=0.5), ("data",), 0)[address(4, 6)].batch
-    read = Reader(ToyDataset(8, noise=0.5, bad=[5]), ("data",), 0, skip_bad=True)[address(4, 5, 6)]
+    clean = MicrobatchReader(ToyDataset(8, noise=0.5), ("data",), 0)[address(4, 6)].batch
+    read = MicrobatchReader(ToyDataset(8, noise=0.5, bad=[5]), ("data",), 0, skip_bad=True)[address(4, 5, 6)]
     assert clean is not None
     assert read.batch is not None
     assert read.batch["inputs"].equal(clean["inputs"])
@@ -117,7 +117,7 @@ def test_a_skipped_example_leaves_the_others_as_they_were():
 
 
 def test_nothing_left_is_a_microbatch_without_a_batch():
-    read = Reader(ToyDataset(8, bad=[5]), ("data",), 0, skip_bad=True)[address(5)]
+    read = MicrobatchReader(ToyDataset(8, bad=[5]), ("data",), 0, skip_bad=True)[address(5)]
     assert read.batch is None
     assert len(read.skipped) == 1
     assert read.pin_memory().batch is None
@@ -125,7 +125,7 @@ def test_nothing_left_is_a_microbatch_without_a_batch():
 
 def test_a_known_bad_example_is_not_tried_again():
     dataset = ToyDataset(8)
-    reader = Reader(dataset, ("data",), 0, known_bad=[(0, 5, 0)])
+    reader = MicrobatchReader(dataset, ("data",), 0, known_bad=[(0, 5, 0)])
     assert [skip.reason for skip in reader[address(4, 5)].skipped] == ["skipped before"]
     assert dataset.reads == [4]
     assert not reader[address(5, epoch=1)].skipped  # another epoch draws otherwise, and may read it
@@ -138,4 +138,4 @@ def test_a_batch_that_could_not_be_split_is_an_error_when_it_is_read():
             return replace(super().collate(rows), extra={"names": ["of the first row"]})
 
     with pytest.raises(UserError, match=r"a batch of 2 rows has extra\['names'\] with 1 entries"):
-        Reader(Careless(8), ("data",), 0)[address(1, 2)]
+        MicrobatchReader(Careless(8), ("data",), 0)[address(1, 2)]

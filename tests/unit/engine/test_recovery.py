@@ -19,7 +19,7 @@ from vaak.core.callback import Callback
 from vaak.core.errors import UserError
 from vaak.engine.checkpoint.files import list_checkpoints
 from vaak.engine.distributed.messages import StepMessage, combine
-from vaak.engine.memory.microbatch_pieces import Cut
+from vaak.engine.memory.microbatch_pieces import PieceRule
 from vaak.engine.position import Position
 from vaak.engine.trainer import Trainer
 
@@ -44,7 +44,7 @@ def later_pieces(trainer: Trainer) -> list[int]:
     """In how many pieces each microbatch of the second epoch is computed."""
     second = Position(step=3, epoch=1)
     read = itertools.islice(trainer.data.microbatches(second), trainer.data.epoch_size)
-    return [trainer.state.splits.pieces(4, 0, trainer.data.cells(microbatch)) for microbatch in read]
+    return [trainer.state.piece_rules.pieces(4, 0, trainer.data.cells(microbatch)) for microbatch in read]
 
 
 def assert_equal_to_rounding(one: Trainer, other: Trainer) -> None:
@@ -111,7 +111,7 @@ def test_a_checkpoint_keeps_the_cuts_for_a_run_elsewhere(tmp_path: Path):
     (tmp_path / "second").mkdir()
     second = toy_trainer(tmp_path / "second", task=SmallMachine(), **QUIET)
     second.resume(str(first.directory / "checkpoints" / "last"))
-    assert second.state.splits.pieces(5, 0, 1000.0) == 2
+    assert second.state.piece_rules.pieces(5, 0, 1000.0) == 2
 
 
 def test_one_example_too_large_is_named(tmp_path: Path):
@@ -168,7 +168,7 @@ def test_a_rehearsal_finds_it_before_the_first_step(tmp_path: Path):
 
     class First(Callback):
         def on_step_end(self, trainer: Any, report: Any) -> None:
-            started.append(trainer.state.splits.pieces(report.step, 0, 1000.0))
+            started.append(trainer.state.piece_rules.pieces(report.step, 0, 1000.0))
 
     trained(tmp_path, SmallMachine(in_step=1), First())
     rehearsed = journal(tmp_path)
@@ -258,8 +258,8 @@ def test_asked_to_cut_finer_all_later_steps_are(tmp_path: Path):
     assert cut == {
         "step": 3, "pieces": 2, "numbers": None, "split": None, "rank": 0, "cells": cells, "objective": 0
     }  # fmt: skip
-    assert [trainer.state.splits.pieces(step, 0, cells) for step in (2, 3)] == [1, 2]
-    assert trainer.state.splits.pieces(3, 0, cells - 1) == 1
+    assert [trainer.state.piece_rules.pieces(step, 0, cells) for step in (2, 3)] == [1, 2]
+    assert trainer.state.piece_rules.pieces(3, 0, cells - 1) == 1
 
 
 @pytest.mark.parametrize("task", [NotSplittable(most_rows=1000), ToyTask()], ids=["no sum", "rows already"])
@@ -319,10 +319,10 @@ def test_an_example_too_large_to_be_evaluated_is_named(tmp_path: Path):
 
 def test_ranks_take_over_what_another_had_to_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     trainer = toy_trainer(tmp_path, task=ToyTask(), **QUIET)
-    cut = asdict(Cut(step=1, pieces=4, numbers=(1,), cells=9.0))
-    others = StepMessage(cuts=[[cut, "rank 1 ran out"]])
+    rule = asdict(PieceRule(step=1, pieces=4, numbers=(1,), cells=9.0))
+    others = StepMessage(piece_rules=[[rule, "rank 1 ran out"]])
     monkeypatch.setattr(trainer.ranks, "exchange", lambda mine: combine([mine, others]))
     trainer.meet([])
-    assert [trainer.state.splits.pieces(1, 0, cells) for cells in (8.0, 9.0)] == [1, 4]
+    assert [trainer.state.piece_rules.pieces(1, 0, cells) for cells in (8.0, 9.0)] == [1, 4]
     trainer.meet([])
     assert len(journal(tmp_path)) == 1

@@ -22,7 +22,7 @@ from vaak.config.training import TrainingConfig
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import CheckpointError
 from vaak.engine.checkpoint.files import load_checkpoint, save_checkpoint
-from vaak.engine.memory.microbatch_pieces import Cut
+from vaak.engine.memory.microbatch_pieces import PieceRule
 from vaak.engine.state import State
 from vaak.engine.trained import make_trained
 from vaak.engine.trainer import Trainer
@@ -76,8 +76,8 @@ def sharp_trainer(folder: Path, *callbacks: Any, **options: Any) -> Trainer:
 
 def begun(folder: Path, *, steps: int = 3, **options: Any) -> Trainer:
     """A trainer with something in every field of its state."""
-    watchers = [EarlyStoppingCallback(patience=99), StepLogCallback(3), EarlyStoppingCallback(patience=99)]
-    trainer = sharp_trainer(folder, *watchers, **options)
+    all_callbacks = [EarlyStoppingCallback(patience=99), StepLogCallback(3), EarlyStoppingCallback(patience=99)]
+    trainer = sharp_trainer(folder, *all_callbacks, **options)
     trainer.state.loss_scale.enabled, trainer.state.loss_scale.value = True, 8.0  # as on a device that has fp16
     go_on(trainer, steps)
     return trainer
@@ -97,7 +97,7 @@ def go_on(trainer: Trainer, steps: int) -> None:
     trainer.tell("on_evaluate_end", trainer.metrics)
     trainer.state.position.non_finite_steps += 1
     trainer.state.loss_scale.update("overflow")
-    trainer.state.splits.add(Cut(trainer.position.step + 1, 2, cells=1e9), "out of memory")
+    trainer.state.piece_rules.add(PieceRule(trainer.position.step + 1, 2, cells=1e9), "out of memory")
 
 
 def field_of(way: str) -> str:
@@ -114,7 +114,7 @@ def restored_elsewhere(trainer: Trainer, folder: Path, **options: Any) -> Traine
     """Another trainer, with another past, that got the state by way of a checkpoint's files."""
     saved = load_checkpoint(save_checkpoint(folder / "saved", trainer.saving.snapshot()))
     other = begun(folder / "elsewhere", steps=1, **options)
-    other.state.splits.cuts = []  # what a folder's journal says holds besides
+    other.state.piece_rules.rules = []  # what a folder's journal says holds besides
     other.restore(saved, folder)
     return other
 
@@ -133,8 +133,9 @@ def test_every_field_is_what_it_was(rule: str, tmp_path: Path):
     go_on(trainer, 2)
     assert differing(contents(trainer.state), before) == every, "each field has changed"
     trainer.state.restore(snapshot, tmp_path)
-    assert differing(contents(trainer.state), before) == {"splits"}
-    trainer.state.splits.cuts.pop()
+    assert differing(contents(trainer.state), before) == {"piece_rules"}
+    trainer.state.piece_rules.rules.pop()
+    assert "splits" in snapshot.state, "the key that checkpoints have had from the start"
     assert differing(contents(trainer.state), before) == set()
 
     other = restored_elsewhere(trainer, tmp_path, **options)

@@ -16,7 +16,7 @@ from vaak.config.yaml.writer import yaml_text
 from vaak.core.errors import UserError
 from vaak.engine.checkpoint.files import list_checkpoints
 from vaak.engine.distributed.messages import StepMessage, combine
-from vaak.engine.memory.microbatch_pieces import Cut
+from vaak.engine.memory.microbatch_pieces import PieceRule
 from vaak.engine.trainer import Trainer
 from vaak.tasks.lm.task import LanguageModelTask
 
@@ -118,13 +118,13 @@ def test_minutes_since_the_last_save_ask_for_one(tmp_path: Path):
 
 def test_what_any_rank_asks_for_is_asked_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     trainer = toy_trainer(tmp_path)
-    cut = asdict(Cut(step=1, pieces=2))
-    others = StepMessage(stop="SIGTERM", save=True, evaluate=True, cuts=[[cut, "memory is short there"]])
+    rule = asdict(PieceRule(step=1, pieces=2))
+    others = StepMessage(stop="SIGTERM", save=True, evaluate=True, piece_rules=[[rule, "memory is short there"]])
     monkeypatch.setattr(trainer.ranks, "exchange", lambda mine: combine([mine, others]))
     trainer.meet([])
     assert trainer.stop_reason == "SIGTERM"
     assert trainer.agreed == others
-    assert trainer.state.splits.pieces(1, 0, 0.0) == 2
+    assert trainer.state.piece_rules.pieces(1, 0, 0.0) == 2
     assert trainer.requests == StepMessage(), "what was asked is asked once"
 
 

@@ -7,7 +7,7 @@ import vaak
 from vaak.core.errors import UserError
 from vaak.nn.attention import Attention as Layer
 from vaak.nn.config import StackConfig
-from vaak.nn.kernels.visibility import Sight
+from vaak.nn.kernels.visibility import Visibility
 
 TYPES = ("softmax", "local", "linear")
 types = pytest.mark.parametrize("attention_type", TYPES)
@@ -75,8 +75,8 @@ def test_attention_to_a_memory():
 def test_the_layer_itself_reads_the_documents_of_its_sight():
     config = StackConfig(d_model=16, num_heads=2, dropout=0.0)
     layer, x, documents = Layer(config, "softmax").double(), tokens(6), torch.tensor([[0, 0, 0, 1, 1, 1]] * 2)
-    found = layer(x, Sight(False, documents, documents))
-    torch.testing.assert_close(found[:, :3], layer(x[:, :3], Sight(False)))
+    found = layer(x, Visibility(False, documents, documents))
+    torch.testing.assert_close(found[:, :3], layer(x[:, :3], Visibility(False)))
 
 
 def test_stacks():

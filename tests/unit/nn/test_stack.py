@@ -1,4 +1,4 @@
-"""The stack: sight, gradient checkpointing, and a forward pass that writes nothing."""
+"""The stack: visibility, gradient checkpointing, and a forward pass that writes nothing."""
 
 import torch
 

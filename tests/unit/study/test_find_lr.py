@@ -15,7 +15,7 @@ import torch
 import tiny_runs
 from vaak.core.errors import UserError
 from vaak.engine.step import Step
-from vaak.runs.temporary_run import scratch_trainer
+from vaak.runs.temporary_run import temporary_trainer
 from vaak.study import find_lr as module
 from vaak.study.find_lr import find_lr, write_curve
 from vaak.study.lr_range import RateRange
@@ -46,7 +46,9 @@ def test_steps_are_those_of_training_with_the_rates_of_the_range(tiny_text, tmp_
     assert [smallest for _, _, smallest, _ in seen] == pytest.approx([SHORT.rate(number) / 3 for number in range(12)])
     assert {number for number, *_ in seen} == {2}
     assert [loss for *_, loss in seen] == curve.losses
-    with scratch_trainer(loaded) as trainer:  # the rate of the first step is too small to change the second's loss much
+    with temporary_trainer(
+        loaded
+    ) as trainer:  # the rate of the first step is too small to change the second's loss much
         assert trainer.step.clipping.norm == 0.1
 
 
@@ -111,7 +113,7 @@ def test_the_command_writes_curve_and_picture_and_ends_with_the_option(tiny_text
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        (("--start-lr", "1", "--end-lr", "0.1"), "the rates must grow"),
+        (("--start-lr", "1", "--end-lr", "0.1"), "learning rates must be above 0 and grow"),
         (("--num-iter", "2"), "at least 10 steps"),
         (("training.optimizer.lr=x",), "training.optimizer.lr"),
     ],

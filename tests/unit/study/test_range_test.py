@@ -41,9 +41,9 @@ def test_rates_grow_from_the_first_to_the_last(start, growth, num_iter, spacing)
 @pytest.mark.parametrize(
     ("values", "complaint"),
     [
-        ({"start_lr": 0.0}, "must grow from above 0"),
-        ({"start_lr": 1.0}, "must grow"),
-        ({"end_lr": math.inf}, "must grow"),
+        ({"start_lr": 0.0}, "must be above 0 and grow"),
+        ({"start_lr": 1.0}, "must be above 0 and grow"),
+        ({"end_lr": math.inf}, "must be above 0 and grow"),
         ({"num_iter": 9}, "at least 10 steps, not 9"),
         ({"spacing": "square"}, "not 'square'"),
     ],

@@ -72,7 +72,7 @@ def test_its_options_are_checked_and_have_its_defaults(project: Path):
         ("./own/vowels.py:VowelTsk", "vowels.py has no VowelTsk; did you mean VowelTask?"),
         ("./own/consonants.py:VowelTask", "consonants.py can't be read: No such file or directory"),
         ("./own/vowels.py:Unfinished", "vowels.py:Unfinished is not a task: it has no SPEC"),
-        ("nowhere.at_all:Task", "there is no package nowhere in this environment"),
+        ("nowhere.at_all:Task", "no package nowhere in this environment"),
         ("vowel", "task: is 'vowel'; expected one of "),
     ],
 )

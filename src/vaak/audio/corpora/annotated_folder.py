@@ -17,7 +17,7 @@ from vaak.audio.config import DatasetConfig
 from vaak.audio.corpora.entries import entries_of, lacks_train
 from vaak.audio.formats.annotations import READERS, Annotations, names_of
 from vaak.audio.waveforms.audio_file import read_header
-from vaak.audio.waveforms.recordings import Reading, label, recording_cut, set_uem, within
+from vaak.audio.waveforms.recordings import ReadRecording, label, recording_cut, set_uem, within
 from vaak.core.errors import DataError
 
 AUDIO = frozenset({".wav", ".flac", ".ogg", ".opus", ".mp3", ".aiff", ".aif", ".au", ".sph", ".w64", ".caf"})
@@ -56,7 +56,7 @@ class FolderReader:
                     other = splits[path.resolve()]
                     raise DataError(f"datasets, {dataset.name}: {path} is in {other} and in {split}; leave it in one")
 
-    def read(self, split: str) -> Iterator[Reading]:
+    def read(self, split: str) -> Iterator[ReadRecording]:
         found = self._found[split]
         annotations = Annotations([*found.annotations, *found.near])
         names: dict[str, Path] = {}
@@ -69,18 +69,18 @@ class FolderReader:
         own = Annotations(path for path in found.annotations if path.suffix.lower() == ".rttm")
         everyone = {name for part in self._found.values() for path in part.audio for name in names_of(path)}
         for name in own.without_audio(everyone):
-            yield Reading(name, None, (WITHOUT_AUDIO,))
+            yield ReadRecording(name, None, (WITHOUT_AUDIO,))
 
 
-def _reading(name: str, path: Path, annotations: Annotations) -> Reading:
+def _reading(name: str, path: Path, annotations: Annotations) -> ReadRecording:
     labels, remarks = annotations.labels_of(name)
     if labels is None:
-        return Reading(name, None, (UNLABELLED,))
+        return ReadRecording(name, None, (UNLABELLED,))
     cut = recording_cut(name, path, read_header(path))
     inside, more = within(labels, cut.duration, str(path))
     label(cut, inside)
     set_uem(cut, annotations.uem_of(name), str(path))
-    return Reading(name, cut, (*remarks, *more))
+    return ReadRecording(name, cut, (*remarks, *more))
 
 
 def _found(entries: Iterable[Path]) -> Found:

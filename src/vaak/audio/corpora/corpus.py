@@ -25,7 +25,7 @@ from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.splits import CorpusSplits
 from vaak.audio.labelled import Segment
 from vaak.audio.waveforms.reading import segments_of
-from vaak.audio.waveforms.recordings import Reading
+from vaak.audio.waveforms.recordings import ReadRecording
 from vaak.core.errors import DataError
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class CutReader(Protocol):
         """What to say to who wants training data where there are none."""
         ...
 
-    def read(self, split: str) -> Iterator[Reading]: ...
+    def read(self, split: str) -> Iterator[ReadRecording]: ...
 
 
 class AudioCorpus:
@@ -225,8 +225,8 @@ class VoicesReader:
         self.folder = Path(dataset.output_dir or Path(audio.output_dir) / dataset.name).expanduser().absolute()
         self.files: list[Path] = []
 
-    def read(self, split: str) -> Iterator[Reading]:
+    def read(self, split: str) -> Iterator[ReadRecording]:
         from vaak.audio.synthesis.voices import voice_cuts
 
         for cut in voice_cuts(self.dataset, self.folder):
-            yield Reading(cut.id, cut)
+            yield ReadRecording(cut.id, cut)

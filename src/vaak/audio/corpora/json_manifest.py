@@ -27,7 +27,7 @@ from vaak.audio.formats.uem import read_uem
 from vaak.audio.labelled import Segment
 from vaak.audio.segments import merged
 from vaak.audio.waveforms.audio_file import Header, read_header
-from vaak.audio.waveforms.recordings import OVERLAPPING, Labelled, Reading, label, recording_cut, set_uem, within
+from vaak.audio.waveforms.recordings import OVERLAPPING, Labelled, ReadRecording, label, recording_cut, set_uem, within
 from vaak.core.errors import DataError
 
 LABELS = ("speaker", "speakers", "text", "segments", "rttm", "uem")
@@ -51,7 +51,7 @@ class JsonReader:
             if path.is_dir():
                 raise DataError(f"datasets, {dataset.name}: {path} is a folder; name its manifests, {path}/*.jsonl")
 
-    def read(self, split: str) -> Iterator[Reading]:
+    def read(self, split: str) -> Iterator[ReadRecording]:
         for path in self._manifests[split]:
             is_shared = sum(path in paths for paths in self._manifests.values()) > 1
             for where, entry in json_lines(path):
@@ -90,7 +90,7 @@ def _split_of(entry: dict[str, Any], where: str) -> str:
     return SPLIT_NAMES.get(split, split)
 
 
-def _reading(entry: dict[str, Any], folder: Path, where: str) -> Reading:
+def _reading(entry: dict[str, Any], folder: Path, where: str) -> ReadRecording:
     audio = _text(entry, "audio", where)
     if audio is None:
         raise DataError(f"{where}: there is no audio; a line names its file under the key audio")
@@ -104,13 +104,13 @@ def _reading(entry: dict[str, Any], folder: Path, where: str) -> Reading:
     _take_stretch(cut, entry, path, where)
     labels, remarks = _labels(entry, cut, folder, where)
     if labels is None:
-        return Reading(audio, None, (NOTHING_SAID,))
+        return ReadRecording(audio, None, (NOTHING_SAID,))
     kept, more = within(labels, cut.duration, where)
     label(cut, kept)
     uem = _text(entry, "uem", where)
     if uem is not None:
         set_uem(cut, _of_recording(read_uem(inside(folder, uem, where)), cut.id, uem, where), where)
-    return Reading(audio, cut, (*remarks, *more))
+    return ReadRecording(audio, cut, (*remarks, *more))
 
 
 def _demand_rate(entry: dict[str, Any], header: Header, path: Path, where: str) -> None:

@@ -15,7 +15,7 @@ from vaak.audio.config import DatasetConfig
 from vaak.audio.corpora.entries import entries_of, lacks_train
 from vaak.audio.corpora.json_manifest import json_lines
 from vaak.audio.waveforms.reading import demand_file
-from vaak.audio.waveforms.recordings import Reading
+from vaak.audio.waveforms.recordings import ReadRecording
 from vaak.core.errors import DataError, UserError
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class ManifestReader:
         self.given = tuple(self._manifests)
         self.files = [path for manifests in self._manifests.values() for paths in manifests for path in paths]
 
-    def read(self, split: str) -> Iterator[Reading]:
+    def read(self, split: str) -> Iterator[ReadRecording]:
         manifests = self._manifests[split]
         yield from _cuts(manifests.cuts)
         if manifests.recordings:
@@ -85,7 +85,7 @@ def _kind_of(path: Path) -> str | None:
     return "supervisions" if {"recording_id", "start", "duration"} <= keys and "num_features" not in keys else None
 
 
-def joined(recordings: Iterable[Recording], supervisions: Iterable[SupervisionSegment]) -> Iterator[Reading]:
+def joined(recordings: Iterable[Recording], supervisions: Iterable[SupervisionSegment]) -> Iterator[ReadRecording]:
     """A cut of each recording with its supervisions, which wait in memory: nothing says that they are in order."""
     waiting: dict[str, list[SupervisionSegment]] = {}
     for one in supervisions:
@@ -93,16 +93,16 @@ def joined(recordings: Iterable[Recording], supervisions: Iterable[SupervisionSe
     for recording in recordings:
         own = waiting.pop(recording.id, None)
         if own is None:
-            yield Reading(recording.id, None, (WITHOUT_SUPERVISIONS,))
+            yield ReadRecording(recording.id, None, (WITHOUT_SUPERVISIONS,))
             continue
         cut = recording.to_cut()
         cut.supervisions = own
-        yield Reading(recording.id, cut)
+        yield ReadRecording(recording.id, cut)
     for name in waiting:
-        yield Reading(name, None, (WITHOUT_RECORDING,))
+        yield ReadRecording(name, None, (WITHOUT_RECORDING,))
 
 
-def _cuts(paths: Iterable[Path]) -> Iterator[Reading]:
+def _cuts(paths: Iterable[Path]) -> Iterator[ReadRecording]:
     for path in paths:
         for where, entry in json_lines(path):
             cut = _made(entry, where)
@@ -114,7 +114,7 @@ def _cuts(paths: Iterable[Path]) -> Iterator[Reading]:
                 raise DataError(
                     f"{where}: there is no recording in cut {cut.id}; give a manifest of cuts with recordings"
                 )
-            yield Reading(getattr(cut, "recording_id", None) or cut.id, cut)
+            yield ReadRecording(getattr(cut, "recording_id", None) or cut.id, cut)
 
 
 def _recordings(path: Path) -> Iterator[Recording]:

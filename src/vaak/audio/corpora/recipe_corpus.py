@@ -24,7 +24,7 @@ from typing import Any
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.lhotse_manifests import ManifestReader, joined
 from vaak.audio.corpora.recipes import LhotseRecipe, download, prepare, recipe_named
-from vaak.audio.waveforms.recordings import Reading
+from vaak.audio.waveforms.recordings import ReadRecording
 from vaak.core.errors import DataError, UserError
 from vaak.core.split_ranges import SPLITS
 from vaak.core.storage.files import read_json, sync_file, write_json
@@ -141,7 +141,7 @@ def _parts(result: Any, name: str = "") -> Iterator[tuple[str, tuple[Any, Any]]]
         yield from _parts(value, f"{name}-{key}" if name else str(key).replace(os.sep, "-"))
 
 
-def _found(output: Path) -> dict[str, Iterator[Reading]]:
+def _found(output: Path) -> dict[str, Iterator[ReadRecording]]:
     """The parts of manifests that the user's own ``lhotse prepare`` left in a folder."""
     found: dict[str, dict[str, Path]] = {}
     for path in sorted(output.glob("*recordings_*.jsonl*")):
@@ -155,13 +155,13 @@ def _found(output: Path) -> dict[str, Iterator[Reading]]:
     return {part: _of_files(path) for parts in found.values() for part, path in parts.items()}
 
 
-def _of_files(recordings: Path) -> Iterator[Reading]:
+def _of_files(recordings: Path) -> Iterator[ReadRecording]:
     supervisions = recordings.with_name(recordings.name.replace("recordings_", "supervisions_"))
     paths = [recordings, supervisions] if supervisions.exists() else [recordings]
     return ManifestReader(DatasetConfig(name=recordings.name, type="cuts"), {"train": paths}).read("train")
 
 
-def _write(path: Path, readings: Iterable[Reading]) -> dict[str, int]:
+def _write(path: Path, readings: Iterable[ReadRecording]) -> dict[str, int]:
     """Write the cuts that there are; returns how many recordings have none, by reason."""
     dropped: dict[str, int] = {}
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -192,7 +192,7 @@ class RecipeReader:
         self.given, self.files = self._reader.given, self._reader.files
         self.lacks_train = f"train: name some of the parts of {dataset.name}: {', '.join(parts)}"
 
-    def read(self, split: str) -> Iterator[Reading]:
+    def read(self, split: str) -> Iterator[ReadRecording]:
         return self._reader.read(split)
 
 

@@ -41,7 +41,7 @@ class Labels(NamedTuple):
     uem: tuple[tuple[float, float], ...] | None
 
 
-class Place(NamedTuple):
+class CutSpan(NamedTuple):
     """A stretch of a cut: samples ``first`` to ``last``, counted at the features' rate."""
 
     cut: int
@@ -68,20 +68,20 @@ class CutSource:
         self.fingerprint = fingerprint_of([store.fingerprint, audio.sampling_rate, audio.channels, find_speech])
         self._cache = BoundedCache(audio.cache_gigabytes * 2**30)
 
-    def place(self, index: int, rng: np.random.Generator) -> Place:
+    def place(self, index: int, rng: np.random.Generator) -> CutSpan:
         """All of cut ``index``; nothing is drawn."""
-        return Place(index, 0, samples_in(self.durations[index], self.audio.sampling_rate))
+        return CutSpan(index, 0, samples_in(self.durations[index], self.audio.sampling_rate))
 
     def hides_pauses(self, cut: int) -> bool:
         """Whether the labels say that there is speech, not where, and that is to be found."""
         return self.finds_speech and is_one_segment(labels_of(self.store[cut]))
 
-    def spoken(self, place: Place) -> Spoken:
+    def spoken(self, place: CutSpan) -> Spoken:
         """What is said in a cut."""
         cut, segments, text, uem = labels_of(self.store[place.cut])
         return Spoken(cut.id, segments, text, uem)
 
-    def at(self, place: Place) -> LabelledAudio:
+    def at(self, place: CutSpan) -> LabelledAudio:
         """A cut, read."""
         cut, segments, text, uem = labels_of(self.store[place.cut])
         samples = self._cache.get(place.cut, lambda: read_samples(cut, self.audio))
@@ -120,7 +120,7 @@ class WindowSource:
         self.all_fit = store.durations.sum() * audio.sampling_rate * BYTES_PER_SAMPLE <= room
         self._labels = functools.lru_cache(KEPT_LABELS)(lambda cut: labels_of(store[cut]))
 
-    def place(self, index: int, rng: np.random.Generator) -> Place:
+    def place(self, index: int, rng: np.random.Generator) -> CutSpan:
         """Where window ``index`` is, from where ``rng`` moves it."""
         rate, length = self.audio.sampling_rate, samples_in(self.durations[index], self.audio.sampling_rate)
         begin, end = (samples_in(seconds, rate) for seconds in self.parts[index])
@@ -134,13 +134,13 @@ class WindowSource:
         first += -first % step
         if first >= end:  # less than a frame is left
             first -= step
-        return Place(int(self.cuts[index]), first, min(first + length, end))
+        return CutSpan(int(self.cuts[index]), first, min(first + length, end))
 
     def hides_pauses(self, cut: int) -> bool:
         """Whether the labels say that there is speech, not where, and that is to be found."""
         return self.finds_speech and is_one_segment(self._labels(cut))
 
-    def spoken(self, place: Place) -> Spoken:
+    def spoken(self, place: CutSpan) -> Spoken:
         """What is said in a window."""
         rate, labels = self.audio.sampling_rate, self._labels(place.cut)
         start, end = place.first / rate, place.last / rate
@@ -150,7 +150,7 @@ class WindowSource:
         )
         return Spoken(f"{labels.cut.id}@{start:.3f}", inside)
 
-    def at(self, place: Place) -> LabelledAudio:
+    def at(self, place: CutSpan) -> LabelledAudio:
         """A window, read."""
         name, segments, _, _ = self.spoken(place)
         samples = self._read(place.cut, self._labels(place.cut).cut, place.first, place.last)

@@ -16,7 +16,7 @@ from vaak.audio.config import AudioConfig, samples_of
 from vaak.audio.features.extractors import Features
 from vaak.audio.features.store import FeatureStore, extract, feature_fingerprint
 from vaak.audio.labelled import LabelledAudio, Segment
-from vaak.audio.sources.cut_source import CutSource, Place, WindowSource
+from vaak.audio.sources.cut_source import CutSource, CutSpan, WindowSource
 from vaak.audio.sources.cut_store import CutStore
 from vaak.core.errors import DataError
 from vaak.core.storage.files import fingerprint_of
@@ -63,7 +63,7 @@ class StoredSource:
             segments = self.source.at(place).segments
         return LabelledFeatures(spoken.name, self._frames(place), duration, segments, spoken.uem)
 
-    def _frames(self, place: Place) -> np.ndarray:
+    def _frames(self, place: CutSpan) -> np.ndarray:
         audio, number = self.source.audio, self.features.num_frames(place.last - place.first)
         first = place.first // samples_of(audio.frame_shift, audio.sampling_rate)
         found = self.store.frames(place.cut, first, first + number)

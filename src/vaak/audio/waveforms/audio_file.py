@@ -59,7 +59,7 @@ class AudioFile:
         Raises DataError where it is missing, empty, or no audio that can be read.
         """
         self.path, self.sampling_rate = Path(path), sampling_rate
-        self._file = opened(self.path)
+        self._file = open_sound_file(self.path)
         self.header = _header_of(self._file, self.path)
         self.duration = self.header.duration
         native = self.header.sampling_rate
@@ -156,7 +156,7 @@ class AudioFile:
 
 def read_header(path: str | Path) -> Header:
     """What the file says of itself. Raises DataError where it is missing, empty, or no audio that can be read."""
-    with opened(Path(path)) as file:
+    with open_sound_file(Path(path)) as file:
         return _header_of(file, Path(path))
 
 
@@ -169,7 +169,7 @@ def samples_in(seconds: float, sampling_rate: int) -> int:
     return math.floor(round(seconds * sampling_rate, 8) + 0.5)
 
 
-def opened(path: Path) -> Any:
+def open_sound_file(path: Path) -> Any:
     """A ``soundfile.SoundFile``. Raises DataError for what can't be opened, and says why."""
     try:
         import soundfile

@@ -20,7 +20,7 @@ FAR_BEYOND = f"recordings with labels more than {TOLERANCE} s beyond their end, 
 OVERLAPPING = "recordings in which segments of one speaker overlap, made one"
 
 
-class Reading(NamedTuple):
+class ReadRecording(NamedTuple):
     """What became of one recording or utterance: its cut, or none; ``remarks`` say why, or what was mended."""
 
     name: str

@@ -92,7 +92,9 @@ def _findings(shares: dict[str, float], circumstances: Circumstances) -> Iterato
         yield shares["gap"], f"{lost}: {advice}{_or_ranks(circumstances)}"
     if shares["optimizer"] >= MUCH_OPTIMIZER:
         updating = f"{_percent(shares['optimizer'])} of the time is spent in the optimizer"
-        advice = "raise training.batch_size or gradient_accumulation_steps, or take a rule with fused kernels (adamw)"
+        advice = (
+            "raise training.batch_size or gradient_accumulation_steps, or use an optimizer with fused kernels (adamw)"
+        )
         yield shares["optimizer"], f"{updating}: {advice}{_or_ranks(circumstances)}"
     if circumstances.padding_waste >= MUCH_PADDING:
         padding = f"{_percent(circumstances.padding_waste)} of a batch is padding"

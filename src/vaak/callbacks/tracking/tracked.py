@@ -61,7 +61,7 @@ class Tracker(Callback):
             with contextlib.suppress(Exception):
                 self.close()
             log.warning(
-                "%s can't %s (%s); training goes on without it, and metrics.jsonl has everything",
+                "%s can't %s (%s); training continues without it, and metrics.jsonl has everything",
                 self.name,
                 what,
                 reason_of(error),

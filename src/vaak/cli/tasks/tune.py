@@ -40,10 +40,10 @@ def tune(
     from vaak.runs.tuned_options import write_tuned
 
     files, overrides = files_and_overrides(arguments or [])
-    with tempfile.TemporaryDirectory(prefix="vaak-tune-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="vaak-tune-") as temporary_folder:
         how: dict[str, Any] = {
             "weights": weights,
-            "scratch": Path(scratch),
+            "temporary_folder": Path(temporary_folder),
             "splits": (split,),
             "trust_code": trust_code,
         }

@@ -11,7 +11,7 @@ import typer
 from vaak.cli.config import AsJson, OptionalArguments, TrustCode, files_and_overrides
 
 if TYPE_CHECKING:
-    from vaak.runs.doctor import Finding
+    from vaak.runs.doctor import DoctorFinding
 
 
 def doctor(arguments: OptionalArguments = None, trust_code: TrustCode = False, as_json: AsJson = False) -> None:
@@ -23,7 +23,7 @@ def doctor(arguments: OptionalArguments = None, trust_code: TrustCode = False, a
     """
     from vaak.runs.doctor import examine
 
-    findings: list[Finding] = []
+    findings: list[DoctorFinding] = []
     for finding in examine(*files_and_overrides(arguments or []), trust_code=trust_code):
         if not as_json:
             if not findings or findings[-1].about != finding.about:
@@ -43,7 +43,7 @@ def doctor(arguments: OptionalArguments = None, trust_code: TrustCode = False, a
         raise typer.Exit(2)
 
 
-def _print(finding: Finding) -> None:
+def _print(finding: DoctorFinding) -> None:
     """A line, and one of advice beneath it."""
     print(f"  {finding.mark:<8} {finding.name:<14} {finding.said}", flush=True)
     if finding.advice:

@@ -21,7 +21,7 @@ from vaak.core.storage import files
 from vaak.data.batching.planner import evaluation_plan, training_planner
 from vaak.data.loader import evaluation_addresses, load, training_addresses
 from vaak.data.plan import BatchPlan, Planner
-from vaak.data.reader import Reader
+from vaak.data.reader import MicrobatchReader
 from vaak.runs.prepared import DONE
 from vaak.tasks.lm.prepare import Prepared
 from vaak.tasks.lm.task import LanguageModelTask
@@ -71,7 +71,7 @@ class TextLoader:
         self.task = LanguageModelTask(experiment, self.folder, self.folder)
         self.task.prepared = Prepared(self.folder)
         self.dataset = self.task.dataset(split)
-        self.reader = Reader(
+        self.reader = MicrobatchReader(
             self.dataset,
             ("data",) if split == "train" else ("evaluation", split),
             self.training.random_seed,

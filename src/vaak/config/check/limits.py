@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from vaak.config.experiment import Experiment
-from vaak.config.task_spec import Finding, impossible, no_effect, remark
+from vaak.config.task_spec import CheckFinding, impossible, no_effect, remark
 from vaak.config.training import TrainingConfig
 
 _NO_PERFORMER = "no layer of this model draws random features (Performer)"
 
 
-def findings(experiment: Experiment[Any, Any]) -> Iterator[Finding]:
+def findings(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
     """All that is to be said of options, those of the task included."""
     yield from _impossible(experiment)
     yield from _without_effect(experiment)
@@ -20,7 +20,7 @@ def findings(experiment: Experiment[Any, Any]) -> Iterator[Finding]:
     yield from experiment.spec.checks(experiment)
 
 
-def _impossible(experiment: Experiment[Any, Any]) -> Iterator[Finding]:
+def _impossible(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
     training = experiment.training
     yield from _impossible_lengths(experiment)
     if "norm_reg" in training.loss.auxiliary and not _draws_features(experiment):
@@ -44,19 +44,19 @@ def _impossible(experiment: Experiment[Any, Any]) -> Iterator[Finding]:
             "training.memory.thresholds", f"{list(thresholds)} do not rise; expected moderate, high, critical"
         )
     if training.scheduler.warmup_steps and training.scheduler.warmup_ratio is not None:
-        yield impossible("training.scheduler.warmup_ratio", "given beside warmup_steps; give one of them")
+        yield impossible("training.scheduler.warmup_ratio", "given together with warmup_steps; give one of them")
     if training.validation.interval is None and training.validation.interval_epochs is None:
         yield from _without_evaluations(training)
 
 
-def _impossible_lengths(experiment: Experiment[Any, Any]) -> Iterator[Finding]:
+def _impossible_lengths(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
     """What is of audio in a task without it, and budgets in another unit than that of the examples."""
     spec, batching = experiment.spec, experiment.training.batching
     if not spec.audio:
         for section in ("datasets", "global_config"):
             if getattr(experiment, section):
                 yield impossible(
-                    section, f"is of audio, and the task {experiment.task} has none: it reads the section data"
+                    section, f"is for audio, and the task {experiment.task} has none: it reads the section data"
                 )
     if spec.length_unit == "tokens" and batching.max_duration is not None:
         yield impossible(
@@ -70,7 +70,7 @@ def _impossible_lengths(experiment: Experiment[Any, Any]) -> Iterator[Finding]:
         )
 
 
-def _without_evaluations(training: TrainingConfig) -> Iterator[Finding]:
+def _without_evaluations(training: TrainingConfig) -> Iterator[CheckFinding]:
     """What can't be had in a run that is never evaluated."""
     if training.early_stopping is not None:
         yield impossible("training.early_stopping", "needs evaluations; give validation.interval or interval_epochs")
@@ -80,7 +80,7 @@ def _without_evaluations(training: TrainingConfig) -> Iterator[Finding]:
         )
 
 
-def _without_effect(experiment: Experiment[Any, Any]) -> Iterator[Finding]:
+def _without_effect(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
     training = experiment.training
     if not _draws_features(experiment):
         yield no_effect("training.feature_redraw_interval", f"{_NO_PERFORMER}, so nothing is redrawn")
@@ -104,7 +104,7 @@ def _draws_features(experiment: Experiment[Any, Any]) -> bool:
     return bool(getattr(experiment.model, "draws_features", False))
 
 
-def _remarks(experiment: Experiment[Any, Any]) -> Iterator[Finding]:
+def _remarks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
     training = experiment.training
     curriculum = training.curriculum
     if curriculum is not None and training.max_steps is None and (curriculum.num_epochs or 0) > training.epochs:
@@ -118,10 +118,10 @@ def _remarks(experiment: Experiment[Any, Any]) -> Iterator[Finding]:
     if not training.logging.wandb:
         yield remark("wandb", "nothing goes to Weights & Biases unless training.logging.wandb is true")
     if training.mixed_precision == "fp16" and training.device == "cpu":
-        yield remark("training.mixed_precision", "fp16 needs an accelerator; on a CPU, training goes on in fp32")
+        yield remark("training.mixed_precision", "fp16 needs an accelerator; on a CPU, training continues in fp32")
 
 
-def _batch_size_beside_a_budget(training: TrainingConfig) -> Iterator[Finding]:
+def _batch_size_beside_a_budget(training: TrainingConfig) -> Iterator[CheckFinding]:
     """What is left of ``batch_size`` where batches are filled up to a budget."""
     batching = training.batching
     budgets = {"max_tokens": batching.max_tokens, "max_duration": batching.max_duration}

@@ -31,7 +31,7 @@ from vaak.config.fields import (
 from vaak.config.resolve.layers import folder_of
 from vaak.config.resolve.run_files import run_of_configuration
 from vaak.config.yaml.errors import Problem
-from vaak.config.yaml.tree import Node, Place, child_of, copy_of, find, to_plain, walk
+from vaak.config.yaml.tree import Node, YamlPlace, child_of, copy_of, find, to_plain, walk
 
 _MOST_ROUNDS = 4
 
@@ -247,11 +247,11 @@ def _unknown(path: str, reference: Node, short_names: Mapping[str, Mapping[str, 
     return unknown_name(reference.value, known) + _if_registered(reference.place)
 
 
-def _if_registered(place: Place | None) -> str:
+def _if_registered(place: YamlPlace | None) -> str:
     """What else may be the matter with an unknown name in a run's own configuration."""
     if place is None or run_of_configuration(Path(place.file)) is None:
         return ""
-    return "; if the program that trained this run registered it, register it here, too, before the run is opened"
+    return "; if the program that trained this run registered it, register it here, too, before opening the run"
 
 
 def _move_options(node: Node, section: type[OpenSection]) -> None:

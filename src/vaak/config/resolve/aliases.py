@@ -124,7 +124,7 @@ class _Mover:
             return
         in_the_way = put(self.layer, split_key(name), node)
         if in_the_way is not None:
-            message = f"sets {name}, but its section is no mapping at {in_the_way.place}"
+            message = f"sets {name}, but its section is not a mapping at {in_the_way.place}"
             self.problems.append(Problem(node.place, alias, message))
             return
         self.spelled[name] = alias

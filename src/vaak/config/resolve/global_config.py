@@ -70,7 +70,7 @@ def take_other_sides(layers: Sequence[Node], sides: Sides, default: str | None) 
         for layer in layers:
             node = take(layer, split_key(section))
             if node is not None and isinstance(model_type, str) and model_type in sides.own:
-                message = f"model.model_type is {model_type}, so there is no {side} with options; leave the section out"
+                message = f"model.model_type is {model_type}, which has no {side}; leave the section out"
                 yield Problem(node.place, section, message)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from vaak.config.resolve.run_files import run_of_configuration
 from vaak.config.yaml.errors import ConfigError, Problem
 from vaak.config.yaml.reader import read_value, read_yaml
-from vaak.config.yaml.tree import COMMAND_LINE, Node, Place, find, put, split_key
+from vaak.config.yaml.tree import COMMAND_LINE, Node, YamlPlace, find, put, split_key
 
 
 class Layers:
@@ -25,7 +25,7 @@ class Layers:
         file, real = os.path.normpath(path), os.path.realpath(path)
         if real in chain:
             place = asked_at.place if asked_at else None
-            self.problems.append(Problem(place, "extends", f"goes round in a circle back to {file}"))
+            self.problems.append(Problem(place, "extends", f"forms a cycle back to {file}"))
             return
         if real in self._read and chain:
             return
@@ -56,7 +56,7 @@ class Layers:
         key, equals, value = text.partition("=")
         key = key.strip()
         if not equals or not key or not all(split_key(key)):
-            self.problems.append(Problem(COMMAND_LINE, "", f"{text!r} is no key.path=value"))
+            self.problems.append(Problem(COMMAND_LINE, "", f"{text!r} is not of the form key.path=value"))
             return
         if key == "extends":
             self.problems.append(Problem(COMMAND_LINE, key, "belongs in a file; give several files here instead"))
@@ -97,7 +97,7 @@ def read_layers(files: Sequence[Path | str], overrides: Sequence[str]) -> list[N
     return layers.trees
 
 
-def folder_of(place: Place | None) -> Path:
+def folder_of(place: YamlPlace | None) -> Path:
     """The folder from which relative names at this place are seen: the file's, or the current one."""
     if place is None or place == COMMAND_LINE:
         return Path()

@@ -24,15 +24,16 @@ _OF_OTHER_TASKS = (dict[str, Any], tuple[Any, ...])
 """The types that global_config and datasets have in a task without audio."""
 
 _HEAD = """\
-Every option of the task {task}, with its default. Made from the types by
+Every option of the task {task}, with its default. Generated from the option types by
   vaak config show --all-options --task {task}
-so edit those and not this file. Options behind a # are read only by the types named beside them, or belong to a
-section that is off by default. Other names without a dot stand at the top level; those of the loop in training: too.
+so edit those, not this file. Commented-out options are read only by the types named next to them, or belong to a
+section that is off by default. Other names without a dot go at the top level; those of the training loop also in
+training:.
 """
 
 
 def all_options(task: str) -> str:
-    """A YAML that loads, with every option; those that can't apply beside the defaults are commented out."""
+    """A YAML that loads, with every option; those that can't apply with the defaults are commented out."""
     kind = experiment_type(task)
     untouched = untouched_experiment(task, "all_options", "runs/all_options")
     head = "".join(f"# {line}\n" for line in _HEAD.format(task=task).splitlines())
@@ -73,7 +74,7 @@ class _Writer:
         for section, targets in self.sides.shared.items():
             parent, _, name = section.rpartition(".")
             if parent == path:
-                words = f"Holds any option of {' and '.join(targets)}, for where the same file doesn't give it."
+                words = f"Any option of {' and '.join(targets)}, used where the same file doesn't give it there."
                 yield _comment(words, indent) + f"{' ' * indent}{name}: {{}}\n"
 
     def _option(self, section: SectionType, name: str, values: BaseModel | None, path: str, indent: int) -> str:

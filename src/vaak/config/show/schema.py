@@ -21,7 +21,7 @@ def json_schema(task: str) -> dict[str, Any]:
     schema["title"] = f"Vaak: {task}"
     schema.pop("required", None)
     schema["properties"]["task"]["const"] = task
-    schema["properties"]["extends"] = {"description": "A YAML that lies beneath this one.", "type": ["string", "array"]}
+    schema["properties"]["extends"] = {"description": "A YAML file that this one extends.", "type": ["string", "array"]}
     sections = {section.__name__: section for section in _sections(kind)}
     for name, definition in schema["$defs"].items():
         definition.pop("required", None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from vaak.config.yaml.tree import COMMAND_LINE, Place
+from vaak.config.yaml.tree import COMMAND_LINE, YamlPlace
 from vaak.core.errors import UserError
 
 
@@ -13,7 +13,7 @@ from vaak.core.errors import UserError
 class Problem:
     """One mistake: where it stands, the dotted key (empty for the file itself), and what is wrong."""
 
-    place: Place | None
+    place: YamlPlace | None
     key: str
     message: str
 

@@ -23,7 +23,7 @@ from ruamel.yaml.events import (
 
 from vaak.config.yaml.errors import ConfigError, Problem
 from vaak.config.yaml.scalars import expand, plain_scalar
-from vaak.config.yaml.tree import COMMAND_LINE, Node, Place, copy_of, walk
+from vaak.config.yaml.tree import COMMAND_LINE, Node, YamlPlace, copy_of, walk
 
 _MOST_NODES = 100_000
 _MOST_LEVELS = 60
@@ -38,18 +38,18 @@ def read_yaml(path: Path | str) -> Node:
     try:
         content = Path(path).read_bytes()
     except OSError as error:
-        raise ConfigError([Problem(Place(file), "", f"can't be read: {error.strerror or error}")]) from None
+        raise ConfigError([Problem(YamlPlace(file), "", f"can't be read: {error.strerror or error}")]) from None
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content[: error.start].count(b"\n") + 1
-        problem = Problem(Place(file, line), "", f"not UTF-8 text (byte 0x{content[error.start]:02x})")
+        problem = Problem(YamlPlace(file, line), "", f"not UTF-8 text (byte 0x{content[error.start]:02x})")
         raise ConfigError([problem]) from None
-    tree = _Composer(text, lambda line: Place(file, line)).tree()
+    tree = _Composer(text, lambda line: YamlPlace(file, line)).tree()
     if tree.value is None:
-        raise ConfigError([Problem(Place(file), "", "the file is empty; expected sections such as training:")])
+        raise ConfigError([Problem(YamlPlace(file), "", "the file is empty; expected sections such as training:")])
     if not tree.is_mapping:
-        raise ConfigError([Problem(Place(file, 1), "", "expected sections such as training: at the top level")])
+        raise ConfigError([Problem(YamlPlace(file, 1), "", "expected sections such as training: at the top level")])
     return tree
 
 
@@ -68,7 +68,7 @@ def read_value(text: str, key: str) -> Node:
 class _Composer:
     """Turns the parser's events into one tree; collects mistakes that don't keep it from reading on."""
 
-    def __init__(self, text: str, place_of: Callable[[int], Place]) -> None:
+    def __init__(self, text: str, place_of: Callable[[int], YamlPlace]) -> None:
         self.events = YAML(typ="safe", pure=True).parse(text)
         self.place_of = place_of
         self.anchors: dict[str, Node | None] = {}
@@ -106,7 +106,7 @@ class _Composer:
                 break
         return tree
 
-    def _node(self, event: Any, place: Place | None, key: str) -> Node:
+    def _node(self, event: Any, place: YamlPlace | None, key: str) -> Node:
         """The node that begins with this event; its place is its key's, or where it begins."""
         place = place or self.place_of(event.start_mark.line + 1)
         self._count(1, place)
@@ -122,7 +122,7 @@ class _Composer:
             self.anchors[event.anchor] = node
         return node
 
-    def _collection(self, event: Any, place: Place, key: str) -> Node:
+    def _collection(self, event: Any, place: YamlPlace, key: str) -> Node:
         self.num_levels += 1
         if self.num_levels > _MOST_LEVELS:
             raise ConfigError([Problem(place, "", f"nested deeper than {_MOST_LEVELS} levels")])
@@ -131,12 +131,12 @@ class _Composer:
         self.num_levels -= 1
         return node
 
-    def _count(self, num_nodes: int, place: Place) -> None:
+    def _count(self, num_nodes: int, place: YamlPlace) -> None:
         self.num_nodes += num_nodes
         if self.num_nodes > _MOST_NODES:
             raise ConfigError([Problem(place, "", f"more than {_MOST_NODES} values; is an alias repeated too often?")])
 
-    def _alias(self, anchor: str, place: Place, key: str) -> Node:
+    def _alias(self, anchor: str, place: YamlPlace, key: str) -> Node:
         node = self.anchors.get(anchor)
         if node is None:
             word = "refers to itself" if anchor in self.anchors else "is not defined above"
@@ -144,7 +144,7 @@ class _Composer:
         self._count(sum(1 for _ in walk(node)), place)
         return Node(copy_of(node).value, place)
 
-    def _scalar(self, event: ScalarEvent, place: Place, key: str) -> Any:
+    def _scalar(self, event: ScalarEvent, place: YamlPlace, key: str) -> Any:
         self._check_tag(event.tag, ("str",), place, key)
         try:
             text = expand(_encodable(event.value), os.environ)
@@ -153,20 +153,20 @@ class _Composer:
             return None
         return plain_scalar(text) if event.style in (None, "") and not event.tag else text
 
-    def _check_tag(self, tag: Any, allowed: tuple[str, ...], place: Place, key: str) -> None:
+    def _check_tag(self, tag: Any, allowed: tuple[str, ...], place: YamlPlace, key: str) -> None:
         """A tag can name a Python object to make; only those that change nothing are let through."""
         name = str(tag or "!").replace("tag:yaml.org,2002:", "!!")
         if name != "!" and name.removeprefix("!!") not in allowed:
             self._complain(place, key, f"the tag {name} is not allowed; expected plain values")
 
-    def _sequence(self, event: SequenceStartEvent, place: Place, key: str) -> Node:
+    def _sequence(self, event: SequenceStartEvent, place: YamlPlace, key: str) -> Node:
         self._check_tag(event.tag, ("map", "seq"), place, key)
         items: list[Node] = []
         while not isinstance(event := next(self.events), SequenceEndEvent):
             items.append(self._node(event, None, f"{key}.{len(items)}".lstrip(".")))
         return Node(items, place)
 
-    def _mapping(self, event: MappingStartEvent, place: Place, key: str) -> Node:
+    def _mapping(self, event: MappingStartEvent, place: YamlPlace, key: str) -> Node:
         self._check_tag(event.tag, ("map", "seq"), place, key)
         children: dict[str, Node] = {}
         merged: dict[str, Node] = {}
@@ -195,7 +195,7 @@ class _Composer:
             for name, node in source.value.items():
                 merged.setdefault(name, node)
 
-    def _complain(self, place: Place | None, key: str, message: str) -> None:
+    def _complain(self, place: YamlPlace | None, key: str, message: str) -> None:
         self.problems.append(Problem(place, key, message))
 
 
@@ -204,7 +204,7 @@ def _encodable(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise ValueError("holds half of a surrogate pair, which is no text") from None
+        raise ValueError("holds half of a surrogate pair, which is not valid text") from None
     return text
 
 

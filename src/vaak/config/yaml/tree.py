@@ -8,7 +8,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Place:
+class YamlPlace:
     """A line of a file, or the command line; ``key`` is what was written there, if that is not what it became."""
 
     file: str
@@ -19,7 +19,7 @@ class Place:
         return self.file if self.line is None else f"{self.file}:{self.line}"
 
 
-COMMAND_LINE = Place("command line")
+COMMAND_LINE = YamlPlace("command line")
 
 
 @dataclass
@@ -27,14 +27,14 @@ class Node:
     """A scalar, a list of nodes, or a mapping from text to nodes; ``place`` is None for what the user did not write."""
 
     value: Any
-    place: Place | None = None
+    place: YamlPlace | None = None
 
     @property
     def is_mapping(self) -> bool:
         return isinstance(self.value, dict)
 
 
-def from_plain(value: Any, place: Place | None = None) -> Node:
+def from_plain(value: Any, place: YamlPlace | None = None) -> Node:
     """A tree of Python values in which every node has the same place."""
     if isinstance(value, dict):
         return Node({str(key): from_plain(child, place) for key, child in value.items()}, place)

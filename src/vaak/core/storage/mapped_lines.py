@@ -28,7 +28,7 @@ class MappedLines:
             self.offsets = mapped(path.with_name(OFFSETS), OFFSET)
             self._bytes = mapped(path, "u1")
         except OSError as error:
-            raise DataError(f"{path.parent}: there are no {what}s here: {error.strerror}") from error
+            raise DataError(f"{path.parent}: no {what}s here: {error.strerror}") from error
         except ValueError as error:  # no whole number of offsets
             raise cut_short(path.parent) from error
         if not len(self.offsets) or self.offsets[-1] != len(self._bytes):
@@ -81,4 +81,4 @@ def mapped(path: Path, kind: str) -> np.ndarray:
 
 def cut_short(folder: Path) -> DataError:
     """What is said of a folder that doesn't hold all it should."""
-    return DataError(f"{folder}: this has been cut short; delete the folder to make it anew")
+    return DataError(f"{folder}: this is incomplete; delete the folder to make it again")

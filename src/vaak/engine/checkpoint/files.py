@@ -105,7 +105,7 @@ def save_checkpoint(folder: Path, snapshot: Snapshot, about: dict[str, Any] | No
         shutil.rmtree(replaced, ignore_errors=True)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(beside, ignore_errors=True)
-        raise CheckpointError(f"checkpoint {final} can't be written: {error}; the ones before it are whole") from error
+        raise CheckpointError(f"checkpoint {final} can't be written: {error}; the earlier ones are complete") from error
     return final
 
 
@@ -157,14 +157,14 @@ def verify(path: Path) -> None:
         listed = files.read_json(path / MANIFEST)["files"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(
-            f"{path} is no whole checkpoint: its {MANIFEST} can't be read ({type(error).__name__})"
+            f"{path} is not a complete checkpoint: its {MANIFEST} can't be read ({type(error).__name__})"
         ) from error
     for name, expected in listed.items():
         file = path / Path(name).name
         if not file.is_file():
             raise CheckpointError(f"checkpoint {path} is damaged: {name} is missing")
         if file.stat().st_size != expected["bytes"] or files.sha256_of(file) != expected["sha256"]:
-            raise CheckpointError(f"checkpoint {path} is damaged: {name} is not what its {MANIFEST} says")
+            raise CheckpointError(f"checkpoint {path} is damaged: {name} does not match its {MANIFEST}")
 
 
 _verify = verify
@@ -176,7 +176,7 @@ def load_checkpoint(path: Path, *, weights_only: bool = False, verify: bool = Tr
     Raises CheckpointError where it is missing or damaged.
     """
     if not path.is_dir():
-        raise CheckpointError(f"there is no checkpoint {path}")
+        raise CheckpointError(f"no checkpoint at {path}")
     if verify:
         _verify(path)
     parts = ("model", "average") if weights_only else TENSORS
@@ -204,7 +204,7 @@ def load_weights(model: nn.Module, tensors: dict[str, torch.Tensor], source: Pat
     ]
     if problems:
         shown = "; ".join(problems[:8]) + (f"; and {len(problems) - 8} more" if len(problems) > 8 else "")
-        raise CheckpointError(f"{source} is of another model: {shown}")
+        raise CheckpointError(f"{source} is from another model: {shown}")
     with torch.no_grad():
         for name, tensor in wanted.items():
             tensor.copy_(tensors[name])
@@ -236,13 +236,15 @@ def newest_whole(folder: Path) -> tuple[Path | None, dict[Path, str]]:
             return path, damaged
     if damaged:
         newest = next(iter(damaged.values()))
-        raise CheckpointError(f"no checkpoint in {folder} is whole: {newest}; to begin anew, move the run away")
+        raise CheckpointError(
+            f"no checkpoint in {folder} is complete: {newest}; to start from scratch, move the run elsewhere"
+        )
     return None, {}
 
 
 def set_damaged_aside(path: Path, damage: str) -> None:
     """Move a damaged checkpoint out of the way, and say so."""
-    log.warning("%s; it is set aside and the one before it is used", damage)
+    log.warning("%s; it is set aside and the previous one is used", damage)
     set_aside(path)
 
 
@@ -279,7 +281,7 @@ def warn_of_lost(folder: Path, name: str, instead: str) -> None:
     """Say that best or last is there, but names no checkpoint, and what is used ``instead``."""
     if (folder / name).exists() and pointed(folder, name) is None:
         said = (folder / name).read_bytes()[:40].decode(errors="replace").strip() if (folder / name).is_file() else ""
-        log.warning("%s names no checkpoint there (it holds %r); %s", folder / name, said, instead)
+        log.warning("%s does not name a checkpoint there (it holds %r); %s", folder / name, said, instead)
 
 
 def resolve_checkpoint(path: Path) -> Path:
@@ -290,7 +292,7 @@ def resolve_checkpoint(path: Path) -> Path:
     if path.name in ("best", "last") and path.parent.is_dir():
         found = pointed(path.parent, path.name)
         if found is None and path.exists():
-            raise CheckpointError(f"there is no checkpoint at {path}: it names none; give a folder step-… next to it")
+            raise CheckpointError(f"no checkpoint at {path}: it does not name one; give a step-… folder next to it")
     elif (path / MANIFEST).exists() or path.name.startswith("step-"):
         found = path if path.is_dir() else None
     else:
@@ -298,7 +300,5 @@ def resolve_checkpoint(path: Path) -> Path:
         warn_of_lost(folder, "best", "the newest checkpoint is used")
         found = pointed(folder, "best") or next(reversed(list_checkpoints(folder)), None)
     if found is None:
-        raise CheckpointError(
-            f"there is no checkpoint at {path}; give a run directory, or a folder step-…, best or last in it"
-        )
+        raise CheckpointError(f"no checkpoint at {path}; give a run directory, or step-…, best or last in it")
     return found

@@ -35,7 +35,9 @@ def initialise(model: nn.Module, options: CheckpointConfig) -> None:
     try:
         load_weights(model, kept | drawn, source)
     except CheckpointError as error:
-        raise CheckpointError(f"{error}; training.checkpoint.init_except names what begins anew") from None
+        raise CheckpointError(
+            f"{error}; training.checkpoint.init_except lists what to initialise from scratch"
+        ) from None
 
 
 def _renamed(weights: Mapping[str, Tensor], rules: Mapping[str, str]) -> dict[str, Tensor]:

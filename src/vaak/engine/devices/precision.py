@@ -44,7 +44,7 @@ def supported(name: str, device: torch.device) -> str:
         reason = "bf16 on MPS needs macOS 14"
     else:
         return name
-    log.warning("mixed_precision: %s can't be used (%s); training goes on in fp32", name, reason)
+    log.warning("mixed_precision: %s can't be used (%s); training continues in fp32", name, reason)
     return "no"
 
 

@@ -44,7 +44,7 @@ class ModuleStatistics:
 
 
 @dataclass(frozen=True)
-class Place:
+class ModulePlace:
     """A module and where about it: ``output``, ``input``, ``inside, before X``, and for gradients further ones."""
 
     module: str
@@ -53,7 +53,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Finding:
+class NonFiniteFinding:
     """What is not finite first; ``kind`` is weight, data, output, loss or gradient.
 
     Given are those that apply: the ``parameter`` or buffer, the ``tensor`` of the batch, the ``loss``, and the
@@ -61,7 +61,7 @@ class Finding:
     """
 
     kind: str
-    place: Place | None = None
+    place: ModulePlace | None = None
     parameter: str | None = None
     tensor: str | None = None
     loss: str | None = None
@@ -92,8 +92,8 @@ class Watch:
 
     def __init__(self, model: nn.Module) -> None:
         self.statistics: list[ModuleStatistics] = []
-        self.first: Place | None = None
-        self.first_gradient: Place | None = None
+        self.first: ModulePlace | None = None
+        self.first_gradient: ModulePlace | None = None
         self.model = model
         self._names = {module: name or ROOT for name, module in model.named_modules()}
         self._calls: list[_Call] = []
@@ -115,7 +115,11 @@ class Watch:
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         call = _Call(self._names[module], self._calls[-1].name if self._calls else None)
         if self.first is None and _is_broken((args, kwargs)):
-            self.first = Place(call.caller, f"inside, before {call.name}") if call.caller else Place(call.name, "input")
+            self.first = (
+                ModulePlace(call.caller, f"inside, before {call.name}")
+                if call.caller
+                else ModulePlace(call.name, "input")
+            )
         self._calls.append(call)
         return tuple(map(call.received, args)), {name: call.received(value) for name, value in kwargs.items()}
 
@@ -125,7 +129,7 @@ class Watch:
         if numbers:
             self.statistics.append(_statistics(call.name, type(module).__name__, numbers))
         if self.first is None and _is_broken(output):
-            self.first = Place(call.name, "output")
+            self.first = ModulePlace(call.name, "output")
         for tensor in _tensors(output):
             if tensor.requires_grad:
                 if tensor not in self._makers:  # before the hooks of inputs: a module may give what it was given
@@ -133,18 +137,18 @@ class Watch:
                     self._makers[tensor] = made
                 self._makers[tensor][0] = call
         for tensor in call.inputs:
-            tensor.register_hook(partial(self._note_gradient, Place(call.name, "backward")))
+            tensor.register_hook(partial(self._note_gradient, ModulePlace(call.name, "backward")))
 
-    def _note_gradient(self, place: Place, gradient: Tensor) -> None:
+    def _note_gradient(self, place: ModulePlace, gradient: Tensor) -> None:
         if self.first_gradient is None and not _all_finite(gradient):
             self.first_gradient = place
 
     def _note_gradient_of_output(self, made: list[_Call], gradient: Tensor) -> None:
         call = made[0]
         if call.caller is None:
-            self._note_gradient(Place(call.name, "gradient of its output"), gradient)
+            self._note_gradient(ModulePlace(call.name, "gradient of its output"), gradient)
         else:
-            self._note_gradient(Place(call.caller, f"backward, behind {call.name}"), gradient)
+            self._note_gradient(ModulePlace(call.caller, f"backward, after {call.name}"), gradient)
 
 
 @contextlib.contextmanager
@@ -170,7 +174,7 @@ def watching(model: nn.Module) -> Iterator[Watch]:
 class Inspection:
     """One batch, forward and backward: what is not finite first, if anything, the terms' totals, every module."""
 
-    finding: Finding | None
+    finding: NonFiniteFinding | None
     losses: dict[str, float]
     splittable: bool
     statistics: list[ModuleStatistics]
@@ -197,7 +201,7 @@ def first_non_finite(
     elif terms:
         watch.backward(lambda: descend(terms))
         if watch.first_gradient is not None:
-            finding = Finding("gradient", watch.first_gradient, parameter=watch.first_gradient.parameter)
+            finding = NonFiniteFinding("gradient", watch.first_gradient, parameter=watch.first_gradient.parameter)
     return Inspection(finding, losses, all(term.splittable for term in terms.values()), watch.statistics)
 
 
@@ -213,7 +217,7 @@ def culprits(batch: Batch, is_finite: Callable[[Batch], bool]) -> list[int]:
     return [index for row in batch.indices for index in row]
 
 
-def _in_forward(watch: Watch, batch: Batch, loss: str) -> Finding:
+def _in_forward(watch: Watch, batch: Batch, loss: str) -> NonFiniteFinding:
     """Where a loss that isn't finite comes from: a weight, the data, a module, or the loss itself."""
     model = watch.model
     parameter = next((name for name, value in model.named_parameters() if _is_broken(value)), None)
@@ -229,7 +233,7 @@ def _in_forward(watch: Watch, batch: Batch, loss: str) -> Finding:
         kind = "data"
     else:
         kind = "loss" if watch.first is None else "output"
-    return Finding(kind, watch.first, parameter, tensor, loss)
+    return NonFiniteFinding(kind, watch.first, parameter, tensor, loss)
 
 
 def _statistics(name: str, kind: str, numbers: list[Tensor]) -> ModuleStatistics:
@@ -281,5 +285,5 @@ def _tensors(value: Any) -> Iterator[Tensor]:
             yield from _tensors(getattr(value, one.name, None))
 
 
-def _place_of_parameter(name: str) -> Place:
-    return Place(name.rpartition(".")[0] or ROOT, "gradient of a weight", name)
+def _place_of_parameter(name: str) -> ModulePlace:
+    return ModulePlace(name.rpartition(".")[0] or ROOT, "gradient of a weight", name)

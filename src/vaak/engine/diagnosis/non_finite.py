@@ -18,8 +18,8 @@ from torch import nn
 
 from vaak.core.batch import Batch, Term
 from vaak.core.storage import files
-from vaak.engine.diagnosis.inspection import Finding, Inspection, culprits, first_non_finite
-from vaak.engine.gradient import GradientPass, Losses, Piece
+from vaak.engine.diagnosis.inspection import Inspection, NonFiniteFinding, culprits, first_non_finite
+from vaak.engine.gradient import GradientPass, Losses, MicrobatchPiece
 from vaak.engine.objective.descent import Descent
 from vaak.engine.state import State
 from vaak.engine.training_data import StepData
@@ -48,7 +48,7 @@ class NonFinite:
     """
 
     step: int
-    finding: Finding | None
+    finding: NonFiniteFinding | None
     losses: dict[str, float]
     microbatch: int | None
     piece: int | None
@@ -62,7 +62,7 @@ class NonFinite:
             parts.append(_named(self.examples))
         if self.record is not None:
             parts.append(f"recorded in {self.record}")
-        parts.append(f"look at it with vaak replay {run} --step {self.step} --debug")
+        parts.append(f"inspect it with vaak replay {run} --step {self.step} --debug")
         parts.append(f"the weights are those of step {self.step - 1}")
         return "; ".join(parts)
 
@@ -97,7 +97,7 @@ class Diagnosis:
         model = state.model.module
         plain = replace(objective.gradient, forward=replace(objective.gradient.forward, model=model))
         with leaving_no_trace(model, state.loss.module), objective.alone():
-            for piece in plain.pieces(state.splits, data):
+            for piece in plain.pieces(state.piece_rules, data):
                 inspection = _inspected(plain, data.step, piece, piece.batch)
                 if inspection.finding is not None:
                     indices = _to_blame(plain, data.step, piece, inspection)
@@ -105,7 +105,9 @@ class Diagnosis:
                     return self._recorded(data.step, (piece, inspection), examples)
         return self._recorded(data.step, None, [])
 
-    def _recorded(self, step: int, found: tuple[Piece, Inspection] | None, examples: list[Example]) -> NonFinite:
+    def _recorded(
+        self, step: int, found: tuple[MicrobatchPiece, Inspection] | None, examples: list[Example]
+    ) -> NonFinite:
         """The diagnosis, written whole to the run's directory; a disk that can't be written doesn't hide it."""
         path = record_path(self.directory, step, self.rank)
         if found is None:
@@ -149,7 +151,7 @@ def _drop_gradients(model: nn.Module) -> None:
         parameter.grad = None
 
 
-def _inspected(plain: GradientPass, step: int, piece: Piece, batch: Batch) -> Inspection:
+def _inspected(plain: GradientPass, step: int, piece: MicrobatchPiece, batch: Batch) -> Inspection:
     """A forward and backward pass of some rows of a piece, with the piece's draws.
 
     Not scaled as fp16 gradients are: that they overflow is nothing that needs to be found.
@@ -165,7 +167,7 @@ def _inspected(plain: GradientPass, step: int, piece: Piece, batch: Batch) -> In
     return first_non_finite(plain.forward.model, batch, terms, descend)
 
 
-def _to_blame(plain: GradientPass, step: int, piece: Piece, inspection: Inspection) -> list[int]:
+def _to_blame(plain: GradientPass, step: int, piece: MicrobatchPiece, inspection: Inspection) -> list[int]:
     """The examples that are not finite by themselves; all of the piece where its rows can't be told apart."""
     assert inspection.finding is not None
     if inspection.finding.kind == "weight" or not inspection.splittable:
@@ -173,7 +175,7 @@ def _to_blame(plain: GradientPass, step: int, piece: Piece, inspection: Inspecti
     return culprits(piece.batch, lambda rows: _inspected(plain, step, piece, rows).finding is None)
 
 
-def _what(finding: Finding | None) -> str:
+def _what(finding: NonFiniteFinding | None) -> str:
     """What is not finite, in words."""
     if finding is None:
         return "the gradient is not finite, though that of each microbatch of this process is"
@@ -185,7 +187,7 @@ def _what(finding: Finding | None) -> str:
         what += f", nor is {finding.tensor} of the batch"
     if finding.place is not None:
         return f"{what}, first in {finding.place.module} ({finding.place.where})"
-    return what if finding.kind != "loss" else f"{what}, though all that the model gives is"
+    return what if finding.kind != "loss" else f"{what}, though all outputs of the model are"
 
 
 def _named(examples: list[Example]) -> str:

@@ -52,8 +52,8 @@ class Attendance:
                 raise UserError(f"{self.describe(lost)} ended while the others were starting; start all of them again")
             if missing and time.monotonic() - begun > seconds:
                 raise UserError(
-                    f"{name_ranks(missing)} of {self.world_size} didn't start within {seconds:.0f} s: look at what was "
-                    "said there, and start all of them again"
+                    f"{name_ranks(missing)} of {self.world_size} didn't start within {seconds:.0f} s: look at their "
+                    "output, and start all of them again"
                 )
             if missing:
                 time.sleep(LOOK_AGAIN_SECONDS)

@@ -36,7 +36,7 @@ def check_launcher(config: TrainingConfig, world_size: int) -> None:
     for variable, name in PLUGINS.items():
         if os.environ.get(variable, "").lower() == "true":
             raise UserError(
-                f"accelerate's configuration asks for {name}, which isn't built; use distributed_type MULTI_GPU"
+                f"accelerate's configuration asks for {name}, which isn't supported; use distributed_type MULTI_GPU"
             )
     compiler = os.environ.get("ACCELERATE_DYNAMO_BACKEND", "no").lower()
     if compiler != "no" and not config.performance.compile:
@@ -56,9 +56,9 @@ def pick_device(name: str) -> torch.device:
     if name == "auto":
         name = next(kind for kind, there in available.items() if there)
     if name not in available:
-        raise UserError(f"there is no device {name!r}; expected auto, cuda, mps or cpu")
+        raise UserError(f"unknown device {name!r}; expected auto, cuda, mps or cpu")
     if not available[name]:
-        raise UserError(f"training.device is {name} but there is none here; use device: auto or cpu")
+        raise UserError(f"training.device is {name} but this machine has none; use device: auto or cpu")
     return torch.device(name)
 
 
@@ -67,11 +67,11 @@ def warn_of_what_a_device_lacks(config: TrainingConfig, device: torch.device) ->
     if device.type == "cuda":
         return
     if config.performance.tf32:
-        log.warning("training.performance.tf32 is of CUDA only: nothing changes on %s", device.type)
+        log.warning("training.performance.tf32 is for CUDA only: it has no effect on %s", device.type)
     if config.performance.pin_memory:
-        log.warning("training.performance.pin_memory is of CUDA only: nothing is pinned on %s", device.type)
+        log.warning("training.performance.pin_memory is for CUDA only: it has no effect on %s", device.type)
     if config.distributed.backend == "nccl":
-        log.warning("training.distributed.backend nccl is of CUDA only: on %s the processes use gloo", device.type)
+        log.warning("training.distributed.backend nccl is for CUDA only: on %s the processes use gloo", device.type)
 
 
 def precision_from_launcher(chosen: str, given: bool) -> str:

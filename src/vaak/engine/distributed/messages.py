@@ -29,28 +29,28 @@ PRESENT = 3
 class StepMessage:
     """What one rank counts and asks before a step; combined, what all of them do.
 
-    ``counts``: the next step's units on this rank. ``stop``: the reason. ``cuts``: how microbatches are to be cut in
-    pieces from the next step on (microbatch_pieces.py), each with the reason. ``saved``: the step of a checkpoint that
-    rank 0 has finished writing.
+    ``counts``: the next step's units on this rank. ``stop``: the reason. ``piece_rules``: in how many
+    pieces microbatches are computed from the next step on (microbatch_pieces.py), each with the reason. ``saved``: the
+    step of a checkpoint that rank 0 has finished writing.
     """
 
     counts: dict[str, float] = field(default_factory=dict)
     stop: str | None = None
     evaluate: bool = False
     save: bool = False
-    cuts: list[list[Any]] = field(default_factory=list)
+    piece_rules: list[list[Any]] = field(default_factory=list)
     saved: int = 0
 
     def texts(self) -> list[Any]:
         """What doesn't fit into a row."""
-        return [self.stop, self.cuts]
+        return [self.stop, self.piece_rules]
 
 
 def combine(messages: Sequence[StepMessage]) -> StepMessage:
     """The messages of all ranks, in their order, as one: counts are added, and what any rank asks is asked.
 
     >>> combine([StepMessage({"token": 3}), StepMessage({"token": 4}, stop="SIGTERM", save=True)])
-    StepMessage(counts={'token': 7.0}, stop='SIGTERM', evaluate=False, save=True, cuts=[], saved=0)
+    StepMessage(counts={'token': 7.0}, stop='SIGTERM', evaluate=False, save=True, piece_rules=[], saved=0)
     """
     combined = StepMessage(saved=messages[0].saved)
     for message in messages:
@@ -59,7 +59,7 @@ def combine(messages: Sequence[StepMessage]) -> StepMessage:
         combined.stop = combined.stop or message.stop
         combined.evaluate = combined.evaluate or message.evaluate
         combined.save = combined.save or message.save
-        combined.cuts += message.cuts
+        combined.piece_rules += message.piece_rules
     return combined
 
 
@@ -88,8 +88,8 @@ class Exchange:
             texts = self._gather(message.texts())
         else:
             texts = [message.texts()] * len(rows)
-        for other, (stop, cuts) in zip(messages, texts, strict=True):
-            other.stop, other.cuts = stop, cuts
+        for other, (stop, piece_rules) in zip(messages, texts, strict=True):
+            other.stop, other.piece_rules = stop, piece_rules
         return combine(messages)
 
     def _known(self, *counts: dict[str, float]) -> list[str]:

@@ -192,7 +192,7 @@ class Ranks:
             if "imed out" in said:
                 raise UserError(
                     "another process of the run didn't answer for training.distributed.timeout_minutes: it hangs, or "
-                    "does what takes longer; see what the others say, and resume with --resume auto"
+                    "its work takes longer; see the other processes' output, and resume with --resume auto"
                 ) from error
             if "onnection" not in said:
                 raise
@@ -283,7 +283,9 @@ def accelerate_tracker(name: str) -> Any:
     from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
 
     if name not in LOGGER_TYPE_TO_CLASS:
-        raise UserError(f"training.logging.trackers: there is no {name}; choose from {', '.join(LOGGER_TYPE_TO_CLASS)}")
+        raise UserError(
+            f"training.logging.trackers: unknown tracker {name}; choose from {', '.join(LOGGER_TYPE_TO_CLASS)}"
+        )
     if name not in [str(getattr(kind, "value", kind)) for kind in get_available_trackers()]:
         raise UserError(f"training.logging.trackers: {name} isn't installed; pip install it or remove it")
     return LOGGER_TYPE_TO_CLASS[name]

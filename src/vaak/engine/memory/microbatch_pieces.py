@@ -1,8 +1,8 @@
 """In how many pieces a microbatch is computed: one, until memory runs out.
 
-Pieces add up to the same loss and gradient to rounding, but each draws its own dropout. So a cut is written down
-before it acts, and the number of pieces is a function of what is written and of the place in the run alone. A cut is
-for microbatches at least as large as the one that did not fit: one long outlier slows down no others.
+Pieces add up to the same loss and gradient up to rounding, but each draws its own dropout. So a rule is written down
+before it applies, and the number of pieces depends only on the rules and on the position in the run. A rule covers
+microbatches at least as large as the one that did not fit: one long outlier does not slow down the others.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ log = logging.getLogger("vaak")
 
 
 @dataclass(frozen=True)
-class Cut:
+class PieceRule:
     """From ``step`` on, microbatches of at least ``cells`` (rows × longest) are computed in ``pieces``.
 
-    Within that step this holds for the microbatches ``numbers`` alone (None: for all), and from its objective number
-    ``objective`` on. ``split`` names the evaluation split that is cut instead of training, on ``rank`` alone.
+    Within that step the rule applies only to the microbatches ``numbers`` (None: to all), and from its objective number
+    ``objective`` on. A rule with a ``split`` is for evaluating that split instead of training, on ``rank`` only.
     """
 
     step: int
@@ -35,87 +35,87 @@ class Cut:
     objective: int = 0
 
     def applies(self, step: int, number: int, cells: float, objective: int = 0) -> bool:
-        """Whether a microbatch of training is cut by it."""
+        """Whether the rule applies to a microbatch of training."""
         if self.split is not None or self.step > step or cells < self.cells:
             return False
         in_its_step = (self.numbers is None or number in self.numbers) and objective >= self.objective
         return self.step < step or in_its_step
 
-    def covers(self, other: Cut) -> bool:
-        """Whether whatever ``other`` cuts is cut by this one at least as finely."""
+    def covers(self, other: PieceRule) -> bool:
+        """Whether whatever ``other`` divides is divided at least as finely by this rule."""
         if self.split is not None or self.pieces < other.pieces or self.cells > other.cells:
             return False
         whole_step = self.numbers is None and self.objective == 0
         return self.step < other.step or (self.step == other.step and whole_step)
 
 
-class Splits:
-    """The cuts of a run, kept in ``splits.jsonl`` and in its checkpoints.
+class PieceRules:
+    """The rules of a run, kept in ``splits.jsonl`` and in its checkpoints.
 
-    ``fresh`` are those that were made since the other ranks were last told.
+    ``fresh`` are those that the other ranks haven't been told yet.
     """
 
     def __init__(self, directory: Path, rank: int, data: str | None = None) -> None:
         self.rank = rank
         self.journal = Journal(directory, "splits", rank, data)
-        self.cuts: list[Cut] = []
-        self.fresh: list[tuple[Cut, str]] = []
+        self.rules: list[PieceRule] = []
+        self.fresh: list[tuple[PieceRule, str]] = []
         self.load_state_dict([entry["cut"] for entry in self.journal.entries])
 
     def pieces(self, step: int, number: int, cells: float, objective: int = 0) -> int:
         """Pieces of a microbatch of a step."""
-        if not self.cuts:
+        if not self.rules:
             return 1
-        return max((cut.pieces for cut in self.cuts if cut.applies(step, number, cells, objective)), default=1)
+        return max((rule.pieces for rule in self.rules if rule.applies(step, number, cells, objective)), default=1)
 
     def evaluation_pieces(self, step: int, split: str) -> int:
         """Pieces of a batch when ``split`` is evaluated after a step, on this rank."""
-        own = (cut for cut in self.cuts if cut.split == split and cut.rank == self.rank and cut.step <= step)
-        return max((cut.pieces for cut in own), default=1)
+        own = (rule for rule in self.rules if rule.split == split and rule.rank == self.rank and rule.step <= step)
+        return max((rule.pieces for rule in own), default=1)
 
-    def cut_evaluation(self, step: int, split: str, pieces: int, reason: str) -> None:
-        """Evaluate ``split`` in so many pieces on this rank, from the evaluation after ``step`` on."""
-        self.add(Cut(step, pieces, split=split, rank=self.rank), reason)
+    def divide_evaluation(self, step: int, split: str, pieces: int, reason: str) -> None:
+        """Evaluate ``split`` in ``pieces`` pieces on this rank, from the evaluation after ``step`` on."""
+        self.add(PieceRule(step, pieces, split=split, rank=self.rank), reason)
 
-    def cut_training(self, cut: Cut, reason: str) -> None:
-        """Hold to a cut of training, and remember to tell the other ranks."""
-        self.add(cut, reason)
-        self.fresh.append((cut, reason))
+    def divide_training(self, rule: PieceRule, reason: str) -> None:
+        """Add a rule for training, to be sent to the other ranks."""
+        self.add(rule, reason)
+        self.fresh.append((rule, reason))
 
-    def adopt(self, cut: Cut, reason: str) -> None:
-        """Hold to another rank's cut, unless one that is known covers it."""
-        if not any(known.covers(cut) for known in self.cuts):
-            self.add(cut, reason)
+    def adopt(self, rule: PieceRule, reason: str) -> None:
+        """Add another rank's rule, unless a known one covers it."""
+        if not any(known.covers(rule) for known in self.rules):
+            self.add(rule, reason)
 
-    def take_fresh(self) -> list[tuple[Cut, str]]:
-        """The cuts of training that the other ranks don't know yet; they are counted as told."""
+    def take_fresh(self) -> list[tuple[PieceRule, str]]:
+        """The rules for training that the other ranks don't know yet; they count as sent."""
         fresh, self.fresh = self.fresh, []
         return fresh
 
     def forget(self) -> None:
-        """Hold to nothing that was written down before."""
+        """Drop all rules and the journal."""
         self.journal.forget()
-        self.cuts.clear()
+        self.rules.clear()
 
-    def add(self, cut: Cut, reason: str) -> None:
-        """Write a cut down, then hold to it."""
-        self.journal.append([{"cut": _as_json(cut), "reason": reason}])
-        self.cuts.append(cut)
-        what = f"evaluating {cut.split}" if cut.split else f"from step {cut.step} on"
-        size = f" of {cut.cells:g} cells or more" if cut.cells else ""
-        log.warning("%s: %s, batches%s are computed in %d pieces", reason, what, size, cut.pieces)
+    def add(self, rule: PieceRule, reason: str) -> None:
+        """Write a rule to the journal, then apply it."""
+        self.journal.append([{"cut": _as_json(rule), "reason": reason}])
+        self.rules.append(rule)
+        what = f"evaluating {rule.split}" if rule.split else f"from step {rule.step} on"
+        size = f" of {rule.cells:g} cells or more" if rule.cells else ""
+        log.warning("%s: %s, batches%s are computed in %d pieces", reason, what, size, rule.pieces)
 
     def state_dict(self) -> list[dict[str, Any]]:
-        return [_as_json(cut) for cut in self.cuts]
+        return [_as_json(rule) for rule in self.rules]
 
     def load_state_dict(self, state: Sequence[dict[str, Any]]) -> None:
-        """Hold to the cuts of a state too."""
+        """Add the rules of a state."""
         for entry in state:
             numbers = None if entry["numbers"] is None else tuple(entry["numbers"])
-            cut = Cut(**(entry | {"numbers": numbers}))
-            if cut not in self.cuts:
-                self.cuts.append(cut)
+            rule = PieceRule(**(entry | {"numbers": numbers}))
+            if rule not in self.rules:
+                self.rules.append(rule)
 
 
-def _as_json(cut: Cut) -> dict[str, Any]:
-    return asdict(cut) | {"numbers": None if cut.numbers is None else list(cut.numbers)}
+def _as_json(rule: PieceRule) -> dict[str, Any]:
+    return asdict(rule) | {"numbers": None if rule.numbers is None else list(rule.numbers)}

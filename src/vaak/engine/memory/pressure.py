@@ -47,7 +47,7 @@ def thresholds_of(device: torch.device, given: Sequence[float] | None = None) ->
     are_numbers = all(isinstance(part, int | float) for part in edges)
     if len(given) != 3 or not are_numbers or any(lower >= upper for lower, upper in pairwise(edges)):
         raise UserError(
-            f"training.memory.thresholds are {list(given)}: give three parts of 1 that rise, as in [0.6, 0.75, 0.85]"
+            f"training.memory.thresholds are {list(given)}: give three increasing fractions, as in [0.6, 0.75, 0.85]"
         )
     moderate, high, critical = given
     return moderate, high, critical

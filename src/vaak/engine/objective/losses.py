@@ -115,7 +115,7 @@ def make_loss(config: LossConfig, folder: Path | None = None) -> Loss:
         raise UserError(f"training.loss.auxiliary.{name}: this is the name of the main loss; choose another")
     if config.label_smoothing:
         if "label_smoothing" in options:
-            raise UserError("training.loss: label_smoothing is given twice, beside main and in it; keep one")
+            raise UserError("training.loss: label_smoothing is given twice, next to main and in it; keep one")
         if known is not None and "label_smoothing" not in known:
             raise UserError(f"training.loss.label_smoothing: {name} has no label smoothing; leave it out")
         options["label_smoothing"] = config.label_smoothing

@@ -92,7 +92,7 @@ class WeightAverage:
         wrong = sorted(name for name in {*shapes, *given} if shapes.get(name) != given.get(name))
         if wrong:
             raise CheckpointError(
-                "the checkpoint's averaged weights (training.ema) are of another model, or others were frozen: "
+                "the checkpoint's averaged weights (training.ema) are from another model, or with others frozen: "
                 f"{len(wrong)} of them differ, such as {', '.join(wrong[:3])}"
             )
         self._averages = [

@@ -61,7 +61,7 @@ class Freezing:
             return False
         self._set(holding)
         frozen = sum(parameter.numel() for parameter in self._frozen())
-        log.info("step %d: training.freeze holds %s parameters", step, f"{frozen:,}")
+        log.info("step %d: training.freeze freezes %s parameters", step, f"{frozen:,}")
         return True
 
     def _set(self, holding: list[bool]) -> None:
@@ -118,7 +118,7 @@ def pattern_of(match: str, names: Iterable[str], key: str) -> re.Pattern[str]:
     try:
         pattern = re.compile(match)
     except re.error as error:
-        raise UserError(f"{key}: {match!r} is no regular expression: {error}") from error
+        raise UserError(f"{key}: {match!r} is not a valid regular expression: {error}") from error
     every = list(names)
     if not any(map(pattern.search, every)):
         some = ", ".join(every[:: max(1, len(every) // 5)][:5])

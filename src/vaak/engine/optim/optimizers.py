@@ -50,7 +50,7 @@ def optimizers_of(parameters: list[NamedParameter], config: OptimizerConfig, fol
     fit.
     """
     if not parameters:
-        raise UserError("the model has no parameter that is trained: all are frozen")
+        raise UserError("the model has no trainable parameters: all are frozen")
     if config.is_users(config.type):
         return [users_optimizer(_groups(parameters, config), config, folder)]
     optimizers: list[Optimizer] = load_name(UPDATE_RULES[config.type].builder)(parameters, config)
@@ -143,7 +143,7 @@ def _fused(rule: Callable[..., Optimizer], parameters: list[NamedParameter], wan
     if wanted and lacking:
         device, dtype = lacking[0]
         raise UserError(
-            f"training.optimizer.fused: there are no fused kernels for {dtype} on {device.type}; leave the option out"
+            f"training.optimizer.fused: no fused kernels for {dtype} on {device.type}; leave the option out"
         )
     return not lacking
 

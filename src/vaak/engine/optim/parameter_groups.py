@@ -86,7 +86,9 @@ def check_groups(parameters: Sequence[NamedParameter], config: OptimizerConfig) 
         try:
             pattern = re.compile(group.match)
         except re.error as error:
-            raise UserError(f"training.optimizer.groups: {group.match!r} is no regular expression: {error}") from error
+            raise UserError(
+                f"training.optimizer.groups: {group.match!r} is not a valid regular expression: {error}"
+            ) from error
         if not any(pattern.search(item.name) for item in parameters):
             some = ", ".join(item.name for item in parameters[:: max(1, len(parameters) // 5)][:5])
             raise UserError(f"training.optimizer.groups: {group.match!r} matches no trained parameter; some are {some}")

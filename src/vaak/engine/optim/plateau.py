@@ -23,7 +23,7 @@ class Plateau:
         """Take note of an evaluation. Raises UserError where the metric watched isn't among its results."""
         if self._config.metric not in metrics:
             raise UserError(
-                f"training.scheduler.metric: there is no {self._config.metric}; "
+                f"training.scheduler.metric: no metric {self._config.metric}; "
                 f"the evaluation gives {', '.join(sorted(metrics))}"
             )
         value = float(metrics[self._config.metric])

@@ -35,7 +35,7 @@ class Journal:
         found = [entry for file in journal_files(directory, name) for entry in _read(file)]
         self.entries = [entry for entry in found if entry.pop("data", data) == data or data is None]
         if len(self.entries) < len(found) and rank == 0:
-            log.warning("%s: %d lines are of other data: ignored", self.path, len(found) - len(self.entries))
+            log.warning("%s: %d lines are for other data: ignored", self.path, len(found) - len(self.entries))
         self.ends_in_half_line = self.path.exists() and not self.path.read_bytes().endswith(b"\n")
 
     def forget(self) -> None:

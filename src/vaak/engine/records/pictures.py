@@ -46,7 +46,7 @@ class Pictures:
         except Exception as error:
             if not self.fails:
                 reason = error if isinstance(error, UserError | OSError) else repr(error)
-                log.warning("no pictures of this evaluation (%s); training goes on without", reason)
+                log.warning("no pictures of this evaluation (%s); training continues without them", reason)
             self.fails = True
             return
         for listener in self.listeners:

@@ -45,11 +45,11 @@ def converted_place(position: Position, before: PlanKind, now: PlanKind, source:
         examples = position.place * before.rows
         if examples % now.rows == 0:
             return examples // now.rows
-        why = f"{examples} examples of the epoch are done, which is no whole number of batches of {now.rows}"
+        why = f"{examples} examples of the epoch are done, which is not a whole number of batches of {now.rows}"
     else:
         why = "other batches have another order of examples"
     raise CheckpointError(
-        f"{source} lies within epoch {position.epoch + 1}, at batch {position.place} of {before.epoch_size}, and the "
-        f"batches are different now: {why}; put training.batch_size, training.batching and training.curriculum back, "
+        f"{source} is within epoch {position.epoch + 1}, at batch {position.place} of {before.epoch_size}, and the "
+        f"batches are different now: {why}; restore training.batch_size, training.batching and training.curriculum, "
         "or resume from a checkpoint at the end of an epoch"
     )

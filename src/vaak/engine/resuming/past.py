@@ -106,7 +106,7 @@ class Past:
     def _set_aside(self, paths: list[Path], after: int) -> None:
         """Move checkpoints into set-aside/, the newest first; the run takes another way ``after`` this step."""
         for path in reversed(paths):
-            log.warning("%s lies beyond the checkpoint this run goes on from: it is set aside", path)
+            log.warning("%s is from after the checkpoint that this run resumes from: it is set aside", path)
             self.aside.mkdir(parents=True, exist_ok=True)
             target = checkpoint.place_aside(path)
             known = _asides(target.parent)
@@ -118,7 +118,7 @@ class Past:
             self.aside.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(self.metrics, self.aside / METRICS)
             files.sync_file(self.aside / METRICS)
-            log.warning("%s as it was is kept in %s", self.metrics, self.aside)
+            log.warning("%s is kept unchanged in %s", self.metrics, self.aside)
 
     def _truncate(self, snapshot: Snapshot) -> None:
         if self.metrics.exists():

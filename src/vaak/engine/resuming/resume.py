@@ -59,7 +59,7 @@ def resume(trainer: Resumes, source: str) -> bool:
     found = trainer.ranks.decide_on_main(lambda: _find(folder, source))
     if found is None:
         if trainer.ranks.is_main:
-            log.info("nothing to resume: there is no checkpoint in %s; the run starts from step 0", folder)
+            log.info("nothing to resume: no checkpoint in %s; the run starts from step 0", folder)
         begin_anew(trainer)
         return False
     _demand_seen(trainer.ranks, found)
@@ -112,14 +112,14 @@ def _demand_seen(ranks: Ranks, found: dict[str, Any]) -> None:
     if blind:
         raise (UserError if ranks.is_main else SaidByMainProcessError)(
             f"rank {', '.join(map(str, blind))} does not see {found['path']} (step {found['step']}) as rank 0 does: "
-            "the run directory must lie on storage that all nodes share"
+            "the run directory must be on storage that all nodes share"
         )
 
 
 def _forget_journals(trainer: Resumes) -> None:
     """Act on nothing that was written down before."""
     trainer.data.forget_skipped()
-    trainer.state.splits.forget()
+    trainer.state.piece_rules.forget()
 
 
 def _put_in_order(trainer: Resumes, source: str, found: dict[str, Any], snapshot: Snapshot) -> None:
@@ -167,8 +167,8 @@ def changes_to(configuration: Mapping[str, Any], reference: str | None, snapshot
     changes = changes_between(before, configuration, reference)
     if refused := of_class(changes, "refused"):
         raise CheckpointError(
-            f"{path} is of a run with other options, which a resume can't change: "
-            f"{'; '.join(map(str, refused))}; put them back, or start a new run "
+            f"{path} is from a run with other options, which can't change on resume: "
+            f"{'; '.join(map(str, refused))}; restore them, or start a new run "
             f"(training.checkpoint.init_from={path} takes over its weights)"
         )
     return changes

@@ -105,7 +105,7 @@ class Saving:
             self._write(snapshot, self.is_best and before is None, is_periodic=True)
             self.writer.finish()
         except Exception as another:  # it must not hide the first
-            error.add_note(f"and what was reached can't be saved: {another}")
+            error.add_note(f"and the state reached can't be saved: {another}")
         else:
             if self.ranks.is_main:
                 log.info("step %d, which was reached before the error, is saved", self.state.position.step)
@@ -153,8 +153,8 @@ class Saving:
         data, plan = _fingerprints(snapshot)
         if data != self.data.fingerprint:
             raise CheckpointError(
-                f"{source} was made with other data than this run's, so its place in them means nothing: put them "
-                f"back, or start a new run with training.checkpoint.init_from={source}"
+                f"{source} was made with other data than this run's, so its position in the data is invalid: restore "
+                f"the data, or start a new run with training.checkpoint.init_from={source}"
             )
         position = Position()
         position.load_state_dict(snapshot.state["position"])

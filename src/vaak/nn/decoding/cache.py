@@ -38,7 +38,9 @@ class StackCache:
 
     def append_documents(self, documents: Tensor) -> Tensor:
         """The documents ``(batch, time)`` of all tokens so far, with the new ones last."""
-        assert (self.documents is None) == (self.length == 0), "a cache begun without documents goes on without them"
+        assert (self.documents is None) == (self.length == 0), (
+            "a cache started without documents continues without them"
+        )
         self.documents = documents if self.documents is None else torch.cat((self.documents, documents), 1)
         return self.documents
 

@@ -56,7 +56,7 @@ def causal_sums(
     return sums, ended
 
 
-class _Sight(NamedTuple):
+class _Visibility(NamedTuple):
     """Which tokens of a segment see which, as factors 0 and 1 for tensors ``(chunk, example, head, ...)``."""
 
     same: Tensor
@@ -91,7 +91,7 @@ class _Segment:
         tokens = chunks.unflatten(0, (self.num_chunks, -1)).transpose(0, 1)
         into[:, self.start : self.stop].unflatten(1, (self.num_chunks, self.chunk)).copy_(tokens)
 
-    def sight(self, documents: Tensor | None, dtype: torch.dtype) -> _Sight | None:
+    def visibility(self, documents: Tensor | None, dtype: torch.dtype) -> _Visibility | None:
         """None where every row is one document."""
         if documents is None:
             return None
@@ -100,7 +100,7 @@ class _Segment:
         last = own[:, :, -1:]
         same = own[..., :, None] == own[..., None, :]
         reads, stays, keeps = ((x == y)[:, :, None, :, None] for x, y in ((own, before), (own, last), (last, before)))
-        return _Sight(*(seen.to(dtype) for seen in (same[:, :, None], reads, stays, keeps)))
+        return _Visibility(*(seen.to(dtype) for seen in (same[:, :, None], reads, stays, keeps)))
 
 
 def _segments(value: Tensor, weights: Tensor) -> list[_Segment]:
@@ -113,25 +113,25 @@ def _segments(value: Tensor, weights: Tensor) -> list[_Segment]:
 
 
 def _times(x: Tensor, factor: Tensor | None) -> Tensor:
-    """``x`` ``(chunk · row, ...)`` times a factor of a ``_Sight``."""
+    """``x`` ``(chunk · row, ...)`` times a factor of a ``_Visibility``."""
     return x if factor is None else (x.unflatten(0, (*factor.shape[:2], -1)) * factor).flatten(0, 2)
 
 
-def _seen(products: Tensor, sight: _Sight | None, strict: bool) -> Tensor:
+def _seen(products: Tensor, visibility: _Visibility | None, strict: bool) -> Tensor:
     """``products`` of pairs within chunks, ``(chunk · row, query, key)``, made 0 where a query doesn't see a key."""
-    if sight is not None:
-        products.unflatten(0, (*sight.same.shape[:2], -1)).mul_(sight.same)
+    if visibility is not None:
+        products.unflatten(0, (*visibility.same.shape[:2], -1)).mul_(visibility.same)
     return products.tril_(-1 if strict else 0)
 
 
-def _states(keys: Tensor, values: Tensor, begun: Tensor, sight: _Sight | None) -> Tensor:
+def _states(keys: Tensor, values: Tensor, begun: Tensor, visibility: _Visibility | None) -> Tensor:
     """The state before each chunk and behind the last, ``(chunk + 1, row, feature, value width)``."""
     num_chunks = len(keys) // len(begun)
     states = begun.new_empty(num_chunks + 1, *begun.shape)
     states[0] = begun
-    torch.bmm(keys.mT, _times(values, sight and sight.stays), out=states[1:].flatten(0, 1))
+    torch.bmm(keys.mT, _times(values, visibility and visibility.stays), out=states[1:].flatten(0, 1))
     for chunk in range(num_chunks):
-        _add(states[chunk + 1], states[chunk], sight and sight.keeps[chunk])
+        _add(states[chunk + 1], states[chunk], visibility and visibility.keeps[chunk])
     return states
 
 
@@ -161,14 +161,14 @@ class _CausalSums(torch.autograd.Function):
         sums, begun = torch.empty_like(value), []
         for segment in _segments(value, weights):
             begun.append(state)
-            sight = segment.sight(documents, value.dtype)
+            visibility = segment.visibility(documents, value.dtype)
             queries = query_map(segment.cut(query), weights, kernel)
             keys = key_map(segment.cut(key), weights, kernel)
             values = segment.cut(value)
-            states = _states(keys, values, state, sight)
+            states = _states(keys, values, state, visibility)
             past = torch.bmm(queries, states[:-1].flatten(0, 1))
-            pairs = _seen(torch.bmm(queries, keys.mT), sight, strict)
-            segment.put(_times(past, sight and sight.reads).baddbmm_(pairs, values), sums)
+            pairs = _seen(torch.bmm(queries, keys.mT), visibility, strict)
+            segment.put(_times(past, visibility and visibility.reads).baddbmm_(pairs, values), sums)
             state = states[-1].clone()
         ctx.save_for_backward(query, key, value, weights, documents, *begun)
         ctx.kernel, ctx.strict = kernel, strict
@@ -184,33 +184,33 @@ class _CausalSums(torch.autograd.Function):
         with torch.autocast(query.device.type, enabled=False):
             segments = _segments(value, weights)
             for segment, state in zip(reversed(segments), reversed(begun), strict=True):
-                sight = segment.sight(documents, value.dtype)
+                visibility = segment.visibility(documents, value.dtype)
                 cut = [segment.cut(x) for x in (query, key, value, of_sums)]
-                found, of_state = _segment_backward(cut, state, of_state, weights, ctx, sight)
+                found, of_state = _segment_backward(cut, state, of_state, weights, ctx, visibility)
                 for gradient, into in zip(found, gradients, strict=True):
                     segment.put(gradient, into)
         return (*gradients, None, None, None, None, None)
 
 
 def _segment_backward(
-    cut: Sequence[Tensor], begun: Tensor, of_ended: Tensor, weights: Tensor, ctx: Any, sight: _Sight | None
+    cut: Sequence[Tensor], begun: Tensor, of_ended: Tensor, weights: Tensor, ctx: Any, visibility: _Visibility | None
 ) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor]:
     """Gradients of a segment's inputs, and of the state that it began with, given that of the state it ended with."""
     queries_in, keys_in, values, of_sums = cut
     queries = query_map(queries_in, weights, ctx.kernel)
     keys = key_map(keys_in, weights, ctx.kernel)
-    states = _states(keys, values, begun, sight)[:-1].flatten(0, 1)
-    of_past = _times(of_sums, sight and sight.reads)
+    states = _states(keys, values, begun, visibility)[:-1].flatten(0, 1)
+    of_past = _times(of_sums, visibility and visibility.reads)
     of_states = begun.new_empty(len(keys) // len(begun) + 1, *begun.shape)
     of_states[-1] = of_ended
     torch.bmm(queries.mT, of_past, out=of_states[:-1].flatten(0, 1))
     for chunk in reversed(range(len(of_states) - 1)):
-        _add(of_states[chunk], of_states[chunk + 1], sight and sight.keeps[chunk])
+        _add(of_states[chunk], of_states[chunk + 1], visibility and visibility.keeps[chunk])
     of_chunks = of_states[1:].flatten(0, 1)
-    stays = sight and sight.stays
-    pairs = _seen(torch.bmm(queries, keys.mT), sight, ctx.strict)
+    stays = visibility and visibility.stays
+    pairs = _seen(torch.bmm(queries, keys.mT), visibility, ctx.strict)
     of_values = _times(torch.bmm(keys, of_chunks), stays).baddbmm_(pairs.mT, of_sums)
-    of_pairs = _seen(torch.bmm(of_sums, values.mT), sight, ctx.strict)
+    of_pairs = _seen(torch.bmm(of_sums, values.mT), visibility, ctx.strict)
     of_queries = torch.bmm(of_pairs, keys).baddbmm_(of_past, states.mT)
     of_keys = torch.bmm(of_pairs.mT, queries).baddbmm_(_times(values, stays), of_chunks.mT)
     of_queries = map_backward(of_queries, queries, weights[:, : queries_in.shape[-1]], ctx.kernel)

@@ -21,7 +21,7 @@ from vaak.nn.decoding.cache import LayerCache
 from vaak.nn.kernels.causal_sums import causal_sums
 from vaak.nn.kernels.full_sums import full_sums, key_sums
 from vaak.nn.kernels.random_features import Kernel, RandomFeatures, precise, query_map
-from vaak.nn.kernels.visibility import Sight
+from vaak.nn.kernels.visibility import Visibility
 
 Inputs = tuple[Tensor, Tensor, Tensor]
 
@@ -30,45 +30,50 @@ SMALLEST_DENOMINATOR = 1e-30
 
 
 def linear_attention(
-    features: RandomFeatures, query: Tensor, key: Tensor, value: Tensor, sight: Sight, cache: LayerCache | None = None
+    features: RandomFeatures,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    visibility: Visibility,
+    cache: LayerCache | None = None,
 ) -> Tensor:
     """The mixture of values for each query, ``(batch, heads, query time, head_width)``, in the values' dtype.
 
-    Where ``sight`` is causal or has ``documents``, queries and keys are the same tokens. Where it has ``key_documents``
-    only, they are a mask: below 0 is padding, which nobody sees. That is the quick way to pad, for a sight that isn't
-    causal with ``documents`` costs twice as much.
+    Where ``visibility`` is causal or has ``documents``, queries and keys are the same tokens. Where it has only
+    ``key_documents``, they are a mask: below 0 is padding, which no query sees. That is the quick way to pad: with
+    ``documents``, attention that isn't causal costs twice as much.
 
     A cache holds, of causal attention, the sums over all tokens before these (of documents: the last one's); else the
     sums over all keys, and later calls don't look at their keys and values. No gradient flows into a cache.
     """
-    assert sight.bias is None, "linear attention forms no scores that a bias could be added to"
+    assert visibility.bias is None, "linear attention forms no scores that a bias could be added to"
     with torch.autocast(query.device.type, enabled=False):
         queries = precise(query)
         weights = features.weights(queries.dtype)
         if cache is not None and "memory" in cache.tensors:
             sums = query_map(queries, weights, features.kernel) @ cache.tensors["memory"]
         else:
-            inputs = (queries, features.key_inputs(key, features.shift()), _values(value, sight))
-            sums = (_causal if sight.causal else _full)(inputs, weights, features.kernel, sight, cache)
+            inputs = (queries, features.key_inputs(key, features.shift()), _values(value, visibility))
+            sums = (_causal if visibility.causal else _full)(inputs, weights, features.kernel, visibility, cache)
         total, count = sums.split((value.shape[-1], 1), -1)
         mixed: Tensor = (total / (count + SMALLEST_DENOMINATOR)).to(value.dtype)
         return mixed
 
 
-def _values(value: Tensor, sight: Sight) -> Tensor:
+def _values(value: Tensor, visibility: Visibility) -> Tensor:
     """Values with ones behind, ``(batch, heads, time, width + 1)``; all 0 where a mask says padding."""
     values = F.pad(precise(value), (0, 1), value=1.0)
-    if sight.documents is not None or sight.key_documents is None:
+    if visibility.documents is not None or visibility.key_documents is None:
         return values
-    return values * (sight.key_documents >= 0)[:, None, -value.shape[2] :, None]
+    return values * (visibility.key_documents >= 0)[:, None, -value.shape[2] :, None]
 
 
-def _full(inputs: Inputs, weights: Tensor, kernel: Kernel, sight: Sight, cache: LayerCache | None) -> Tensor:
+def _full(inputs: Inputs, weights: Tensor, kernel: Kernel, visibility: Visibility, cache: LayerCache | None) -> Tensor:
     """What each query takes of all keys, or of its document's: of those up to it, and of those after it."""
-    if sight.documents is not None:
-        up_to, _ = causal_sums(inputs, weights, kernel, _with_one_before(sight.documents))
+    if visibility.documents is not None:
+        up_to, _ = causal_sums(inputs, weights, kernel, _with_one_before(visibility.documents))
         query, key, value = (x.flip(2) for x in inputs)
-        documents = _with_one_before(sight.documents.flip(1))
+        documents = _with_one_before(visibility.documents.flip(1))
         after, _ = causal_sums((query, key, value), weights, kernel, documents, strict=True)
         return up_to + after.flip(2)
     if cache is None:
@@ -77,10 +82,12 @@ def _full(inputs: Inputs, weights: Tensor, kernel: Kernel, sight: Sight, cache: 
     return query_map(inputs[0], weights, kernel) @ cache.tensors["memory"]
 
 
-def _causal(inputs: Inputs, weights: Tensor, kernel: Kernel, sight: Sight, cache: LayerCache | None) -> Tensor:
+def _causal(
+    inputs: Inputs, weights: Tensor, kernel: Kernel, visibility: Visibility, cache: LayerCache | None
+) -> Tensor:
     """What each query takes of the keys up to it, in the cache too, which then holds those of ``inputs`` as well."""
     past = {} if cache is None else cache.tensors
-    documents = sight.documents
+    documents = visibility.documents
     if documents is not None:
         documents = _with_one_before(documents, past.get("document"))
     sums, state = causal_sums(inputs, weights, kernel, documents, past.get("state"))

@@ -18,10 +18,10 @@ from torch.nn import functional as F
 
 from vaak.nn.decoding.cache import LayerCache
 from vaak.nn.kernels.softmax_attention import attend
-from vaak.nn.kernels.visibility import Sight
+from vaak.nn.kernels.visibility import Visibility
 
 SMALLEST_BLOCK = 32
-"""Smaller blocks would waste less on keys out of sight, and more on being many."""
+"""Smaller blocks would waste less on invisible keys, and more on being many."""
 
 OUTSIDE = -2
 """The document of places beyond the row, which fill up blocks: no token sees them, and each sees itself."""
@@ -31,7 +31,7 @@ def local_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    sight: Sight,
+    visibility: Visibility,
     *,
     window: int,
     dropout: float,
@@ -42,31 +42,31 @@ def local_attention(
     With a cache, which keeps the last ``window`` keys and values, the row goes on from what it remembers.
     """
     time = query.shape[2]
-    key_documents = documents = _documents(sight, query)
+    key_documents = documents = _documents(visibility, query)
     if cache is not None:
-        assert sight.causal, "only a decoder goes on from a cache"
+        assert visibility.causal, "only a decoder can continue from a cache"
         key, value, key_documents = _with_the_last(key, value, documents, window, cache)
     block = max(window, SMALLEST_BLOCK)
     past = key.shape[2] - time
     if time <= block:
-        mask = _visible(sight, documents, key_documents, past, window, query.dtype)
+        mask = _visible(visibility, documents, key_documents, past, window, query.dtype)
         return attend(query, key, value, mask=mask, is_causal=False, dropout=dropout)
     filled = -time % block
-    sides = (window - past, filled if sight.causal else filled + window)
-    span = block + (window if sight.causal else 2 * window)
+    sides = (window - past, filled if visibility.causal else filled + window)
+    span = block + (window if visibility.causal else 2 * window)
     query_blocks = _blocks(query, (0, filled), block, block)
     key_blocks, value_blocks = (_blocks(x, sides, span, block) for x in (key, value))
     block_documents = F.pad(documents, (0, filled), value=OUTSIDE).unfold(1, block, block).flatten(0, 1)
     span_documents = F.pad(key_documents, sides, value=OUTSIDE).unfold(1, span, block).flatten(0, 1)
-    mask = _visible(sight, block_documents, span_documents, window, window, query.dtype)
+    mask = _visible(visibility, block_documents, span_documents, window, window, query.dtype)
     mixed = attend(query_blocks, key_blocks, value_blocks, mask=mask, is_causal=False, dropout=dropout)
     joined: Tensor = mixed.unflatten(0, (query.shape[0], -1)).transpose(1, 2).flatten(2, 3)[:, :, :time]
     return joined
 
 
-def _documents(sight: Sight, query: Tensor) -> Tensor:
+def _documents(visibility: Visibility, query: Tensor) -> Tensor:
     """The documents of the new tokens ``(batch, time)``: where only padding is told, or nothing, one a row."""
-    documents = sight.key_documents if sight.documents is None else sight.documents
+    documents = visibility.key_documents if visibility.documents is None else visibility.documents
     if documents is None:
         documents = torch.zeros(query.shape[0], query.shape[2], dtype=torch.long, device=query.device)
     return documents
@@ -86,7 +86,7 @@ def _with_the_last(
 
 
 def _visible(
-    sight: Sight, documents: Tensor, key_documents: Tensor, first: int, window: int, dtype: torch.dtype
+    visibility: Visibility, documents: Tensor, key_documents: Tensor, first: int, window: int, dtype: torch.dtype
 ) -> Tensor:
     """``(batch, heads or 1, query, key)``: True where a key is seen, or with a bias what is added to its score.
 
@@ -94,9 +94,9 @@ def _visible(
     """
     queries = torch.arange(first, first + documents.shape[1], device=documents.device)
     distance = torch.arange(key_documents.shape[1], device=documents.device)[None] - queries[:, None]
-    near = (distance >= -window) & (distance <= (0 if sight.causal else window))
+    near = (distance >= -window) & (distance <= (0 if visibility.causal else window))
     seen = near & (documents[:, None, :, None] == key_documents[:, None, None, :])
-    return seen if sight.bias is None else sight.bias(distance).to(dtype).masked_fill(~seen, float("-inf"))
+    return seen if visibility.bias is None else visibility.bias(distance).to(dtype).masked_fill(~seen, float("-inf"))
 
 
 def _blocks(x: Tensor, sides: tuple[int, int], size: int, step: int) -> Tensor:

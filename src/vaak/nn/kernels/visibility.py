@@ -1,6 +1,6 @@
 """Which keys each query may see, and what is added to their scores.
 
-A stack makes one ``Sight`` in each forward pass, and every layer's kernel reads from it what it needs: softmax
+A stack makes one ``Visibility`` in each forward pass, and every layer's kernel reads from it what it needs: softmax
 attention the mask of all pairs, the others, which never form all pairs, the rules themselves.
 """
 
@@ -16,7 +16,7 @@ from vaak.nn.kernels.documents import attention_mask, causal_mask
 
 
 @dataclass(frozen=True)
-class Sight:
+class Visibility:
     """The queries are the last of the keys' tokens where both are of one sequence.
 
     ``documents`` ``(batch, query)`` and ``key_documents`` ``(batch, key)`` number the document of each token, −1 where
@@ -37,7 +37,7 @@ class Sight:
         """Whether ``pairs``, or ``causal`` alone, says all that there is to say."""
         return self.pairs is not None or (self.documents is None and self.key_documents is None and self.bias is None)
 
-    def of_pairs(self, num_queries: int, num_keys: int, like: Tensor) -> Sight:
+    def of_pairs(self, num_queries: int, num_keys: int, like: Tensor) -> Visibility:
         """The same with ``pairs`` filled in, as numbers of ``like``'s type on its device."""
         mask = self._mask(num_queries, num_keys, like.device)
         if self.bias is None:

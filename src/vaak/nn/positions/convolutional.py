@@ -53,7 +53,7 @@ class ConvolutionalPositions(nn.Module):
 
     def _with_the_last(self, x: Tensor, documents: Tensor | None, cache: LayerCache) -> tuple[Tensor, Tensor]:
         """``x`` and its documents after as many earlier tokens as the kernel reaches, which the cache keeps."""
-        assert self.causal, "only a decoder goes on from a cache"
+        assert self.causal, "only a decoder can continue from a cache"
         if documents is None:
             documents = torch.zeros(x.shape[:2], dtype=torch.long, device=x.device)
         if cache.tensors:

@@ -35,7 +35,7 @@ class Positions(nn.Module):
             self.added = Sinusoidal(config.d_model)
         elif kind == "learned":
             if max_length is None:
-                raise UserError("position_type learned has a vector for each place; say how many by max_length")
+                raise UserError("position_type learned has a vector for each position; give max_length")
             self.added = LearnedPositions(config.d_model, max_length)
         elif kind == "convolutional":
             self.added = ConvolutionalPositions(config.d_model, causal)

@@ -11,7 +11,7 @@ from vaak.config.load import Loaded
 from vaak.config.training import TrainingConfig
 from vaak.core.errors import UserError
 from vaak.runs.batch_size.trials import OUT_OF_MEMORY, Trial, Trials
-from vaak.runs.temporary_run import scratch_trainer
+from vaak.runs.temporary_run import temporary_trainer
 
 PRECISION = 16  # the largest is found to one part in so many
 AS_QUICK = 0.97  # of the highest rate; the smallest batch that reaches it is called the quickest
@@ -52,7 +52,7 @@ def find_batch_size(
     """
     training = loaded.experiment.training
     option = budget_option(training)
-    with scratch_trainer(loaded) as trainer:
+    with temporary_trainer(loaded) as trainer:
         trials = Trials(trainer, option, limit)
         smallest = 1 if option == "batch_size" else math.ceil(float(trainer.data.reader.dataset.lengths.max()))
         tried = search(trials, smallest, max(up_to or 2**62, smallest), tell)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from vaak.runs.doctor.finding import Finding
+from vaak.runs.doctor.finding import DoctorFinding
 
-__all__ = ["Finding", "examine"]
+__all__ = ["DoctorFinding", "examine"]
 
 
 def examine(
     files: Sequence[Path | str] = (), overrides: Sequence[str] = (), trust_code: bool = False
-) -> Iterator[Finding]:
+) -> Iterator[DoctorFinding]:
     """What is found, as it is found: the machine, the packages, what would run, and a configuration if one is given.
 
     Nothing can be trained here where a finding is a ``problem``. Where torch can't be imported, what would run isn't

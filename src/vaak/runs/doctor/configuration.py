@@ -23,7 +23,7 @@ from vaak.engine.checkpoint.names import list_checkpoints
 from vaak.engine.cost.dry_pass import numberless
 from vaak.engine.distributed.launcher import check_launcher, pick_device, precision_from_launcher
 from vaak.engine.memory.device import read_memory
-from vaak.runs.doctor.finding import Finding, size
+from vaak.runs.doctor.finding import DoctorFinding, size
 from vaak.runs.doctor.machine import nearest_existing
 from vaak.runs.doctor.packages import version_of
 from vaak.runs.doctor.training import has_wandb_key, what_compiling_lacks
@@ -35,24 +35,26 @@ ABOUT = "configuration"
 
 def examine_configuration(
     files: Sequence[Path | str], overrides: Sequence[str], trust_code: bool = False
-) -> Iterator[Finding]:
+) -> Iterator[DoctorFinding]:
     """What would go wrong if these files were trained here."""
     try:
         loaded = load(files, overrides, trust_code=trust_code)
     except UserError as error:
         for line in str(error).splitlines():
-            yield Finding(ABOUT, "mistake", "problem", line)
+            yield DoctorFinding(ABOUT, "mistake", "problem", line)
         return
     experiment = loaded.experiment
-    yield Finding(ABOUT, "file", "ok", f"right: task {experiment.task}, run {experiment.name} in {experiment.run_dir}")
+    yield DoctorFinding(
+        ABOUT, "file", "ok", f"right: task {experiment.task}, run {experiment.name} in {experiment.run_dir}"
+    )
     for warning in loaded.warnings:
-        yield Finding(ABOUT, "remark", "warning", warning)
+        yield DoctorFinding(ABOUT, "remark", "warning", warning)
     yield from _run_directory(experiment)
     device = None
     try:
         device = _device(loaded)
     except UserError as error:
-        yield Finding(ABOUT, "device", "problem", str(error))
+        yield DoctorFinding(ABOUT, "device", "problem", str(error))
     else:
         yield from _on_device(experiment.training, device)
     yield from _trackers(experiment)
@@ -67,20 +69,20 @@ def _device(loaded: Loaded) -> torch.device:
     return pick_device(training.device)
 
 
-def _on_device(training: TrainingConfig, device: torch.device) -> Iterator[Finding]:
+def _on_device(training: TrainingConfig, device: torch.device) -> Iterator[DoctorFinding]:
     """What the options ask of a device."""
-    yield Finding(ABOUT, "device", "ok", f"{device.type}, precision {training.mixed_precision}")
+    yield DoctorFinding(ABOUT, "device", "ok", f"{device.type}, precision {training.mixed_precision}")
     if training.mixed_precision == "fp16" and device.type == "cpu":
         advice = "set mixed_precision: bf16, or no"
-        yield Finding(ABOUT, "precision", "warning", "fp16 needs an accelerator; it would train in fp32", advice)
+        yield DoctorFinding(ABOUT, "precision", "warning", "fp16 needs an accelerator; it would train in fp32", advice)
     lacks = what_compiling_lacks(device) if training.performance.compile else []
     if lacks:
         advice = "set training.performance.compile: false"
         said = f"training.performance.compile asks for what isn't here: {', '.join(lacks)}"
-        yield Finding(ABOUT, "compile", "problem", said, advice)
+        yield DoctorFinding(ABOUT, "compile", "problem", said, advice)
 
 
-def _run_directory(experiment: Experiment[Any, Any]) -> Iterator[Finding]:
+def _run_directory(experiment: Experiment[Any, Any]) -> Iterator[DoctorFinding]:
     """Whether the run could be begun or resumed there."""
     run, checkpointing = experiment.run_dir, experiment.training.checkpoint
     checkpoints = checkpoints_elsewhere(checkpointing.save_dir, experiment.name)
@@ -94,45 +96,49 @@ def _run_directory(experiment: Experiment[Any, Any]) -> Iterator[Finding]:
     elif not place.is_dir() or not os.access(place, os.W_OK):
         said, advice = f"{run} can't be made: {place} can't be written", "give another run_dir="
     if said:
-        yield Finding(ABOUT, "run directory", "problem", said, advice)
+        yield DoctorFinding(ABOUT, "run directory", "problem", said, advice)
         return
     there = holds_a_run(run) or (checkpoints is not None and bool(list_checkpoints(checkpoints)))
-    yield Finding(ABOUT, "run directory", "ok", f"{run} ({'goes on' if there else 'new'})")
+    yield DoctorFinding(ABOUT, "run directory", "ok", f"{run} ({'resumes' if there else 'new'})")
 
 
-def _trackers(experiment: Experiment[Any, Any]) -> Iterator[Finding]:
+def _trackers(experiment: Experiment[Any, Any]) -> Iterator[DoctorFinding]:
     """Whether what is to be logged to can be."""
     if not experiment.training.logging.wandb:
         return
     mode = experiment.wandb.mode or os.environ.get("WANDB_MODE", "online")
     if version_of("wandb") is None:
-        yield Finding(ABOUT, "W&B", "problem", "asked for, but wandb isn't installed", "pip install 'vaak[wandb]'")
+        yield DoctorFinding(
+            ABOUT, "W&B", "problem", "asked for, but wandb isn't installed", "pip install 'vaak[wandb]'"
+        )
     elif mode == "online" and not has_wandb_key():
-        yield Finding(ABOUT, "W&B", "warning", "asked for, but there is no key", "wandb login, or WANDB_MODE=offline")
+        yield DoctorFinding(
+            ABOUT, "W&B", "warning", "asked for, but there is no key", "wandb login, or WANDB_MODE=offline"
+        )
     else:
-        yield Finding(ABOUT, "W&B", "ok", f"mode {mode}")
+        yield DoctorFinding(ABOUT, "W&B", "ok", f"mode {mode}")
 
 
-def _task(loaded: Loaded, device: torch.device | None) -> Iterator[Finding]:
+def _task(loaded: Loaded, device: torch.device | None) -> Iterator[DoctorFinding]:
     """The task's data and model, as far as it tells of them by ``sources()`` and ``sketch()``."""
     experiment = loaded.experiment
     try:
         task = task_class(experiment.reference)(experiment, experiment.run_dir, loaded.folder)
         sources = task.sources()
     except UserError as error:
-        yield Finding(ABOUT, "data", "problem", str(error))
+        yield DoctorFinding(ABOUT, "data", "problem", str(error))
         return
     unreadable = [str(file) for file in sources if not os.access(file, os.R_OK)]
     if unreadable:
-        yield Finding(ABOUT, "data", "problem", f"can't be read: {', '.join(unreadable[:5])}")
+        yield DoctorFinding(ABOUT, "data", "problem", f"can't be read: {', '.join(unreadable[:5])}")
     else:
         amount = size(sum(file.stat().st_size for file in sources))
-        yield Finding(ABOUT, "data", "ok", f"{len(sources)} files, {amount}" if sources else "it reads no files")
+        yield DoctorFinding(ABOUT, "data", "ok", f"{len(sources)} files, {amount}" if sources else "it reads no files")
     try:
         with numberless(torch.device("cpu")):
             model = task.sketch()
     except UserError as error:
-        yield Finding(ABOUT, "model", "problem", str(error))
+        yield DoctorFinding(ABOUT, "model", "problem", str(error))
         return
     if model is not None:
         yield from _space_and_memory(experiment, model, device)
@@ -140,7 +146,7 @@ def _task(loaded: Loaded, device: torch.device | None) -> Iterator[Finding]:
 
 def _space_and_memory(
     experiment: Experiment[Any, Any], model: nn.Module, device: torch.device | None
-) -> Iterator[Finding]:
+) -> Iterator[DoctorFinding]:
     """Whether the disk holds the checkpoints, and the device the weights with all that is kept for each."""
     training = experiment.training
     number = sum(parameter.numel() for parameter in model.parameters())
@@ -156,19 +162,21 @@ def _space_and_memory(
     limit = read_memory(device).limit
     if needed > limit:
         advice = "take a smaller model, or another optimizer"
-        yield Finding(ABOUT, "memory", "problem", f"{said} of {size(limit)}, without any activations", advice)
+        yield DoctorFinding(ABOUT, "memory", "problem", f"{said} of {size(limit)}, without any activations", advice)
     else:
-        yield Finding(ABOUT, "memory", "ok", f"{said} of {size(limit)}; activations come on top")
+        yield DoctorFinding(ABOUT, "memory", "ok", f"{said} of {size(limit)}; activations come on top")
 
 
-def _space(checkpoint: float, limit: int | None, place: Path) -> Finding:
+def _space(checkpoint: float, limit: int | None, place: Path) -> DoctorFinding:
     """Whether the checkpoints that are kept have room: the last ones, the best, and the one being written."""
     free = shutil.disk_usage(place).free
     kept = "all are kept" if limit is None else f"up to {limit + 2} at a time"
     needed = checkpoint * (2 if limit is None else limit + 2)
     said = f"a checkpoint takes {size(checkpoint)}, {kept}; {size(free)} are free at {place}"
     if free < checkpoint:
-        return Finding(ABOUT, "space", "problem", said, "make space, or give run_dir= on another disk")
+        return DoctorFinding(ABOUT, "space", "problem", said, "make space, or give run_dir= on another disk")
     if free < needed:
-        return Finding(ABOUT, "space", "warning", said, "make space, or set training.checkpoint.save_total_limit lower")
-    return Finding(ABOUT, "space", "ok", said)
+        return DoctorFinding(
+            ABOUT, "space", "warning", said, "make space, or set training.checkpoint.save_total_limit lower"
+        )
+    return DoctorFinding(ABOUT, "space", "ok", said)

@@ -11,7 +11,7 @@ GIB = 1 << 30
 
 
 @dataclass(frozen=True)
-class Finding:
+class DoctorFinding:
     """What was looked at, what was seen, and what to do about it.
 
     ``problem`` means that nothing (or not this configuration) can be trained here; ``warning``, that something will be

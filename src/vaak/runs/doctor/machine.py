@@ -14,7 +14,7 @@ from pathlib import Path
 
 import vaak
 from vaak.engine.memory.host import host_memory
-from vaak.runs.doctor.finding import GIB, Finding, Mark, size
+from vaak.runs.doctor.finding import GIB, DoctorFinding, Mark, size
 
 ABOUT = "machine"
 LITTLE_DISK, NO_DISK = 5 * GIB, GIB // 10
@@ -23,9 +23,11 @@ LITTLE_SHARED_MEMORY = GIB
 FEW_OPEN_FILES = 1024
 
 
-def examine_machine(folder: Path) -> Iterator[Finding]:
+def examine_machine(folder: Path) -> Iterator[DoctorFinding]:
     """What the machine has; runs would lie in ``folder``/runs."""
-    yield Finding(ABOUT, "Python", "ok", f"{platform.python_version()} ({sys.executable}) on {platform.platform()}")
+    yield DoctorFinding(
+        ABOUT, "Python", "ok", f"{platform.python_version()} ({sys.executable}) on {platform.platform()}"
+    )
     yield processors()
     yield memory()
     yield disk(folder, "disk")
@@ -37,7 +39,7 @@ def examine_machine(folder: Path) -> Iterator[Finding]:
     yield clock(time.time())
 
 
-def processors() -> Finding:
+def processors() -> DoctorFinding:
     """Model, cores, and how many of them this process may use."""
     cores, allowed = os.cpu_count() or 1, allowed_cores()
     quota = cpu_quota()
@@ -48,8 +50,8 @@ def processors() -> Finding:
         said += f", a container's quota of {quota:g}"
         threads = max(1, int(quota))
         advice = f"set training.performance.num_threads: {threads}, for threads beyond the quota wait for one another"
-        return Finding(ABOUT, "processor", "warning", said, advice)
-    return Finding(ABOUT, "processor", "ok", said)
+        return DoctorFinding(ABOUT, "processor", "warning", said, advice)
+    return DoctorFinding(ABOUT, "processor", "ok", said)
 
 
 def allowed_cores() -> int:
@@ -101,29 +103,31 @@ def _quota(folder: Path) -> float | None:
         return None
 
 
-def memory() -> Finding:
+def memory() -> DoctorFinding:
     """Memory in use, of the machine's or of a container's limit."""
     used, limit, _ = host_memory().read()
     free = limit - used
     mark: Mark = "warning" if free < LITTLE_MEMORY else "ok"
     advice = "use a smaller batch, or end other programs" if mark == "warning" else ""
-    return Finding(ABOUT, "memory", mark, f"{size(free)} free of {size(limit)}", advice)
+    return DoctorFinding(ABOUT, "memory", mark, f"{size(free)} free of {size(limit)}", advice)
 
 
-def disk(folder: Path, name: str) -> Finding:
+def disk(folder: Path, name: str) -> DoctorFinding:
     """Space where runs would be written, and whether they may be."""
     place = nearest_existing(folder)
     usage = shutil.disk_usage(place)
     said = f"{size(usage.free)} free of {size(usage.total)} at {place}"
     if not os.access(place, os.W_OK):
-        return Finding(ABOUT, name, "problem", f"{place} can't be written", "give run_dir= on a disk that can")
+        return DoctorFinding(ABOUT, name, "problem", f"{place} can't be written", "give run_dir= on a disk that can")
     if hasattr(os, "statvfs") and os.statvfs(place).f_files and not os.statvfs(place).f_favail:
-        return Finding(ABOUT, name, "problem", f"no more files can be made at {place}", "remove old ones")
+        return DoctorFinding(ABOUT, name, "problem", f"no more files can be created at {place}", "remove old ones")
     if usage.free < NO_DISK:
-        return Finding(ABOUT, name, "problem", said, "make space, or give run_dir= on another disk")
+        return DoctorFinding(ABOUT, name, "problem", said, "make space, or give run_dir= on another disk")
     if usage.free < LITTLE_DISK:
-        return Finding(ABOUT, name, "warning", said, "make space, or keep fewer: training.checkpoint.save_total_limit")
-    return Finding(ABOUT, name, "ok", said)
+        return DoctorFinding(
+            ABOUT, name, "warning", said, "make space, or keep fewer: training.checkpoint.save_total_limit"
+        )
+    return DoctorFinding(ABOUT, name, "ok", said)
 
 
 def nearest_existing(path: Path) -> Path:
@@ -131,17 +135,17 @@ def nearest_existing(path: Path) -> Path:
     return next(place for place in (path, *path.absolute().parents) if place.exists())
 
 
-def shared_memory(folder: Path) -> Iterator[Finding]:
+def shared_memory(folder: Path) -> Iterator[DoctorFinding]:
     """Through it, workers hand over batches (Linux)."""
     if not folder.is_dir():
         return
     total = shutil.disk_usage(folder).total
     mark: Mark = "warning" if total < LITTLE_SHARED_MEMORY else "ok"
     advice = "start the container with --shm-size=8g, or set training.performance.num_workers: 0"
-    yield Finding(ABOUT, "shared memory", mark, f"{size(total)} at {folder}", advice if mark == "warning" else "")
+    yield DoctorFinding(ABOUT, "shared memory", mark, f"{size(total)} at {folder}", advice if mark == "warning" else "")
 
 
-def open_files() -> Iterator[Finding]:
+def open_files() -> Iterator[DoctorFinding]:
     """How many files this process may have open at once; workers that hand over tensors take many."""
     try:
         import resource
@@ -151,14 +155,14 @@ def open_files() -> Iterator[Finding]:
     mark: Mark = "warning" if 0 <= soft < FEW_OPEN_FILES else "ok"
     said = "no limit" if soft == resource.RLIM_INFINITY else f"{soft} at once"
     more = "" if hard == resource.RLIM_INFINITY else f" (at most {hard} here)"
-    yield Finding(ABOUT, "open files", mark, said, f"ulimit -n 4096{more}" if mark == "warning" else "")
+    yield DoctorFinding(ABOUT, "open files", mark, said, f"ulimit -n 4096{more}" if mark == "warning" else "")
 
 
-def clock(now: float) -> Finding:
+def clock(now: float) -> DoctorFinding:
     """Whether the clock is behind what was surely written in the past: this program."""
     written = Path(vaak.__file__).stat().st_mtime
     said = time.strftime("%Y-%m-%d %H:%M %Z", time.localtime(now))
     if now < written - 86400:
         advice = "set the clock: trackers, logs and prepared data go by it (training itself doesn't)"
-        return Finding(ABOUT, "clock", "warning", f"{said}, but Vaak was installed later than that", advice)
-    return Finding(ABOUT, "clock", "ok", said)
+        return DoctorFinding(ABOUT, "clock", "warning", f"{said}, but Vaak was installed later than that", advice)
+    return DoctorFinding(ABOUT, "clock", "ok", said)

@@ -19,7 +19,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 import vaak
-from vaak.runs.doctor.finding import Finding
+from vaak.runs.doctor.finding import DoctorFinding
 
 ABOUT = "packages"
 PATIENCE_SECONDS = 180.0
@@ -122,7 +122,7 @@ def module_of(package: str) -> str:
     return MODULES.get(package, package.replace("-", "_"))
 
 
-def examine_packages(imports: dict[str, Import]) -> Iterator[Finding]:
+def examine_packages(imports: dict[str, Import]) -> Iterator[DoctorFinding]:
     """Findings on what is needed, what is optional, and what is broken."""
     yield from _needed(imports)
     yield from _optional(imports)
@@ -130,42 +130,46 @@ def examine_packages(imports: dict[str, Import]) -> Iterator[Finding]:
         error = imports[name].error
         if error is not None:
             advice = f"pip uninstall {name}, or install the build that fits this torch"
-            yield Finding(ABOUT, name, "warning", f"installed but broken ({short(error)}); it breaks {breaks}", advice)
+            yield DoctorFinding(
+                ABOUT, name, "warning", f"installed but broken ({short(error)}); it breaks {breaks}", advice
+            )
     yield from _other_than_tested()
 
 
-def _needed(imports: dict[str, Import]) -> Iterator[Finding]:
+def _needed(imports: dict[str, Import]) -> Iterator[DoctorFinding]:
     """What Vaak can't do without: there, importable, and of a version that will do."""
     right = []
     for name, requirement in required().items():
         found, version = imports[module_of(name)], version_of(name)
         again = f"pip install '{requirement}'"
         if not found.there:
-            yield Finding(ABOUT, name, "problem", "not installed", again)
+            yield DoctorFinding(ABOUT, name, "problem", "not installed", again)
         elif found.error is not None:
-            yield Finding(ABOUT, name, "problem", f"installed but broken ({short(found.error)})", f"{again} again")
+            yield DoctorFinding(
+                ABOUT, name, "problem", f"installed but broken ({short(found.error)})", f"{again} again"
+            )
         elif version is not None and not requirement.specifier.contains(version, prereleases=True):
-            yield Finding(ABOUT, name, "problem", f"{version}, and Vaak needs {requirement.specifier}", again)
+            yield DoctorFinding(ABOUT, name, "problem", f"{version}, and Vaak needs {requirement.specifier}", again)
         else:
             right.append(f"{name} {version}")
-    yield Finding(ABOUT, "needed", "ok", ", ".join(right))
+    yield DoctorFinding(ABOUT, "needed", "ok", ", ".join(right))
 
 
-def _optional(imports: dict[str, Import]) -> Iterator[Finding]:
+def _optional(imports: dict[str, Import]) -> Iterator[DoctorFinding]:
     """What is in Vaak's extras."""
     extras = {requirement.name: extra for extra, requirement in _requirements() if extra is not None}
     for name, purpose in OPTIONAL.items():
         found, again = imports[name], f"pip install 'vaak[{extras.get(name, name)}]'"
         if not found.there:
-            yield Finding(ABOUT, name, "ok", f"not installed; it is for {purpose}: {again}")
+            yield DoctorFinding(ABOUT, name, "ok", f"not installed; it is for {purpose}: {again}")
         elif found.error is not None:
             said = f"installed but broken ({short(found.error)}); it breaks {purpose}"
-            yield Finding(ABOUT, name, "warning", said, f"{again} again")
+            yield DoctorFinding(ABOUT, name, "warning", said, f"{again} again")
         else:
-            yield Finding(ABOUT, name, "ok", f"{version_of(name)}, for {purpose}")
+            yield DoctorFinding(ABOUT, name, "ok", f"{version_of(name)}, for {purpose}")
 
 
-def _other_than_tested() -> Iterator[Finding]:
+def _other_than_tested() -> Iterator[DoctorFinding]:
     """Versions that differ from those that Vaak was tested with, where its checkout says which these are."""
     constraints = Path(vaak.__file__).parents[2] / "constraints.txt"
     try:
@@ -179,7 +183,7 @@ def _other_than_tested() -> Iterator[Finding]:
     ]
     if other:
         advice = "should something fail, pip install -r requirements.txt has the tested ones"
-        yield Finding(ABOUT, "other than tested", "ok", ", ".join(other), advice)
+        yield DoctorFinding(ABOUT, "other than tested", "ok", ", ".join(other), advice)
 
 
 def _requirements() -> list[tuple[str | None, Requirement]]:

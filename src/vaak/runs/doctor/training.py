@@ -19,7 +19,7 @@ from vaak.config.yaml.reader import read_yaml
 from vaak.config.yaml.tree import to_plain
 from vaak.core.errors import UserError
 from vaak.engine.distributed.launcher import pick_device
-from vaak.runs.doctor.finding import Finding, size
+from vaak.runs.doctor.finding import DoctorFinding, size
 from vaak.runs.doctor.machine import allowed_cores
 from vaak.runs.doctor.packages import short, try_imports, version_of
 
@@ -28,11 +28,11 @@ REFUSED = ("FSDP", "DEEPSPEED", "MEGATRON_LM", "XLA", "TPU")
 FAST_BF16 = ("amx_bf16", "avx512_bf16", "bf16")  # of x86 and of Arm
 
 
-def examine_training() -> Iterator[Finding]:
+def examine_training() -> Iterator[DoctorFinding]:
     """What training would use on this machine where the YAML leaves it open."""
     device = pick_device("auto")
     yield from cuda_devices()
-    yield Finding(ABOUT, "device", "ok", f"auto takes {device.type}")
+    yield DoctorFinding(ABOUT, "device", "ok", f"auto takes {device.type}")
     yield precision(device)
     yield compiler(device)
     yield threads()
@@ -41,7 +41,7 @@ def examine_training() -> Iterator[Finding]:
     yield from accelerate_configuration()
 
 
-def cuda_devices() -> Iterator[Finding]:
+def cuda_devices() -> Iterator[DoctorFinding]:
     """Each CUDA device, or why torch sees none on a machine that has one."""
     driver = cuda_driver()
     if not torch.cuda.is_available():
@@ -49,7 +49,7 @@ def cuda_devices() -> Iterator[Finding]:
             built = torch.version.cuda
             why = f"torch {torch.__version__} is built without CUDA" if built is None else _why_no_cuda(built)
             advice = "install torch for CUDA: https://pytorch.org/get-started/locally"
-            yield Finding(ABOUT, "CUDA", "warning", f"there is an NVIDIA driver ({driver}), but {why}", advice)
+            yield DoctorFinding(ABOUT, "CUDA", "warning", f"there is an NVIDIA driver ({driver}), but {why}", advice)
         return
     for number in range(torch.cuda.device_count()):
         about = torch.cuda.get_device_properties(number)
@@ -57,10 +57,10 @@ def cuda_devices() -> Iterator[Finding]:
         said = f"{about.name}, {size(free)} free of {size(total)}, capability {about.major}.{about.minor}"
         said += f", CUDA {torch.version.cuda}, driver {driver or 'unknown'}"
         if _is_known(about.major, about.minor):
-            yield Finding(ABOUT, f"cuda:{number}", "ok", said)
+            yield DoctorFinding(ABOUT, f"cuda:{number}", "ok", said)
         else:
             advice = f"install a torch built for it; this one is for {', '.join(torch.cuda.get_arch_list())}"
-            yield Finding(ABOUT, f"cuda:{number}", "warning", f"{said}; this torch isn't built for it", advice)
+            yield DoctorFinding(ABOUT, f"cuda:{number}", "warning", f"{said}; this torch isn't built for it", advice)
 
 
 def _is_known(major: int, minor: int) -> bool:
@@ -88,16 +88,16 @@ def _why_no_cuda(built: str) -> str:
     return f"torch (CUDA {built}) sees no device; is CUDA_VISIBLE_DEVICES empty?"
 
 
-def precision(device: torch.device) -> Finding:
+def precision(device: torch.device) -> DoctorFinding:
     """Which of training.mixed_precision this device can do, and whether it is worth it."""
     if device.type == "cuda":
         if torch.cuda.is_bf16_supported(including_emulation=False):
-            return Finding(ABOUT, "precision", "ok", "no, bf16 and fp16; bf16 is the one to take")
-        return Finding(ABOUT, "precision", "ok", "no and fp16; bf16 isn't in this device's hardware")
+            return DoctorFinding(ABOUT, "precision", "ok", "no, bf16 and fp16; bf16 is the one to take")
+        return DoctorFinding(ABOUT, "precision", "ok", "no and fp16; bf16 isn't in this device's hardware")
     if device.type == "mps":
-        return Finding(ABOUT, "precision", "ok", "no, bf16 and fp16")
+        return DoctorFinding(ABOUT, "precision", "ok", "no, bf16 and fp16")
     fast = "fast here" if has_fast_bf16() else "no faster here: this processor has no instructions for it"
-    return Finding(ABOUT, "precision", "ok", f"no and bf16 ({fast}); fp16 needs an accelerator")
+    return DoctorFinding(ABOUT, "precision", "ok", f"no and bf16 ({fast}); fp16 needs an accelerator")
 
 
 def has_fast_bf16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
@@ -109,13 +109,13 @@ def has_fast_bf16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
     return bool(flags and set(FAST_BF16) & set(flags[1].split()))
 
 
-def compiler(device: torch.device) -> Finding:
+def compiler(device: torch.device) -> DoctorFinding:
     """Whether training.performance.compile can work."""
     lacks = what_compiling_lacks(device)
     if not lacks:
-        return Finding(ABOUT, "compile", "ok", "possible")
+        return DoctorFinding(ABOUT, "compile", "ok", "possible")
     advice = "leave training.performance.compile off, or install what is missing"
-    return Finding(ABOUT, "compile", "warning", f"not possible: there is no {' and no '.join(lacks)}", advice)
+    return DoctorFinding(ABOUT, "compile", "warning", f"not possible without {' and '.join(lacks)}", advice)
 
 
 def what_compiling_lacks(device: torch.device) -> list[str]:
@@ -132,21 +132,21 @@ def what_compiling_lacks(device: torch.device) -> list[str]:
     return lacks
 
 
-def threads() -> Finding:
+def threads() -> DoctorFinding:
     """How many threads torch takes on the CPU."""
     number, allowed = torch.get_num_threads(), allowed_cores()
     if number > allowed:
         said = f"{number} of torch's, for {allowed} cores"
         advice = f"set training.performance.num_threads: {allowed} (or OMP_NUM_THREADS)"
-        return Finding(ABOUT, "threads", "warning", said, advice)
-    return Finding(ABOUT, "threads", "ok", f"{number} of torch's, for {allowed} cores")
+        return DoctorFinding(ABOUT, "threads", "warning", said, advice)
+    return DoctorFinding(ABOUT, "threads", "ok", f"{number} of torch's, for {allowed} cores")
 
 
-def processes(device: torch.device) -> Finding:
+def processes(device: torch.device) -> DoctorFinding:
     """How several processes would talk, and how many are of use."""
     distributed = torch.distributed
     if not distributed.is_available():
-        return Finding(
+        return DoctorFinding(
             ABOUT, "processes", "warning", "one: this torch has no torch.distributed", "install another torch"
         )
     backends = [name for name in ("nccl", "gloo") if getattr(distributed, f"is_{name}_available")()]
@@ -157,20 +157,20 @@ def processes(device: torch.device) -> Finding:
     started = int(os.environ.get("WORLD_SIZE", "1"))
     if started > 1:
         said += f"; {started} processes were started"
-    return Finding(ABOUT, "processes", "ok", said)
+    return DoctorFinding(ABOUT, "processes", "ok", said)
 
 
-def weights_and_biases() -> Finding:
+def weights_and_biases() -> DoctorFinding:
     """Whether Weights & Biases could be logged to. Of a key, only whether there is one."""
     if version_of("wandb") is None:
-        return Finding(ABOUT, "W&B", "ok", "not installed: pip install 'vaak[wandb]'")
+        return DoctorFinding(ABOUT, "W&B", "ok", "not installed: pip install 'vaak[wandb]'")
     mode = os.environ.get("WANDB_MODE", "online")
     key = "there is a key" if has_wandb_key() else "there is no key"
     said = f"mode {mode}, {key}"
     if mode == "online" and not has_wandb_key():
         advice = "wandb login, or WANDB_MODE=offline; only training.logging.wandb needs it"
-        return Finding(ABOUT, "W&B", "ok", said, advice)
-    return Finding(ABOUT, "W&B", "ok", said)
+        return DoctorFinding(ABOUT, "W&B", "ok", said, advice)
+    return DoctorFinding(ABOUT, "W&B", "ok", said)
 
 
 def has_wandb_key() -> bool:
@@ -188,31 +188,31 @@ def has_wandb_key() -> bool:
     return False
 
 
-def accelerate_configuration() -> Iterator[Finding]:
+def accelerate_configuration() -> Iterator[DoctorFinding]:
     """What ``accelerate launch`` would do, where ``accelerate config`` has been run."""
     home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")) / "huggingface"
     folder = Path(home).expanduser() / "accelerate"
     files = [folder / f"default_config.{ending}" for ending in ("yaml", "yml", "json")]
     file = next((file for file in files if file.is_file()), None)
     if file is None:
-        yield Finding(ABOUT, "accelerate", "ok", "no configuration: accelerate launch takes its defaults")
+        yield DoctorFinding(ABOUT, "accelerate", "ok", "no configuration: accelerate launch takes its defaults")
         return
     try:
         values: Any = to_plain(read_yaml(file))  # JSON is YAML, too
     except UserError as error:
-        yield Finding(ABOUT, "accelerate", "warning", short(str(error)), "run accelerate config again")
+        yield DoctorFinding(ABOUT, "accelerate", "warning", short(str(error)), "run accelerate config again")
         return
     kind = str(values.get("distributed_type", "NO"))
     named = {name: values.get(name) for name in ("num_processes", "mixed_precision", "use_cpu")}
     said = ", ".join([kind, *(f"{name} {value}" for name, value in named.items() if value is not None)])
     if kind in REFUSED:
         advice = "run accelerate config again with MULTI_GPU or NO"
-        yield Finding(ABOUT, "accelerate", "warning", f"{said} ({file}); Vaak doesn't train under {kind}", advice)
+        yield DoctorFinding(ABOUT, "accelerate", "warning", f"{said} ({file}); Vaak doesn't train under {kind}", advice)
     elif values.get("use_cpu") and (torch.cuda.is_available() or torch.backends.mps.is_available()):
         advice = "run accelerate config again to use the device"
-        yield Finding(ABOUT, "accelerate", "warning", f"{said} ({file}): the device stays unused", advice)
+        yield DoctorFinding(ABOUT, "accelerate", "warning", f"{said} ({file}): the device stays unused", advice)
     elif kind == "MULTI_CPU" and sys.platform == "linux":
         advice = "start several CPU processes with torchrun: accelerate launch may start one only"
-        yield Finding(ABOUT, "accelerate", "warning", f"{said} ({file})", advice)
+        yield DoctorFinding(ABOUT, "accelerate", "warning", f"{said} ({file})", advice)
     else:
-        yield Finding(ABOUT, "accelerate", "ok", f"{said} ({file})")
+        yield DoctorFinding(ABOUT, "accelerate", "ok", f"{said} ({file})")

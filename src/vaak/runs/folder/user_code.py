@@ -67,7 +67,7 @@ def config_of_run(experiment: Experiment[Any, Any], folder: Path, directory: Pat
         if file not in copies:
             copies[file] = _copy(file, directory / CODE, hashes)
             if noted and noted.get(copies[file]) != hashes[copies[file]]:
-                log.warning("%s is not the code that this run began with", file)
+                log.warning("%s is not the code that this run started with", file)
         where[key] = f"./{CODE}/{copies[file]}:{where[key].rpartition(':')[2]}"
     if copies:
         files.write_json(directory / CODE / HASHES, hashes)

@@ -23,7 +23,7 @@ from vaak.runs.forecast.model_tree import Branch, model_tree
 
 
 @dataclass(frozen=True)
-class Outlook:
+class ModelEstimate:
     """The model's tree and sizes; ``work`` is that of the largest microbatch, None where ``unknown`` says why not."""
 
     tree: list[Branch]
@@ -69,7 +69,7 @@ class Outlook:
         }
 
 
-def model_outlook(loaded: Loaded) -> Outlook:
+def estimate_model(loaded: Loaded) -> ModelEstimate:
     """What would be trained, made of shapes alone; it takes a second or two, and no memory.
 
     Raises UserError for a task that tells nothing of its model before its data are prepared.
@@ -95,7 +95,7 @@ def model_outlook(loaded: Loaded) -> Outlook:
     else:
         unknown = f"the task {experiment.task} has no sketch_batch"
     parameters = list(model.parameters())
-    return Outlook(
+    return ModelEstimate(
         tree=model_tree(model),
         parameters=sum(parameter.numel() for parameter in parameters),
         trained=sum(parameter.numel() for parameter in parameters if parameter.requires_grad),

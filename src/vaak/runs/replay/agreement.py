@@ -18,7 +18,7 @@ NEVER = 1 << 62
 NOT_COMPARED = ("kind", "step", "epoch", "scheduled", "clock")
 
 
-class Agreement:
+class ReplayAgreement:
     """The figures of a replay beside those of ``metrics.jsonl``, and its weights beside a checkpoint's.
 
     ``before`` are the conditions of the checkpoint that the replay began from; None where it began with the run.
@@ -34,7 +34,7 @@ class Agreement:
             for name, value in now.items()
             if (before or now).get(name) != value
         ]
-        self.known_cuts = len(trainer.state.splits.cuts)
+        self.known_rules = len(trainer.state.piece_rules.rules)
 
     @staticmethod
     def records(directory: Path) -> list[dict[str, Any]]:
@@ -61,7 +61,7 @@ class Agreement:
                 if then != now:
                     differences.append({"step": record["step"], "name": name, "then": then, "now": now})
         changed = list(self.conditions)
-        if len(self.trainer.state.splits.cuts) > self.known_cuts:
+        if len(self.trainer.state.piece_rules.rules) > self.known_rules:
             changed.append("memory ran out here, so batches were computed in smaller pieces")
         return {
             "begun_at": self.begun_at,

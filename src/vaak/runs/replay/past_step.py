@@ -43,7 +43,7 @@ from vaak.runs.folder.directory import holds_a_run, read_status
 from vaak.runs.folder.sessions import configuration_of_step
 from vaak.runs.folder.user_code import demand_trust
 from vaak.runs.open_run import run_of
-from vaak.runs.replay.agreement import Agreement
+from vaak.runs.replay.agreement import ReplayAgreement
 from vaak.runs.replay.step_view import batches_of, figures_of, pieces_of_step, updates_of_step
 
 log = logging.getLogger("vaak")
@@ -67,13 +67,13 @@ def replay_step(
         demand_trust(loaded.experiment, [configuration])
     start = _nearest(directory, loaded, step)
     _demand_one_way(directory, start[1].step + 1 if start else 1, step, loaded.experiment.reference)
-    with tempfile.TemporaryDirectory(prefix="vaak-replay-") as scratch, _quietly():
-        trainer = _trainer(loaded, directory, Path(scratch), device)
+    with tempfile.TemporaryDirectory(prefix="vaak-replay-") as temporary_folder, _quietly():
+        trainer = _trainer(loaded, directory, Path(temporary_folder), device)
         if start is not None:
             trainer.restore(start[1], start[0])
         else:
             initialise(trainer.model, trainer.config.checkpoint)
-        agreement = Agreement(directory, trainer, start[1].state["conditions"] if start else None)
+        agreement = ReplayAgreement(directory, trainer, start[1].state["conditions"] if start else None)
         found: dict[str, Any] = {"run": str(directory), "step": step, "from": str(start[0]) if start else None}
         trainer.tell("on_fit_start")
         with contextlib.closing(trainer.data.steps(trainer.position)) as steps:  # type: ignore[type-var]
@@ -99,17 +99,17 @@ def _demand_one_way(directory: Path, first: int, step: int, task: str) -> None:
 def _check_taken(directory: Path, step: int, loaded: Loaded) -> None:
     """Raise UserError unless the run took the step, or may have as it was about to log it."""
     if not holds_a_run(directory):
-        raise UserError(f"{directory} has not begun to train, so there is no step to replay")
+        raise UserError(f"{directory} has not started to train, so it has no step to replay")
     status = read_status(directory)
     if isinstance(status.get("step"), int):
         last = status["step"] + (status.get("state") != "finished")  # the one at which it stopped, too
     else:
         checkpoints = list_checkpoints(directory / "checkpoints")
         saved = [int(path.name.removeprefix("step-")) for path in checkpoints if path.name[5:].isdigit()]
-        logged = [record["step"] for record in Agreement.records(directory)]
+        logged = [record["step"] for record in ReplayAgreement.records(directory)]
         last = max([*saved, *logged], default=0) + loaded.experiment.training.logging.interval
     if step > last:
-        raise UserError(f"{directory} has not come to step {step}; the last that can be replayed is {last}")
+        raise UserError(f"{directory} has not reached step {step}; the last that can be replayed is {last}")
 
 
 def _nearest(directory: Path, loaded: Loaded, step: int) -> tuple[Path, Snapshot] | None:
@@ -120,7 +120,7 @@ def _nearest(directory: Path, loaded: Loaded, step: int) -> tuple[Path, Snapshot
             try:
                 return path, load_checkpoint(path)
             except CheckpointError as error:
-                log.warning("%s; the one before it is taken", error)
+                log.warning("%s; the previous one is used", error)
     resume = loaded.experiment.training.checkpoint.resume
     if resume in (None, "auto"):
         return None
@@ -129,33 +129,33 @@ def _nearest(directory: Path, loaded: Loaded, step: int) -> tuple[Path, Snapshot
         return None
     snapshot = load_checkpoint(source)
     if snapshot.step >= step:
-        raise UserError(f"{directory} went on from {source}: its first step is {snapshot.step + 1}")
+        raise UserError(f"{directory} was resumed from {source}: its first step is {snapshot.step + 1}")
     return source, snapshot
 
 
-def _trainer(loaded: Loaded, directory: Path, scratch: Path, device: str | None) -> Trainer:
-    """A trainer as the run's, on its data and its journals, that writes to ``scratch`` and stops at nothing."""
+def _trainer(loaded: Loaded, directory: Path, temporary_folder: Path, device: str | None) -> Trainer:
+    """A trainer like the run's, on its data and journals, that writes to ``temporary_folder`` and never stops early."""
     experiment = loaded.experiment
     training = experiment.training.model_copy(update={"non_finite": NonFiniteConfig(max_skipped=sys.maxsize)})
     for pattern in JOURNALS:
         for journal in directory.glob(pattern):
-            shutil.copy(journal, scratch)
+            shutil.copy(journal, temporary_folder)
     task = task_class(experiment.reference)(experiment, directory, loaded.folder)
-    watchers = [StepLogCallback(training.logging.interval, training.logging.smoothing)]
+    callbacks = [StepLogCallback(training.logging.interval, training.logging.smoothing)]
     # Of the other callbacks, only those that the user named may change numbers.
     further = [built(component, loaded.folder) for component in training.callbacks]
     return Trainer(
         task,
         training,
-        scratch,
-        [*watchers, *further],
+        temporary_folder,
+        [*callbacks, *further],
         ranks=Ranks(pick_device(device or training.device)),
         skip_bad_examples=experiment.skips_bad_examples,
         folder=loaded.folder,
     )
 
 
-def _before(trainer: Trainer, steps: Iterator[StepData], step: int, agreement: Agreement) -> StepData:
+def _before(trainer: Trainer, steps: Iterator[StepData], step: int, agreement: ReplayAgreement) -> StepData:
     """Take every step before ``step`` and do what is due after it; return the data of ``step``."""
     with naming_lost_workers():
         for data in steps:
@@ -177,7 +177,7 @@ def _do_what_is_due(trainer: Trainer) -> None:
     trainer.position.duties_pending = False
 
 
-def _taken(trainer: Trainer, data: StepData, agreement: Agreement, debug: bool) -> dict[str, Any]:
+def _taken(trainer: Trainer, data: StepData, agreement: ReplayAgreement, debug: bool) -> dict[str, Any]:
     """Take the step, and say all about it."""
     found: dict[str, Any] = {"microbatches": batches_of(trainer, data)}
     with contextlib.ExitStack() as stack:

@@ -22,7 +22,9 @@ def batches_of(trainer: Trainer, data: StepData) -> list[dict[str, Any]]:
     return [
         {
             "number": microbatch.address.number,
-            "pieces": trainer.state.splits.pieces(data.step, microbatch.address.number, trainer.data.cells(microbatch)),
+            "pieces": trainer.state.piece_rules.pieces(
+                data.step, microbatch.address.number, trainer.data.cells(microbatch)
+            ),
             "rows": _rows(trainer, microbatch),
             "skipped": [asdict(skip) for skip in microbatch.skipped],
         }
@@ -72,7 +74,7 @@ def pieces_of_step(trainer: Trainer, data: StepData) -> list[dict[str, Any]]:
     with leaving_no_trace(trainer.model, trainer.state.loss.module), torch.no_grad():
         for objective in trainer.step.objectives:
             plain = replace(objective.gradient.forward, model=trainer.model)
-            for piece in objective.gradient.pieces(trainer.state.splits, data):
+            for piece in objective.gradient.pieces(trainer.state.piece_rules, data):
                 with watching(trainer.model) as watch:
                     terms = plain.terms(data.step, piece)
                 counts = piece.batch.totals()

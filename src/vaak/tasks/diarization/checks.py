@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vaak.config.task_spec import Finding, impossible, remark
+from vaak.config.task_spec import CheckFinding, impossible, remark
 from vaak.nn.checks import stack_findings
 from vaak.tasks.diarization.config import LABEL_TYPE, LABEL_TYPES, DiarizationExperiment
 
@@ -14,7 +14,7 @@ OF_CLASSES = ("focal",)
 OF_OUTPUTS = ("bce", "mse", "l1", "smooth_l1", "huber")
 
 
-def checks(experiment: DiarizationExperiment) -> Iterator[Finding]:
+def checks(experiment: DiarizationExperiment) -> Iterator[CheckFinding]:
     """What is to be said of an experiment of this task; of a user's own label type, nothing is known."""
     yield from stack_findings("model", experiment.model, is_encoder=True)
     yield from _remarks_on_storage(experiment)
@@ -22,7 +22,7 @@ def checks(experiment: DiarizationExperiment) -> Iterator[Finding]:
     yield from _impossible(experiment)
 
 
-def _impossible(experiment: DiarizationExperiment) -> Iterator[Finding]:
+def _impossible(experiment: DiarizationExperiment) -> Iterator[CheckFinding]:
     training, model = experiment.training, experiment.model
     if experiment.global_config.snip_edges:
         yield impossible(
@@ -58,7 +58,7 @@ def _impossible(experiment: DiarizationExperiment) -> Iterator[Finding]:
         )
 
 
-def _speakers_without_room(experiment: DiarizationExperiment) -> Iterator[Finding]:
+def _speakers_without_room(experiment: DiarizationExperiment) -> Iterator[CheckFinding]:
     if experiment.training.eval_knobs.label_type.type not in WITH_SPEAKERS_OF_THE_WINDOW:
         return
     room = experiment.model.max_speakers
@@ -71,7 +71,7 @@ def _speakers_without_room(experiment: DiarizationExperiment) -> Iterator[Findin
             )
 
 
-def _remarks_on_storage(experiment: DiarizationExperiment) -> Iterator[Finding]:
+def _remarks_on_storage(experiment: DiarizationExperiment) -> Iterator[CheckFinding]:
     audio = experiment.global_config
     key = "global_config.storage_path"
     simulated = [dataset.name for dataset in experiment.datasets if dataset.conversations is not None]

@@ -25,7 +25,7 @@ from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
 from vaak.data.batching.planner import evaluation_plan
 from vaak.data.loader import evaluation_addresses
-from vaak.data.reader import Address, Reader
+from vaak.data.reader import Address, MicrobatchReader
 from vaak.engine.distributed.launcher import pick_device
 from vaak.engine.objective.losses import Loss, losses_of_logits, make_loss
 from vaak.nn.kernels.squared_norms import NORM_REG, SquaredNorms, norm_reg
@@ -232,7 +232,9 @@ class DiarizationTask(PreparedTask[DiarizationExperiment, Prepared]):
     def _read(self, split: str, addresses: Iterable[Address]) -> Iterator[DiarizationExample]:
         """Examples as an evaluation reads them: without those that can't be read, where these are skipped."""
         dataset, skip_bad = self.dataset(split), self.experiment.skips_bad_examples
-        reader = Reader(dataset, ("evaluation", split), self.experiment.training.random_seed, skip_bad=skip_bad)
+        reader = MicrobatchReader(
+            dataset, ("evaluation", split), self.experiment.training.random_seed, skip_bad=skip_bad
+        )
         for batch in (reader[address].batch for address in addresses):
             yield from batch.extra["examples"] if batch is not None else ()
 
@@ -242,7 +244,7 @@ class DiarizationTask(PreparedTask[DiarizationExperiment, Prepared]):
         for path in inputs:
             yield diarizer.diarize_file(Path(path), self.audio)
 
-    def showcase(self, model: nn.Module) -> list[str]:
+    def samples(self, model: nn.Module) -> list[str]:
         """A line for each of the first validation recordings; leaves a picture of their timelines."""
         one_by_one = (Address(0, 0, 0, [[index]]) for index in range(len(self.dataset("valid").lengths)))
         shown = islice(self._read("valid", one_by_one), SHOWN_RECORDINGS)

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from vaak.config.experiment import Experiment
-from vaak.config.task_spec import Finding, impossible
+from vaak.config.task_spec import CheckFinding, impossible
 from vaak.nn.checks import stack_findings
 from vaak.tasks.lm.config import LanguageModelConfig, LanguageModelDataConfig
 
 
-def checks(experiment: Experiment[Any, Any]) -> Iterator[Finding]:
+def checks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
     """What is to be said of an experiment of this task."""
     model: LanguageModelConfig = experiment.model
     data: LanguageModelDataConfig = experiment.data

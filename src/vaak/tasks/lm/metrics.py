@@ -29,7 +29,7 @@ class TextMeters(Meters):
 
     def update(self, model: nn.Module, batch: Batch) -> None:
         scored = batch["targets"] != IGNORED
-        logits = model(batch["inputs"], **sight_of(self.options, batch), select=scored)
+        logits = model(batch["inputs"], **visibility_of(self.options, batch), select=scored)
         targets = batch["targets"][scored]
         nats = float(_exact_sum(F.cross_entropy(logits.float(), targets, reduction="none")))
         right = float((logits.argmax(-1) == targets).sum())
@@ -77,8 +77,8 @@ class PairMeters(Meters):
         return {"accuracy": sum(right.values()) / sum(pairs.values()), **by_phenomenon}
 
 
-def sight_of(options: LanguageModelConfig, batch: Batch) -> dict[str, Tensor]:
-    """What the model is told of sight: the documents of packed rows; in an encoder, which would see it, the padding."""
+def visibility_of(options: LanguageModelConfig, batch: Batch) -> dict[str, Tensor]:
+    """What the model needs to know of visibility: the documents of packed rows; for an encoder, the padding."""
     if batch.extra["packed"]:
         return {"documents": batch["documents"]}
     return {"mask": batch["documents"] >= 0} if options.model_type == "encoder" else {}

@@ -47,7 +47,7 @@ def generate_batch(
     return texts
 
 
-class Reader:
+class RowDecoder:
     """A model in the midst of reading rows of tokens: what it has read, and the scores of what may come next."""
 
     def __init__(self, model: LanguageModel, prompts: Sequence[Sequence[int]], max_length: int | None) -> None:
@@ -98,10 +98,10 @@ def _steps(
         if not all(0 <= token < model.vocab_size for token in prompt):
             unknown = next(token for token in prompt if not 0 <= token < model.vocab_size)
             raise UserError(f"Token {unknown} of the prompt is not one of the model's {model.vocab_size} tokens.")
-    return _draw_steps(Reader(model, prompts, max_length), settings)
+    return _draw_steps(RowDecoder(model, prompts, max_length), settings)
 
 
-def _draw_steps(reader: Reader, settings: SamplingSettings) -> Iterator[list[int | None]]:
+def _draw_steps(reader: RowDecoder, settings: SamplingSettings) -> Iterator[list[int | None]]:
     rows = range(len(reader.contexts))
     generators = [torch.Generator().manual_seed(draw_key("generate", settings.seed, row)) for row in rows]
     ended = [False for _ in rows]

@@ -29,7 +29,7 @@ from vaak.tasks.lm.config import CorpusConfig, LanguageModelExperiment
 from vaak.tasks.lm.data import IGNORED, Corruption, SpecialTokens, StreamDataset, TextDataset
 from vaak.tasks.lm.estimate import sketch, sketch_batch, source_files
 from vaak.tasks.lm.export import export_hf
-from vaak.tasks.lm.metrics import PairMeters, TextMeters, sight_of
+from vaak.tasks.lm.metrics import PairMeters, TextMeters, visibility_of
 from vaak.tasks.lm.minimal_pairs import PairDataset, read_pairs
 from vaak.tasks.lm.model import LanguageModel
 from vaak.tasks.lm.predict import generate
@@ -143,7 +143,7 @@ class LanguageModelTask(PreparedTask[LanguageModelExperiment, Prepared]):
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
         auxiliary = self.experiment.training.loss.auxiliary
         targets, norms = batch["targets"], None
-        options: dict[str, object] = {**sight_of(self.options, batch)}
+        options: dict[str, object] = {**visibility_of(self.options, batch)}
         if NORM_REG in auxiliary:
             norms = options["norms"] = SquaredNorms(batch["documents"] >= 0)
         if not self.causal:  # few places are predicted: pick them before they grow as wide as the vocabulary
@@ -203,7 +203,7 @@ class LanguageModelTask(PreparedTask[LanguageModelExperiment, Prepared]):
                 said = whole
         yield self.tokenizer.decode(ids)[len(said) :]
 
-    def showcase(self, model: nn.Module) -> list[str]:
+    def samples(self, model: nn.Module) -> list[str]:
         """Samples that begin from nothing; an encoder has none."""
         if not self.causal:
             return []

@@ -94,8 +94,8 @@ def cross_attention(model: EncoderDecoderModel, source_ids: Sequence[int], targe
     seen: list[Tensor] = []
 
     def look(attention: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-        x, sight = arguments
-        seen.append(attention.weights(x, named["memory"], sight)[0].float().mean(0).cpu())
+        x, visibility = arguments
+        seen.append(attention.weights(x, named["memory"], visibility)[0].float().mean(0).cpu())
 
     layers: list[nn.Module] = [block.cross_attention for block in model.decoder.blocks]  # type: ignore[misc]
     hooks = [layer.register_forward_pre_hook(look, with_kwargs=True) for layer in layers]

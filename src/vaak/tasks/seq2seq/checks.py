@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from vaak.config.experiment import Experiment
-from vaak.config.task_spec import Finding, impossible, impossible_if_given
+from vaak.config.task_spec import CheckFinding, impossible, impossible_if_given
 from vaak.nn.checks import stack_findings
 from vaak.tasks.seq2seq.config import Seq2SeqConfig, Seq2SeqDataConfig
 
 
-def checks(experiment: Experiment[Any, Any]) -> Iterator[Finding]:
+def checks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
     """What is to be said of an experiment of this task."""
     model: Seq2SeqConfig = experiment.model
     data: Seq2SeqDataConfig = experiment.data
@@ -24,7 +24,7 @@ def checks(experiment: Experiment[Any, Any]) -> Iterator[Finding]:
     yield from _separate_tokenizers(model, data)
 
 
-def _separate_tokenizers(model: Seq2SeqConfig, data: Seq2SeqDataConfig) -> Iterator[Finding]:
+def _separate_tokenizers(model: Seq2SeqConfig, data: Seq2SeqDataConfig) -> Iterator[CheckFinding]:
     """What source and target can't share where they have other tokens, or other widths."""
     separate = data.target_tokenizer is not None
     if model.copy_source and separate:

@@ -152,7 +152,7 @@ class Seq2SeqTask(PreparedTask[Seq2SeqExperiment, Prepared]):
         for translation in self.translator(model).translate(list(inputs), settings or self.decoding()):
             yield translation.text
 
-    def showcase(self, model: nn.Module) -> list[str]:
+    def samples(self, model: nn.Module) -> list[str]:
         """Translations of the first validation sources; leaves a picture of the first one's cross-attention."""
         pairs = self.dataset("valid").first_pairs(SHOWN_TRANSLATIONS)
         translator = self.translator(model)

@@ -51,7 +51,7 @@ class Document(NamedTuple):
     replaced_bytes: int = 0
 
 
-class Entry(NamedTuple):
+class JsonEntry(NamedTuple):
     """A value of a JSON file, where it stands, and how many bytes since the entry before were no UTF-8."""
 
     value: Any
@@ -94,7 +94,7 @@ def find_files(patterns: Iterable[str], option: str) -> list[Path]:
 
 
 def _read_text(path: Path, options: ReadingOptions) -> Iterator[Document]:
-    pieces: Callable[[Path], Iterator[Piece]] = {"line": file_lines, "paragraph": _paragraphs, "file": _whole}[
+    pieces: Callable[[Path], Iterator[LocatedBytes]] = {"line": file_lines, "paragraph": _paragraphs, "file": _whole}[
         options.document
     ]
     for piece in pieces(path):
@@ -106,7 +106,7 @@ def _read_json(path: Path, options: ReadingOptions) -> Iterator[Document]:
         yield checked(_text_of(value, where, options), replaced, where, options)
 
 
-def json_entries(path: Path, options: BytesOptions) -> Iterator[Entry]:
+def json_entries(path: Path, options: BytesOptions) -> Iterator[JsonEntry]:
     """The values of a JSON list, or of JSON lines; blank lines are none."""
     with open(path, "rb") as file:
         is_list = file.read(4096).removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"["
@@ -122,7 +122,7 @@ def json_entries(path: Path, options: BytesOptions) -> Iterator[Entry]:
             raise DataError(f"{path}:{line}: this is no JSON: {error.msg} at column {error.colno}") from error
         for number, entry in enumerate(value) if is_list else ((None, value),):
             where = f"{path}:{piece.line}" if number is None else f"{path}: entry {number}"
-            yield Entry(entry, where, replaced)
+            yield JsonEntry(entry, where, replaced)
             replaced = 0
 
 
@@ -178,7 +178,7 @@ _READERS: dict[str, Callable[[Path, ReadingOptions], Iterator[Document]]] = {
 }
 
 
-class Piece(NamedTuple):
+class LocatedBytes(NamedTuple):
     """Bytes of a file, and the line and the byte at which they begin."""
 
     content: bytes
@@ -186,18 +186,18 @@ class Piece(NamedTuple):
     offset: int
 
 
-def file_lines(path: Path) -> Iterator[Piece]:
+def file_lines(path: Path) -> Iterator[LocatedBytes]:
     r"""Each line without its end; only ``\n`` ends one, so that U+2028 and form feeds stay text."""
     offset = 0
     with open(path, "rb") as file:
         for number, line in enumerate(file, start=1):
-            yield Piece(line.rstrip(b"\r\n"), number, offset)
+            yield LocatedBytes(line.rstrip(b"\r\n"), number, offset)
             offset += len(line)
 
 
-def _paragraphs(path: Path) -> Iterator[Piece]:
+def _paragraphs(path: Path) -> Iterator[LocatedBytes]:
     """Lines up to a blank one, joined."""
-    lines: list[Piece] = []
+    lines: list[LocatedBytes] = []
     for line in file_lines(path):
         if line.content.strip():
             lines.append(line)
@@ -208,15 +208,15 @@ def _paragraphs(path: Path) -> Iterator[Piece]:
         yield _joined(lines)
 
 
-def _joined(lines: list[Piece]) -> Piece:
+def _joined(lines: list[LocatedBytes]) -> LocatedBytes:
     return lines[0]._replace(content=b"\n".join(line.content for line in lines))
 
 
-def _whole(path: Path) -> Iterator[Piece]:
-    yield Piece(path.read_bytes(), 1, 0)
+def _whole(path: Path) -> Iterator[LocatedBytes]:
+    yield LocatedBytes(path.read_bytes(), 1, 0)
 
 
-def decoded(piece: Piece, path: Path, options: BytesOptions) -> Document:
+def decoded(piece: LocatedBytes, path: Path, options: BytesOptions) -> Document:
     """The piece's text; bytes that are no UTF-8 are an error that says where they are, or U+FFFD, each one."""
     try:
         return Document(piece.content.decode("utf-8"))

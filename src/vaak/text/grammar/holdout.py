@@ -18,7 +18,7 @@ from vaak.text.grammar.morphology import ASPECT_OF, Features, adjective_form, im
 HELD_OUT_ONE_IN = 10
 
 
-class Reading(NamedTuple):
+class FormReading(NamedTuple):
     """The lexemes a form may belong to: सो is of सोना, चला of चलना and of चलाना."""
 
     nouns: frozenset[str] = frozenset()
@@ -33,7 +33,7 @@ def held_out(first: str, second: str) -> bool:
 
 
 @cache
-def readings() -> dict[str, Reading]:
+def readings() -> dict[str, FormReading]:
     """Every inflected form of nouns, verbs and adjectives with its lexemes; function words are left out."""
     found: dict[str, tuple[set[str], set[str], set[str]]] = {}
 
@@ -53,7 +53,7 @@ def readings() -> dict[str, Reading]:
             note(form, 1, verb.lemma)
     for word in (*POSTPOSITIONS, *RELATIONS, *NUMERALS, "की"):
         found.pop(word, None)
-    return {form: Reading(*map(frozenset, parts)) for form, parts in found.items()}
+    return {form: FormReading(*map(frozenset, parts)) for form, parts in found.items()}
 
 
 def _verb_forms(lemma: str) -> set[str]:

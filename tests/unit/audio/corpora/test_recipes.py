@@ -13,7 +13,7 @@ from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.corpus import AudioCorpus
 from vaak.audio.corpora.recipe_corpus import prepare_corpus
 from vaak.audio.corpora.recipes import recipe_named, recipes
-from vaak.audio.waveforms.recordings import Reading
+from vaak.audio.waveforms.recordings import ReadRecording
 from vaak.core.errors import DataError, UserError
 
 
@@ -145,7 +145,7 @@ def test_a_preparation_that_fails_or_is_interrupted_is_made_again(tmp_path: Path
     (tmp_path / lost.name).rename(lost)
 
     def interrupted(*sets: object):
-        yield Reading("a", None, ("x",))
+        yield ReadRecording("a", None, ("x",))
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:

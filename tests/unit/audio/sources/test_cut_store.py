@@ -79,7 +79,7 @@ def test_damage_is_noticed(tmp_path: Path, name: str):
     write_cuts(tmp_path, [cut_of("a"), cut_of("b")])
     content = (tmp_path / name).read_bytes()
     (tmp_path / name).write_bytes(content[: len(content) // 2 - 1])
-    with pytest.raises(DataError, match="this has been cut short; delete the folder to make it anew"):
+    with pytest.raises(DataError, match="this is incomplete; delete the folder to make it again"):
         CutStore.open(tmp_path)
 
 

@@ -65,7 +65,7 @@ def test_a_tracker_that_fails_is_said_once_and_left_out(
     assert failing.calls == calls
     assert working.calls == ["open", *["write"] * 8, "close"]
     assert warnings_in(caplog) == [
-        f"the tracker can't {what} (no route); training goes on without it, and metrics.jsonl has everything"
+        f"the tracker can't {what} (no route); training continues without it, and metrics.jsonl has everything"
     ]
     assert [record["step"] for record in read_records(tmp_path / "metrics.jsonl")] == list(range(1, 9))
 
@@ -108,7 +108,7 @@ def events_of(folder: Path) -> list[float]:
 
 def test_an_unknown_tracker_and_one_not_installed_are_named_before_training():
     for name, message in (
-        ("tensorbored", "there is no tensorbored; choose from"),
+        ("tensorbored", "unknown tracker tensorbored; choose from"),
         ("clearml", "clearml isn't installed"),
     ):
         with pytest.raises(UserError, match=message):

@@ -176,7 +176,7 @@ def test_options_go_over_the_run_s(vaak, diarizer_run: Path, recording: Path):
         (("--reference", "gone.rttm"), "gone.rttm: can't be read"),
         (("another.wav", "--picture", "one.png"), "is for one recording, and there are 2"),
         (("--output", "file/in"), "--output: the folder file/in can't be made"),
-        (("--device", "tpu"), "there is no device 'tpu'"),
+        (("--device", "tpu"), "unknown device 'tpu'"),
     ],
 )
 def test_mistakes(vaak, diarizer_run: Path, recording: Path, options, words: str, tmp_path: Path, monkeypatch):

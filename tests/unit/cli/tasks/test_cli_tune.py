@@ -91,7 +91,7 @@ def test_mistakes_are_one_line(vaak, run: Path, tmp_path: Path):
         return err
 
     assert "there is no split dev; there are test, train, valid" in refused("tune", run, "--split", "dev")
-    assert "is no run and lies in none" in refused("tune", tmp_path / "nothing")
+    assert "is not a run directory, nor inside one" in refused("tune", tmp_path / "nothing")
     assert "unknown key" in refused("tune", run, "data.inference.treshold=0.3")
     (run / "tuned.yml").write_text("data: {inference: {threshold: 7}}\n")
     assert f"{run}/tuned.yml:1: data.inference.threshold" in refused("eval", run)

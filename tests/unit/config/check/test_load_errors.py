@@ -74,7 +74,7 @@ def training(text):
         ("loss: cross_entrop", "f.yml:3: training.loss.main.type: 'cross_entrop' is not known"),
         ("loss: ./nope.py:Huber", "f.yml:3: training.loss.main.type: nope.py can't be read"),
         ("loss: no_such_package.losses:Huber",
-         "f.yml:3: training.loss.main.type: there is no package no_such_package in this environment"),
+         "f.yml:3: training.loss.main.type: no package no_such_package in this environment"),
         ("fp16: maybe", "f.yml:3: training.fp16: is 'maybe'; expected true or false"),
     ],
 )  # fmt: skip
@@ -97,13 +97,13 @@ def test_one_wrong_option(mistakes, text, expected):
         ("task: tts\n", "f.yml:1: task: is 'tts'; expected one of diarization, lm"),
         ("task: [lm]\n", "f.yml:1: task: is ['lm']; expected one of diarization, lm"),
         ("training: {epochs: 3}\n", "f.yml: task: is not given and can't be told from the sections; write task: with"),
-        ("task: lm\ndistillation: {teacher: x}\n", "f.yml:2: distillation: distillation isn't built yet"),
-        ("task: lm\ntasks: {a: {}}\n", "f.yml:2: tasks: training on several tasks isn't built yet"),
-        ("task: lm\ndatasets:\n  - name: ami\n", "f.yml:2: datasets: is of audio, and the task lm has none"),
+        ("task: lm\ndistillation: {teacher: x}\n", "f.yml:2: distillation: distillation isn't implemented yet"),
+        ("task: lm\ntasks: {a: {}}\n", "f.yml:2: tasks: training on several tasks isn't implemented yet"),
+        ("task: lm\ndatasets:\n  - name: ami\n", "f.yml:2: datasets: is for audio, and the task lm has none"),
         ("task: lm\ntraining: {curriculum: length}\ndata: {layout: stream}\n",
          "f.yml:2: training.curriculum.difficulty: windows of a stream are all equally long"),
         ("task: lm\nglobal_config: {num_mel_bins: 80}\n",
-         "f.yml:2: global_config: is of audio, and the task lm has none"),
+         "f.yml:2: global_config: is for audio, and the task lm has none"),
     ],
 )  # fmt: skip
 def test_one_wrong_section(mistakes, text, expected):
@@ -124,7 +124,7 @@ def test_one_wrong_section(mistakes, text, expected):
         ("memory: {thresholds: [0.9, 0.5, 0.6]}", "f.yml:3: training.memory.thresholds: [0.9, 0.5, 0.6] do not rise"),
         ("device: cpu\ndistributed: {backend: nccl}", "f.yml:4: training.distributed.backend: nccl needs CUDA"),
         ("eval_knobs: {max_duration: 30.0}", "f.yml:3: training.batching.max_duration: text has no duration"),
-        ("scheduler: {warmup_steps: 3, warmup_ratio: 0.1}", "f.yml:3: training.scheduler.warmup_ratio: given beside"),
+        ("scheduler: {warmup_steps: 3, warmup_ratio: 0.1}", "f.yml:3: training.scheduler.warmup_ratio: given together"),
         ("validation: {interval_epochs: null}\nearly_stopping: 3", "f.yml:4: training.early_stopping: needs"),
         ("validation: {interval_epochs: null}\nscheduler: plateau", "f.yml:4: training.scheduler.type: plateau needs"),
         ("curriculum: {initial_difficulty: 0.5, final_difficulty: 0.4}",
@@ -168,9 +168,9 @@ def test_the_line_is_that_of_the_file_which_won(mistakes):
     ("override", "expected"),
     [
         ("training.optimzer.lr=1", "command line: training.optimzer: unknown key; did you mean optimizer?"),
-        ("training.epochs", "command line: 'training.epochs' is no key.path=value"),
-        ("=3", "command line: '=3' is no key.path=value"),
-        ("training..epochs=3", "command line: 'training..epochs=3' is no key.path=value"),
+        ("training.epochs", "command line: 'training.epochs' is not of the form key.path=value"),
+        ("=3", "command line: '=3' is not of the form key.path=value"),
+        ("training..epochs=3", "command line: 'training..epochs=3' is not of the form key.path=value"),
         ("training.epochs=[1", "command line: training.epochs: not valid YAML"),
         ("training.epochs=x", 'command line: training.epochs: is "x"; expected a whole number above 0'),
         ("extends=x.yml", "command line: extends: belongs in a file"),
@@ -187,7 +187,7 @@ def test_wrong_overrides(mistakes, override, expected):
 
 def test_extends_circle_and_missing_base(mistakes):
     assert mistakes("extends: a.yml\ntask: lm\n", a="x: 1\nextends: f.yml\n") == [
-        "a.yml:2: extends: goes round in a circle back to f.yml"
+        "a.yml:2: extends: forms a cycle back to f.yml"
     ]
     assert mistakes("task: lm\nextends: none.yml\n") == ["f.yml:2: extends: none.yml does not exist"]
     assert mistakes("task: lm\nextends: 3\n") == ["f.yml:2: extends: expected the path of a YAML file"]

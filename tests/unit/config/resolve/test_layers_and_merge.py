@@ -129,7 +129,7 @@ def test_what_does_nothing_is_said(loaded, override, expected):
 def test_fp16_on_a_cpu_and_epochs_beside_max_steps_are_said(loaded):
     warnings = loaded("a", a="task: lm\ntraining: {device: cpu, fp16: true, max_steps: 3, epochs: 2}\n").warnings
     assert sorted(warning.split(": ", 2)[2] for warning in warnings) == [
-        "fp16 needs an accelerator; on a CPU, training goes on in fp32",
+        "fp16 needs an accelerator; on a CPU, training continues in fp32",
         "max_steps (3) decides when training ends",
     ]
 

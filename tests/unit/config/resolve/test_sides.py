@@ -144,7 +144,7 @@ def test_a_flat_option_beside_its_sides_is_given_twice(mistakes):
 
 def test_the_other_side_is_a_mistake(mistakes, model):
     lines = mistakes("task: lm\nmodel:\n  encoder: {d_model: 64}\n  decoder: {d_model: 32}\n")
-    expected = "f0.yml:3: model.encoder: model.model_type is decoder, so there is no encoder with options"
+    expected = "f0.yml:3: model.encoder: model.model_type is decoder, which has no encoder"
     assert [line.partition(";")[0] for line in lines] == [expected]
     text = "task: lm\nmodel:\n  model_type: encoder\n  encoder: {d_model: 64}\n"
     assert model(text).d_model == 64

@@ -81,7 +81,7 @@ def test_aliases_and_merge_keys(tmp_path):
         ("a: !x {b: 1}\n", "F:1: a: the tag !x is not allowed; expected plain values"),
         ("? [a]\n: 1\n", "F:1: a key must be text"),
         (b"a: 1\nb: \xff\n", "F:2: not UTF-8 text (byte 0xff)"),
-        ('a: "\\ud800"\n', "F:1: a: holds half of a surrogate pair, which is no text"),
+        ('a: "\\ud800"\n', "F:1: a: holds half of a surrogate pair, which is not valid text"),
     ],
 )
 def test_what_cannot_be_read_is_one_clear_line(tmp_path, text, expected):

@@ -99,7 +99,7 @@ def test_another_models_weights_give_the_list_of_what_does_not_fit(tmp_path: Pat
     with pytest.raises(CheckpointError) as caught:
         load_weights(model, tensors, tmp_path)
     for part in (
-        f"{tmp_path} is of another model",
+        f"{tmp_path} is from another model",
         "embedding.weight is missing",
         "extra is not in the model",
         "head.bias has shape (4,), the model (13,)",
@@ -143,7 +143,7 @@ def test_damage_is_found_and_the_one_before_is_used(damage: Callable[[Path], obj
 def test_where_all_are_damaged_nothing_is_moved(tmp_path: Path):
     path = save_checkpoint(tmp_path, snapshot(1))
     flip_a_byte(path / "model.safetensors")
-    with pytest.raises(CheckpointError, match=r"no checkpoint in .* is whole"):
+    with pytest.raises(CheckpointError, match=r"no checkpoint in .* is complete"):
         find_latest_checkpoint(tmp_path)
     assert list_checkpoints(tmp_path) == [path]
 
@@ -173,7 +173,7 @@ def test_a_failed_write_harms_nothing(tmp_path: Path, monkeypatch: pytest.Monkey
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", full)
         for step in (1, 2):
-            with pytest.raises(CheckpointError, match="No space left on device; the ones before it are whole"):
+            with pytest.raises(CheckpointError, match="No space left on device; the earlier ones are complete"):
                 save_checkpoint(tmp_path, snapshot(step))
     verify(path)
     assert list(tmp_path.iterdir()) == [path]
@@ -205,7 +205,7 @@ def test_a_pointer_to_what_is_not_there_points_nowhere(text: str, tmp_path: Path
     folder.mkdir()
     (folder / "best").write_text(text)
     assert pointed(folder, "best") is None
-    with pytest.raises(CheckpointError, match="there is no checkpoint at"):
+    with pytest.raises(CheckpointError, match="no checkpoint at"):
         resolve_checkpoint(folder / "best")
 
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from vaak.core.batch import Batch, Term
-from vaak.engine.diagnosis.inspection import Finding, Place, culprits, first_non_finite, watching
+from vaak.engine.diagnosis.inspection import ModulePlace, NonFiniteFinding, culprits, first_non_finite, watching
 
 
 class NanBackwards(torch.autograd.Function):
@@ -85,7 +85,7 @@ def a_batch(rows: int = 3) -> Batch:
 
 def found(
     model: nn.Module, batch: Batch | None = None, loss: Callable[[Tensor], Tensor] = Tensor.sum
-) -> Finding | None:
+) -> NonFiniteFinding | None:
     def terms(batch: Batch) -> dict[str, Term]:
         outputs = model(batch["features"])
         return {"plain": Term(outputs.square().sum(), "frame"), "other": Term(loss(outputs), "frame")}
@@ -110,13 +110,13 @@ def test_a_weight(recompute: bool):
     with torch.no_grad():
         model.blocks[1].attention.key.weight[2, 1] = math.nan
     name = "blocks.1.attention.key"
-    assert found(model) == Finding("weight", Place(name, "output"), f"{name}.weight", None, "plain")
+    assert found(model) == NonFiniteFinding("weight", ModulePlace(name, "output"), f"{name}.weight", None, "plain")
 
 
 def test_data_and_a_weight_that_is_to_blame_before_it():
     batch, model = a_batch(), Model()
     batch["features"][1, 2, 3] = math.inf
-    assert found(model, batch) == Finding("data", Place("model", "input"), None, "features", "plain")
+    assert found(model, batch) == NonFiniteFinding("data", ModulePlace("model", "input"), None, "features", "plain")
     with torch.no_grad():
         model.head.bias[0] = math.nan
     finding = found(model, batch)
@@ -127,18 +127,18 @@ def test_data_and_a_weight_that_is_to_blame_before_it():
 def test_a_buffer_is_to_blame_for_its_own_module_alone():
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(5), nn.Linear(4, 4)).eval()
     model[1].running_var[2] = math.nan  # type: ignore[index, union-attr]
-    assert found(model) == Finding("weight", Place("1", "output"), "1.running_var", None, "plain")
+    assert found(model) == NonFiniteFinding("weight", ModulePlace("1", "output"), "1.running_var", None, "plain")
     model = nn.Sequential(nn.Threshold(1e9, math.nan), nn.BatchNorm1d(5), nn.Linear(4, 4))
     for _ in range(2):  # the first leaves a NaN in the running mean
-        assert found(model) == Finding("output", Place("0", "output"), loss="plain")
+        assert found(model) == NonFiniteFinding("output", ModulePlace("0", "output"), loss="plain")
     assert model[1].running_mean.isnan().any()  # type: ignore[union-attr, operator]
 
 
 @either
 def test_code_between_the_parts_of_a_module_is_its_own(recompute: bool):
     model = Model(lambda scores: scores + torch.where(scores > -1e9, math.nan, 0.0), recompute)
-    assert found(model) == Finding(
-        "output", Place("blocks.2.attention", "inside, before blocks.2.attention.output"), loss="plain"
+    assert found(model) == NonFiniteFinding(
+        "output", ModulePlace("blocks.2.attention", "inside, before blocks.2.attention.output"), loss="plain"
     )
 
 
@@ -152,12 +152,12 @@ def test_code_behind_the_parts_of_a_module_is_its_own():
             return (self.inner(x) - 1e9).exp().log() * 0
 
     model = nn.Sequential(nn.Linear(4, 4), Tail())
-    assert found(model) == Finding("output", Place("1", "output"), loss="plain")
+    assert found(model) == NonFiniteFinding("output", ModulePlace("1", "output"), loss="plain")
 
 
 def test_a_loss():
     finding = found(Model(), loss=lambda outputs: (outputs - outputs).sum() / 0)
-    assert finding == Finding("loss", None, loss="other")
+    assert finding == NonFiniteFinding("loss", None, loss="other")
 
 
 @either
@@ -166,7 +166,7 @@ def test_a_backward_pass_inside_a_module(recompute: bool):
     assert finding is not None
     assert finding.place is not None
     assert (finding.kind, finding.place.module) == ("gradient", "blocks.2.attention")
-    assert finding.place.where.startswith("backward, behind blocks.2.attention.")
+    assert finding.place.where.startswith("backward, after blocks.2.attention.")
 
 
 class Planted(nn.Module):
@@ -178,12 +178,12 @@ class Planted(nn.Module):
 def test_a_backward_pass_of_a_module(where: str):
     model = nn.Sequential(nn.Linear(4, 4), nn.Identity(), nn.ReLU(), nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)))
     model[int(where)] = nn.Sequential(nn.Linear(4, 4), Planted(), nn.Identity())
-    assert found(model) == Finding("gradient", Place(f"{where}.1", "backward"))
+    assert found(model) == NonFiniteFinding("gradient", ModulePlace(f"{where}.1", "backward"))
 
 
 def test_a_backward_pass_of_a_loss():
     finding = found(Model(), loss=lambda outputs: NanBackwards.apply(outputs).sum())
-    assert finding == Finding("gradient", Place("model", "gradient of its output"))
+    assert finding == NonFiniteFinding("gradient", ModulePlace("model", "gradient of its output"))
 
 
 def test_a_gradient_of_a_weight_alone():
@@ -196,7 +196,7 @@ def test_a_gradient_of_a_weight_alone():
             return x * NanBackwards.apply(self.scale)
 
     finding = found(nn.Sequential(nn.Linear(4, 4), Scaled()))
-    assert finding == Finding("gradient", Place("1", "gradient of a weight", "1.scale"), "1.scale")
+    assert finding == NonFiniteFinding("gradient", ModulePlace("1", "gradient of a weight", "1.scale"), "1.scale")
 
 
 @either

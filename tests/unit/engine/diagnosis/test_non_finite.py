@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from toy import ToyDataset, ToyModel, ToyTask, next_data, next_microbatches, same_bits, toy_trainer, weights
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import NonFiniteError
-from vaak.engine.diagnosis.inspection import Place
+from vaak.engine.diagnosis.inspection import ModulePlace
 from vaak.engine.diagnosis.non_finite import NonFinite, record_path
 from vaak.engine.distributed.ranks import Ranks
 from vaak.engine.trainer import Trainer
@@ -136,7 +136,7 @@ def test_a_weight(tmp_path: Path):
     found = diagnosed(trainer)
     assert found.finding is not None
     assert (found.finding.kind, found.finding.parameter, found.microbatch) == ("weight", "head.weight", 0)
-    assert found.finding.place == Place("head", "output")
+    assert found.finding.place == ModulePlace("head", "output")
     assert [example.index for example in found.examples] == second_of(trainer, 0)
     said = found.sentence(tmp_path)
     assert "the loss main is not a finite number, nor is head.weight, first in head (output)" in said
@@ -153,13 +153,13 @@ def test_a_weight(tmp_path: Path):
     ("where", "kind", "said"),
     [
         ("data", "data", "the loss main is not a finite number, nor is added of the batch, first in model (input)"),
-        ("loss", "loss", "the loss ratio is not a finite number, though all that the model gives is"),
+        ("loss", "loss", "the loss ratio is not a finite number, though all outputs of the model are"),
         ("backward", "gradient", "the gradient is not a finite number, first in model (gradient of its output)"),
     ],
 )
 def test_one_row(where: str, kind: str, said: str, pieces: int, tmp_path: Path):
     trainer, bad = planted(tmp_path, where)
-    trainer.state.splits.pieces = lambda *_: pieces  # type: ignore[method-assign]
+    trainer.state.piece_rules.pieces = lambda *_: pieces  # type: ignore[method-assign]
     found = diagnosed(trainer)
     assert found.finding is not None
     assert (found.finding.kind, found.microbatch, found.piece) == (kind, 1, pieces - 1)
@@ -167,7 +167,7 @@ def test_one_row(where: str, kind: str, said: str, pieces: int, tmp_path: Path):
     run = trainer.directory
     assert found.sentence(run) == (
         f"step 1: {said}; example {bad} (toy.txt line {bad + 1}); recorded in {run}/non_finite/step-00000001.json; "
-        f"look at it with vaak replay {run} --step 1 --debug; the weights are those of step 0"
+        f"inspect it with vaak replay {run} --step 1 --debug; the weights are those of step 0"
     )
     assert record_of(trainer)["examples"] == [{"index": bad, "description": f"toy.txt line {bad + 1}"}]
 

@@ -74,7 +74,7 @@ def test_more_processes_than_microbatches_is_an_error(monkeypatch: pytest.Monkey
 def test_devices_that_are_not_there():
     assert pick_device("auto").type == pick_device("cpu").type == "cpu"
     for name in ("cuda", "mps"):
-        with pytest.raises(UserError, match=f"training.device is {name} but there is none here"):
+        with pytest.raises(UserError, match=f"training.device is {name} but this machine has none"):
             pick_device(name)
 
 

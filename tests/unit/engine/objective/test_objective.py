@@ -329,7 +329,7 @@ def test_the_second_out_of_memory_is_computed_in_pieces_to_the_same_weights(tmp_
     small.fit()
     for name, tensor in weights(large).items():
         torch.testing.assert_close(weights(small)[name], tensor, rtol=1e-10, atol=1e-10, msg=name)
-    cuts = small.state.splits.cuts
+    cuts = small.state.piece_rules.rules
     assert {(cut.step, cut.pieces, cut.objective) for cut in cuts if cut.step == 3} == {(3, 2, 1)}
     in_third = [(name, rows) for step, name, rows in task.computed if step == 3]
     assert [rows for name, rows in in_third if name == "judge"] == [4, 4, 4], "the first stays as it was computed"

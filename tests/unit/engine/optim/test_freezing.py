@@ -96,7 +96,7 @@ def test_without_rules_nothing_is_touched():
             [FreezeConfig(match="layer.0.weigth")],
             r"'layer\.0\.weigth' matches no parameter; some are .*layers\.0\.weight",
         ),
-        ([FreezeConfig(match="layers.(")], r"'layers\.\(' is no regular expression"),
+        ([FreezeConfig(match="layers.(")], r"'layers\.\(' is not a valid regular expression"),
         ([FreezeConfig(match=".")], "nothing is trained at the first step"),
         (
             [FreezeConfig(match="layers"), FreezeConfig(match="embed", until_step=5)],

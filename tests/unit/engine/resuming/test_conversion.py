@@ -119,7 +119,7 @@ def test_a_finished_run_stays_finished_and_may_be_extended(after: int, tmp_path:
 
 @pytest.mark.parametrize(("before", "after"), [(4, 8), (8, 4), (4, 3), (7, 40)])
 def test_another_batch_size_is_taken_over_exactly_or_refused(before: int, after: int, tmp_path: Path):
-    """Where the examples that were seen are no whole number of the new batches, one line says so."""
+    """Where the examples that were seen are not a whole number of the new batches, one line says so."""
     steps = run(tmp_path / "whole", Seen(), batch_size=before).total_steps
     taken = 0
     for stop in range(1, steps + 1):
@@ -129,9 +129,9 @@ def test_another_batch_size_is_taken_over_exactly_or_refused(before: int, after:
             with pytest.raises(CheckpointError) as raised:
                 run(folder, seen, batch_size=after)
             said = str(raised.value)
-            assert f"step-{stop:08d} lies within epoch {done.epoch + 1}, at batch {done.place} of" in said
+            assert f"step-{stop:08d} is within epoch {done.epoch + 1}, at batch {done.place} of" in said
             assert f"{done.place * before} examples of the epoch are done" in said
-            assert "put training.batch_size" in said
+            assert "restore training.batch_size" in said
             assert "\n" not in said
         else:
             assert ends_whole(run(folder, seen, batch_size=after)), stop
@@ -163,9 +163,7 @@ def test_another_order_of_examples_is_refused_within_an_epoch(
     before: dict[str, Any], after: dict[str, Any], tmp_path: Path
 ):
     run(tmp_path, Seen(), stop=2, **before)
-    with pytest.raises(
-        CheckpointError, match=r"lies within epoch 1.*other batches have another order of examples;"
-    ) as e:
+    with pytest.raises(CheckpointError, match=r"is within epoch 1.*other batches have another order of examples;") as e:
         run(tmp_path, Seen(), **after)
     assert str(e.value).endswith("or resume from a checkpoint at the end of an epoch")
     run(tmp_path, Seen(), **before)

@@ -45,14 +45,14 @@ class Adding(Callback):
         self.total = state["total"]
 
 
-def watchers() -> list[Callback]:
+def own_callbacks() -> list[Callback]:
     """Callbacks that remember, two of them of one class."""
     return [Adding(1), StepLogCallback(3), EarlyStoppingCallback(99), Adding(10)]
 
 
 def run(folder: Path, *callbacks: Callback, resume: str | None = None, **training: Any) -> Trainer:
     """A run to its end or to a stop, watched by callbacks that remember."""
-    trainer = toy_trainer(folder, *watchers(), *callbacks, **(EVERYTHING | training))
+    trainer = toy_trainer(folder, *own_callbacks(), *callbacks, **(EVERYTHING | training))
     if resume is not None:
         trainer.callbacks[3].total = 1000  # type: ignore[attr-defined]  # a resume overwrites it
         assert trainer.resume(resume)
@@ -100,7 +100,7 @@ def test_resumed_at_every_step_is_uninterrupted(uninterrupted: Trainer, tmp_path
 def test_resumed_from_an_earlier_checkpoint_goes_the_same_way_and_cuts_the_rest(uninterrupted: Trainer, tmp_path: Path):
     run(tmp_path)
     folder = tmp_path / "checkpoints"
-    trainer = toy_trainer(tmp_path, *watchers(), **EVERYTHING)
+    trainer = toy_trainer(tmp_path, *own_callbacks(), **EVERYTHING)
     with open(tmp_path / "metrics.jsonl", "a") as file:
         file.write('{"kind": "step", "st')  # what a kill leaves
     assert trainer.resume(str(folder / "step-00000005"))
@@ -119,7 +119,7 @@ def test_a_damaged_newest_checkpoint_costs_a_step_and_no_bit(
     (tmp_path / "checkpoints" / "step-00000006" / "model.safetensors").write_bytes(b"torn")
     with caplog.at_level(logging.WARNING, "vaak"):
         assert_same_state(run(tmp_path, resume="auto"), uninterrupted)
-    assert "model.safetensors is not what its MANIFEST.json says; it is set aside" in caplog.text
+    assert "model.safetensors does not match its MANIFEST.json; it is set aside" in caplog.text
 
 
 def test_an_ended_run_that_is_resumed_takes_no_step_and_logs_nothing(tmp_path: Path):

@@ -13,7 +13,7 @@ from vaak.nn.kernels.device_paths import OTHERS, PATHS, paths_on
 from vaak.nn.kernels.linear_attention import linear_attention
 from vaak.nn.kernels.random_features import RandomFeatures
 from vaak.nn.kernels.softmax_attention import attend
-from vaak.nn.kernels.visibility import Sight
+from vaak.nn.kernels.visibility import Visibility
 from vaak.nn.positions.convolutional import ConvolutionalPositions
 
 Ways = Callable[[str], None]
@@ -91,5 +91,5 @@ def test_features_at_once(compute_as_on: Ways, causal: bool):
     found = []
     for device in ("cpu", "cuda"):
         compute_as_on(device)
-        found.append(with_gradients(lambda: linear_attention(features, *inputs, Sight(causal=causal)), inputs))
+        found.append(with_gradients(lambda: linear_attention(features, *inputs, Visibility(causal=causal)), inputs))
     torch.testing.assert_close(found[0], found[1], rtol=1e-10, atol=1e-10)

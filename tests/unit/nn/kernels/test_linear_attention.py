@@ -14,7 +14,7 @@ from vaak.nn.kernels import causal_sums, pieces
 from vaak.nn.kernels.device_paths import PATHS
 from vaak.nn.kernels.linear_attention import linear_attention
 from vaak.nn.kernels.random_features import RandomFeatures
-from vaak.nn.kernels.visibility import Sight
+from vaak.nn.kernels.visibility import Visibility
 
 HEADS, WIDTH = 2, 4
 
@@ -50,35 +50,35 @@ def reference(features: RandomFeatures, query: Tensor, key: Tensor, value: Tenso
     return (weights / weights.sum(-1, keepdim=True)) @ value
 
 
-def visible_pairs(sight: Sight, queries: int, keys: int) -> Tensor:
+def visible_pairs(visibility: Visibility, queries: int, keys: int) -> Tensor:
     visible = torch.ones(1, 1, queries, keys, dtype=torch.bool)
-    if sight.causal:
+    if visibility.causal:
         visible = visible.tril(keys - queries)
-    if sight.documents is not None:
-        own = sight.documents[:, None, :, None] == sight.documents[:, None, None, :]
+    if visibility.documents is not None:
+        own = visibility.documents[:, None, :, None] == visibility.documents[:, None, None, :]
         visible = visible & own
-    elif sight.key_documents is not None:
-        visible = visible & (sight.key_documents >= 0)[:, None, None]
+    elif visibility.key_documents is not None:
+        visible = visible & (visibility.key_documents >= 0)[:, None, None]
     return visible
 
 
 PACKED = torch.tensor([[0] * 7 + [1] * 2 + [2] * 9 + [-1] * 4, [0] * 22, [-1] * 5 + [4] * 17])
 PADDED = torch.where(torch.arange(22) < torch.tensor([[22], [9], [1]]), 0, -1)
-SIGHTS = {
-    "causal": Sight(True),
-    "bidirectional": Sight(False),
-    "packed causal": Sight(True, PACKED, PACKED),
-    "packed bidirectional": Sight(False, PACKED, PACKED),
-    "masked": Sight(False, None, PADDED),
+VISIBILITIES = {
+    "causal": Visibility(True),
+    "bidirectional": Visibility(False),
+    "packed causal": Visibility(True, PACKED, PACKED),
+    "packed bidirectional": Visibility(False, PACKED, PACKED),
+    "masked": Visibility(False, None, PADDED),
 }
 
 
 @pytest.mark.parametrize("kernel", ["softmax", "relu"])
-@pytest.mark.parametrize("name", SIGHTS)
+@pytest.mark.parametrize("name", VISIBILITIES)
 def test_equals_the_explicit_feature_matrices_with_its_gradients(name: str, kernel: str):
-    features, sight, inputs = features_of(kernel), SIGHTS[name], drawn(22)
-    found = linear_attention(features, *inputs, sight)
-    expected = reference(features, *inputs, visible_pairs(sight, 22, 22).double())
+    features, visibility, inputs = features_of(kernel), VISIBILITIES[name], drawn(22)
+    found = linear_attention(features, *inputs, visibility)
+    expected = reference(features, *inputs, visible_pairs(visibility, 22, 22).double())
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
     towards = torch.randn(found.shape, generator=torch.Generator().manual_seed(1), dtype=found.dtype)
     for one, other in zip(
@@ -92,20 +92,20 @@ def test_cross_attention_equals_the_explicit_feature_matrices(key_time: int):
     features, inputs = features_of(), drawn(13, key_time=key_time)
     key_documents = torch.zeros(3, key_time, dtype=torch.long)
     key_documents[1, 3:] = -1
-    sight = Sight(False, None, key_documents)
-    found = linear_attention(features, *inputs, sight)
-    expected = reference(features, *inputs, visible_pairs(sight, 13, key_time).double())
+    visibility = Visibility(False, None, key_documents)
+    found = linear_attention(features, *inputs, visibility)
+    expected = reference(features, *inputs, visible_pairs(visibility, 13, key_time).double())
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("kernel", ["softmax", "relu"])
-@pytest.mark.parametrize("name", SIGHTS)
+@pytest.mark.parametrize("name", VISIBILITIES)
 def test_gradients_are_those_of_finite_differences(name: str, kernel: str):
-    features, sight = features_of(kernel), SIGHTS[name]
-    cut = Sight(
-        sight.causal,
-        None if sight.documents is None else sight.documents[:1, 2:13],
-        None if sight.key_documents is None else sight.key_documents[:1, 2:13],
+    features, visibility = features_of(kernel), VISIBILITIES[name]
+    cut = Visibility(
+        visibility.causal,
+        None if visibility.documents is None else visibility.documents[:1, 2:13],
+        None if visibility.key_documents is None else visibility.key_documents[:1, 2:13],
     )
 
     def attend(*inputs: Tensor) -> Tensor:
@@ -127,45 +127,45 @@ def test_packed_documents_equal_separate_ones(time: int, causal: bool, cuts: lis
     lengths = torch.tensor(ends) - torch.tensor(starts)
     documents = torch.arange(len(lengths)).repeat_interleave(lengths)[None]
     documents[:, max(time - padding, 0) :] = -1
-    packed = linear_attention(features, query, key, value, Sight(causal, documents, documents))
+    packed = linear_attention(features, query, key, value, Visibility(causal, documents, documents))
     assert packed.isfinite().all()
     for number in documents.unique().tolist():
         own = (documents[0] == number).nonzero()[:, 0]
-        alone = linear_attention(features, query[:, :, own], key[:, :, own], value[:, :, own], Sight(causal))
+        alone = linear_attention(features, query[:, :, own], key[:, :, own], value[:, :, own], Visibility(causal))
         torch.testing.assert_close(packed[:, :, own], alone, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("name", ["causal", "packed causal"])
 def test_later_tokens_change_no_bit(name: str, dtype: torch.dtype):
-    features, sight = features_of(dtype=dtype), SIGHTS[name]
+    features, visibility = features_of(dtype=dtype), VISIBILITIES[name]
     inputs = [x.detach() for x in drawn(22, dtype=dtype)]
-    found = linear_attention(features, *inputs, sight)
+    found = linear_attention(features, *inputs, visibility)
     for first_changed in (1, 6, 8, 15, 21):
         changed = [x.clone() for x in inputs]
         for x in changed:
             x[:, :, first_changed:] = 100 * torch.randn_like(x[:, :, first_changed:])
-        again = linear_attention(features, *changed, sight)
+        again = linear_attention(features, *changed, visibility)
         assert torch.equal(again[:, :, :first_changed], found[:, :, :first_changed])
         assert not torch.equal(again[:, :, first_changed:], found[:, :, first_changed:])
 
 
 @pytest.mark.parametrize(
-    "sight",
+    "visibility",
     [
-        Sight(False, None, torch.tensor([[0] * 9 + [-1] * 6])),
-        Sight(False, *[torch.tensor([[0] * 9 + [-1] * 6])] * 2),
-        Sight(True, *[torch.tensor([[0] * 9 + [-1] * 6])] * 2),
-        Sight(True, None, torch.tensor([[0] * 9 + [-1] * 6])),
+        Visibility(False, None, torch.tensor([[0] * 9 + [-1] * 6])),
+        Visibility(False, *[torch.tensor([[0] * 9 + [-1] * 6])] * 2),
+        Visibility(True, *[torch.tensor([[0] * 9 + [-1] * 6])] * 2),
+        Visibility(True, None, torch.tensor([[0] * 9 + [-1] * 6])),
     ],
 )
-def test_padding_changes_nothing_and_gets_no_gradient(sight: Sight):
+def test_padding_changes_nothing_and_gets_no_gradient(visibility: Visibility):
     features, inputs = features_of(), drawn(15, batch=1)
     short = [x[:, :, :9] for x in inputs]
-    padded = linear_attention(features, *inputs, sight)
+    padded = linear_attention(features, *inputs, visibility)
     assert padded.isfinite().all()
     torch.testing.assert_close(
-        padded[:, :, :9], linear_attention(features, *short, Sight(sight.causal)), rtol=1e-10, atol=1e-12
+        padded[:, :, :9], linear_attention(features, *short, Visibility(visibility.causal)), rtol=1e-10, atol=1e-12
     )
     for gradient in torch.autograd.grad(padded[:, :, :9].square().sum(), inputs):
         assert gradient[:, :, :9].abs().sum() > 0
@@ -178,13 +178,16 @@ def test_token_by_token_from_a_cache_equals_the_whole(time: int, steps: list[int
     documents = torch.zeros(3, time, dtype=torch.long)
     documents[1, : min(padding, time)] = -1
     documents[2, time // 2 :] = 1
-    for sight_of in (lambda own: Sight(True), lambda own: Sight(True, documents[:, own], documents[:, : own.stop])):
-        whole = linear_attention(features, *inputs, sight_of(slice(0, time)))
+    for visibility_of in (
+        lambda own: Visibility(True),
+        lambda own: Visibility(True, documents[:, own], documents[:, : own.stop]),
+    ):
+        whole = linear_attention(features, *inputs, visibility_of(slice(0, time)))
         cache, place, found = LayerCache(), 0, []
         for step in [*steps, *[1] * time]:
             own = slice(place, min(place + step, time))
             if own.start < own.stop:
-                found.append(linear_attention(features, *(x[:, :, own] for x in inputs), sight_of(own), cache))
+                found.append(linear_attention(features, *(x[:, :, own] for x in inputs), visibility_of(own), cache))
             place = own.stop
         torch.testing.assert_close(torch.cat(found, 2), whole, rtol=1e-10, atol=1e-12)
 
@@ -194,7 +197,7 @@ def test_a_cache_is_of_constant_size_with_rows_first():
     for time in (5, 1, 30):
         inputs = [x.detach() for x in drawn(time)]
         documents = torch.zeros(3, time, dtype=torch.long)
-        linear_attention(features, *inputs, Sight(True, documents, documents), cache)
+        linear_attention(features, *inputs, Visibility(True, documents, documents), cache)
         sizes.add(tuple((name, tensor.shape) for name, tensor in sorted(cache.tensors.items())))
     assert sizes == {(("document", (3,)), ("state", (3, HEADS, 10, WIDTH + 1)))}
 
@@ -202,23 +205,23 @@ def test_a_cache_is_of_constant_size_with_rows_first():
 def test_a_memory_is_summed_once():
     features, (query, key, value) = features_of(), drawn(6, key_time=9)
     mask = torch.tensor([[0] * 9, [0] * 4 + [-1] * 5, [0] * 9])
-    whole = linear_attention(features, query, key, value, Sight(False, None, mask))
+    whole = linear_attention(features, query, key, value, Visibility(False, None, mask))
     cache, nothing = LayerCache(), torch.full_like(key[:, :, :1], torch.nan)
-    first = linear_attention(features, query[:, :, :2], key, value, Sight(False, None, mask), cache)
-    rest = linear_attention(features, query[:, :, 2:], nothing, nothing, Sight(False, None, mask), cache)
+    first = linear_attention(features, query[:, :, :2], key, value, Visibility(False, None, mask), cache)
+    rest = linear_attention(features, query[:, :, 2:], nothing, nothing, Visibility(False, None, mask), cache)
     torch.testing.assert_close(torch.cat((first, rest), 2), whole, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("kernel", ["softmax", "relu"])
 @pytest.mark.parametrize("width", [4, 64, 160])
-@pytest.mark.parametrize("name", SIGHTS)
+@pytest.mark.parametrize("name", VISIBILITIES)
 @pytest.mark.parametrize("norm", [1e-6, 30.0, 1e4, 1e12])
 def test_results_and_gradients_are_finite_at_any_norm(name: str, width: int, norm: float, kernel: str):
     features = features_of(kernel, width, torch.float32)
     generator = torch.Generator().manual_seed(2)
     inputs = [torch.randn(3, HEADS, 22, width, generator=generator) for _ in range(3)]
     inputs[0], inputs[1] = inputs[0] * norm, inputs[1] * norm
-    found = linear_attention(features, *(x.requires_grad_() for x in inputs), SIGHTS[name])
+    found = linear_attention(features, *(x.requires_grad_() for x in inputs), VISIBILITIES[name])
     assert found.isfinite().all()
     for gradient in torch.autograd.grad(found.sum(), inputs):
         assert gradient.isfinite().all()
@@ -230,7 +233,7 @@ def test_keys_as_long_as_the_features_rows_do_not_overflow():
     rows = features.projection.detach() * 64**0.25
     key = rows.expand(1, HEADS, 10, 64).clone().requires_grad_()
     for norm in (0.1, 1.0, 100.0):
-        found = linear_attention(features, key * norm, key, key, Sight(True))
+        found = linear_attention(features, key * norm, key, key, Visibility(True))
         assert found.isfinite().all()
         assert torch.autograd.grad(found.sum(), key)[0].isfinite().all()
 
@@ -239,7 +242,7 @@ def test_no_query_is_so_long_that_its_features_vanish():
     """The longer a query, the more its result is the value of the key that shares its largest feature."""
     features = features_of(dtype=torch.float32)
     query, key, value = (x.detach().float() for x in drawn(8, batch=1))
-    found = linear_attention(features, 1e6 * query, key, value, Sight(False))
+    found = linear_attention(features, 1e6 * query, key, value, Visibility(False))
     largest = (query @ features.projection.mT).argmax(-1)
     of_keys = features(key)
     for head in range(HEADS):
@@ -248,16 +251,16 @@ def test_no_query_is_so_long_that_its_features_vanish():
         torch.testing.assert_close(found[0, head], expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", SIGHTS)
+@pytest.mark.parametrize("name", VISIBILITIES)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_low_precision_costs_only_the_rounding_of_inputs_and_results(name: str, dtype: torch.dtype):
-    features, sight = features_of(), SIGHTS[name]
+    features, visibility = features_of(), VISIBILITIES[name]
     low = [x.detach().to(dtype).requires_grad_() for x in drawn(22)]
     precise = [x.detach().double().requires_grad_() for x in low]
-    expected = linear_attention(features, *precise, sight)
+    expected = linear_attention(features, *precise, visibility)
     single = features_of(dtype=torch.float32)
     with torch.autocast("cpu", dtype):
-        found = linear_attention(single, *low, sight)
+        found = linear_attention(single, *low, visibility)
         towards = torch.ones_like(found)
         gradients = torch.autograd.grad(found, low, towards)  # inside autocast, as some do
     assert found.dtype is dtype
@@ -284,7 +287,7 @@ def saved_by(run: Callable[[], object]) -> int:
 @pytest.mark.parametrize("causal", [True, False])
 def test_what_is_kept_for_the_backward_pass_is_linear_in_length(causal: bool):
     features = features_of()
-    sizes = [saved_by(lambda n=n: linear_attention(features, *drawn(n), Sight(causal))) for n in (64, 128, 256)]
+    sizes = [saved_by(lambda n=n: linear_attention(features, *drawn(n), Visibility(causal))) for n in (64, 128, 256)]
     assert sizes[2] - sizes[1] == 2 * (sizes[1] - sizes[0])
     features_alone = 2 * 3 * HEADS * 128 * 10
     assert sizes[2] - sizes[1] < 128 * 3 * HEADS * 10 * (WIDTH + 1) + features_alone, "no state for each token"
@@ -292,4 +295,4 @@ def test_what_is_kept_for_the_backward_pass_is_linear_in_length(causal: bool):
 
 def test_it_refuses_a_bias():
     with pytest.raises(AssertionError, match="no scores"):
-        linear_attention(features_of(), *drawn(3), Sight(True, bias=lambda distance: distance))
+        linear_attention(features_of(), *drawn(3), Visibility(True, bias=lambda distance: distance))

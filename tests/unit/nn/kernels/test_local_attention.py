@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from vaak.nn.decoding.cache import LayerCache
 from vaak.nn.kernels import local_attention as local
 from vaak.nn.kernels.local_attention import local_attention
-from vaak.nn.kernels.visibility import Sight, distances
+from vaak.nn.kernels.visibility import Visibility, distances
 from vaak.nn.positions.alibi import Alibi
 from vaak.nn.positions.t5_bias import RelativeBias
 
-sides = pytest.mark.parametrize("causal", [True, False])
+causality = pytest.mark.parametrize("causal", [True, False])
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -30,15 +30,17 @@ def drawn(time: int, rows: int = 2, heads: int = 2, dtype: torch.dtype = torch.f
     return [torch.randn(rows, heads, time, 4, generator=generator).to(dtype) for _ in range(3)]
 
 
-def dense(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, sight: Sight, window: int) -> torch.Tensor:
+def dense(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, visibility: Visibility, window: int
+) -> torch.Tensor:
     """Softmax over all pairs, with what is not to be seen masked."""
     distance = distances(query.shape[2], key.shape[2], query.device)
-    seen = (distance.abs() <= window) & (distance <= (0 if sight.causal else window))
-    if sight.documents is not None:
-        seen = seen & (sight.documents[:, None, :, None] == sight.documents[:, None, None, :])
+    seen = (distance.abs() <= window) & (distance <= (0 if visibility.causal else window))
+    if visibility.documents is not None:
+        seen = seen & (visibility.documents[:, None, :, None] == visibility.documents[:, None, None, :])
     scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
-    if sight.bias is not None:
-        scores = scores + sight.bias(distance)
+    if visibility.bias is not None:
+        scores = scores + visibility.bias(distance)
     return scores.masked_fill(~seen, -math.inf).softmax(-1) @ value
 
 
@@ -50,8 +52,8 @@ def documents_of(lengths: list[int], before: int, after: int) -> torch.Tensor:
 @given(st.integers(1, 40), st.integers(1, 12), st.booleans())
 def test_equals_masked_softmax(time: int, window: int, causal: bool):
     query, key, value = drawn(time)
-    mixed = local_attention(query, key, value, Sight(causal), window=window, dropout=0.0)
-    torch.testing.assert_close(mixed, dense(query, key, value, Sight(causal), window), rtol=1e-12, atol=1e-12)
+    mixed = local_attention(query, key, value, Visibility(causal), window=window, dropout=0.0)
+    torch.testing.assert_close(mixed, dense(query, key, value, Visibility(causal), window), rtol=1e-12, atol=1e-12)
 
 
 @given(
@@ -66,9 +68,9 @@ def test_documents_and_padding_equal_masked_softmax(
 ):
     documents = documents_of(lengths, before, after)
     query, key, value = drawn(documents.shape[1], rows=1)
-    sight = Sight(causal, documents, documents)
-    mixed = local_attention(query, key, value, sight, window=window, dropout=0.0)
-    torch.testing.assert_close(mixed, dense(query, key, value, sight, window), rtol=1e-12, atol=1e-12)
+    visibility = Visibility(causal, documents, documents)
+    mixed = local_attention(query, key, value, visibility, window=window, dropout=0.0)
+    torch.testing.assert_close(mixed, dense(query, key, value, visibility, window), rtol=1e-12, atol=1e-12)
     assert mixed.isfinite().all()
 
 
@@ -76,25 +78,25 @@ def test_documents_and_padding_equal_masked_softmax(
 def test_packed_equals_each_document_by_itself(lengths: list[int], padding: int, window: int, causal: bool):
     documents = documents_of(lengths, padding, 0)
     inputs = drawn(documents.shape[1], rows=1)
-    packed = local_attention(*inputs, Sight(causal, documents, documents), window=window, dropout=0.0)
+    packed = local_attention(*inputs, Visibility(causal, documents, documents), window=window, dropout=0.0)
     for number in range(len(lengths)):
         own = documents[0] == number
-        alone = local_attention(*(x[:, :, own] for x in inputs), Sight(causal), window=window, dropout=0.0)
+        alone = local_attention(*(x[:, :, own] for x in inputs), Visibility(causal), window=window, dropout=0.0)
         torch.testing.assert_close(packed[:, :, own], alone, rtol=1e-12, atol=1e-12)
 
 
-@sides
+@causality
 @pytest.mark.parametrize("bias", [None, "alibi", "t5"])
 def test_gradients_equal_those_of_masked_softmax_with_every_bias(causal: bool, bias: str | None):
     torch.manual_seed(0)
     module = {None: None, "alibi": Alibi(2), "t5": RelativeBias(2, bidirectional=not causal)}[bias]
     module = None if module is None else module.double()
     documents = documents_of([9, 5, 7], 0, 2).expand(2, -1)
-    sight = Sight(causal, documents, documents, module)
+    visibility = Visibility(causal, documents, documents, module)
     results = []
     for compute in (
-        lambda *inputs: local_attention(*inputs, sight, window=4, dropout=0.0),
-        lambda *i: dense(*i, sight, 4),
+        lambda *inputs: local_attention(*inputs, visibility, window=4, dropout=0.0),
+        lambda *i: dense(*i, visibility, 4),
     ):
         inputs = [x.requires_grad_() for x in drawn(23)]
         leaves = inputs + ([] if module is None else list(module.parameters()))
@@ -123,14 +125,14 @@ def test_decoding_in_pieces_equals_the_whole(
     cache, parts, start = LayerCache(), [], 0
     for piece in pieces:
         now = slice(start, start + piece)
-        sight = Sight(True, bias=bias)
+        visibility = Visibility(True, bias=bias)
         if with_documents:
-            sight = Sight(True, documents[:, now], documents[:, : now.stop], bias)
+            visibility = Visibility(True, documents[:, now], documents[:, : now.stop], bias)
         new = (x[:, :, now] for x in inputs)
-        parts.append(local_attention(*new, sight, window=window, dropout=0.0, cache=cache))
+        parts.append(local_attention(*new, visibility, window=window, dropout=0.0, cache=cache))
         start += piece
         assert all(cache.tensors[name].shape[2] == min(start, window) for name in ("keys", "values"))
-    whole = Sight(True, documents, documents, bias) if with_documents else Sight(True, bias=bias)
+    whole = Visibility(True, documents, documents, bias) if with_documents else Visibility(True, bias=bias)
     torch.testing.assert_close(torch.cat(parts, 2), dense(*inputs, whole, window), rtol=1e-12, atol=1e-12)
 
 
@@ -138,8 +140,8 @@ def test_decoding_in_pieces_equals_the_whole(
 def test_padding_of_an_encoder_may_be_told_of_the_keys_alone(length: int):
     inputs = drawn(length + 9, rows=1)
     padding = torch.tensor([[0] * length + [-1] * 9])
-    mixed = local_attention(*inputs, Sight(False, key_documents=padding), window=4, dropout=0.0)
-    alone = dense(*(x[:, :, :length] for x in inputs), Sight(False), 4)
+    mixed = local_attention(*inputs, Visibility(False, key_documents=padding), window=4, dropout=0.0)
+    alone = dense(*(x[:, :, :length] for x in inputs), Visibility(False), 4)
     torch.testing.assert_close(mixed[:, :, :length], alone, rtol=1e-12, atol=1e-12)
     assert mixed.isfinite().all()
 
@@ -147,28 +149,30 @@ def test_padding_of_an_encoder_may_be_told_of_the_keys_alone(length: int):
 def test_a_cache_begun_with_padding_goes_on_without_documents():
     inputs = drawn(9, rows=1)
     padded, cache = torch.tensor([[-1, -1, 0, 0, 0, 0]]), LayerCache()
-    local_attention(*(x[:, :, :6] for x in inputs), Sight(True, padded, padded), window=8, dropout=0.0, cache=cache)
-    rest = local_attention(*(x[:, :, 6:] for x in inputs), Sight(True), window=8, dropout=0.0, cache=cache)
-    alone = dense(*(x[:, :, 2:] for x in inputs), Sight(True), 8)
+    local_attention(
+        *(x[:, :, :6] for x in inputs), Visibility(True, padded, padded), window=8, dropout=0.0, cache=cache
+    )
+    rest = local_attention(*(x[:, :, 6:] for x in inputs), Visibility(True), window=8, dropout=0.0, cache=cache)
+    alone = dense(*(x[:, :, 2:] for x in inputs), Visibility(True), 8)
     torch.testing.assert_close(rest, alone[:, :, 4:], rtol=1e-12, atol=1e-12)
 
 
-@sides
+@causality
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 0.03)])
 def test_low_precision_is_kept_and_close(dtype: torch.dtype, tolerance: float, causal: bool):
     inputs, bias = drawn(50, dtype=dtype), Alibi(2)
-    for sight in (Sight(causal), Sight(causal, bias=bias)):
-        mixed = local_attention(*inputs, sight, window=8, dropout=0.0)
+    for visibility in (Visibility(causal), Visibility(causal, bias=bias)):
+        mixed = local_attention(*inputs, visibility, window=8, dropout=0.0)
         assert mixed.dtype is dtype
-        expected = dense(*(x.double() for x in inputs), sight, 8)
+        expected = dense(*(x.double() for x in inputs), visibility, 8)
         torch.testing.assert_close(mixed.double(), expected, rtol=tolerance, atol=tolerance)
 
 
-@sides
+@causality
 def test_dropout_of_weights_keeps_the_mean(causal: bool):
     torch.manual_seed(0)
     query, key = torch.zeros(2, 1, 1, 1000, 4)
-    mixed = local_attention(query, key, torch.ones(1, 1, 1000, 4), Sight(causal), window=50, dropout=0.25)
+    mixed = local_attention(query, key, torch.ones(1, 1, 1000, 4), Visibility(causal), window=50, dropout=0.25)
     assert mixed.std() > 0.01
     assert abs(mixed.mean().item() - 1) < 0.02
 
@@ -184,12 +188,12 @@ def kept_for_the_backward_pass(time: int, causal: bool, dropout: float, bias: Al
 
     inputs = [x.requires_grad_() for x in drawn(time, dtype=torch.float32)]
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        mixed = local_attention(*inputs, Sight(causal, bias=bias), window=16, dropout=dropout)
+        mixed = local_attention(*inputs, Visibility(causal, bias=bias), window=16, dropout=dropout)
     assert mixed.requires_grad
     return sum(kept.values())
 
 
-@sides
+@causality
 @pytest.mark.parametrize(("dropout", "bias"), [(0.0, None), (0.1, None), (0.0, Alibi(2)), (0.1, Alibi(2))])
 def test_memory_is_linear_in_the_length(causal: bool, dropout: float, bias: Alibi | None):
     small, large = (kept_for_the_backward_pass(time, causal, dropout, bias) for time in (512, 4096))

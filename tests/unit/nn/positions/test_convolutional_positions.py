@@ -11,7 +11,7 @@ from vaak.nn.positions.convolutional import ConvolutionalPositions
 
 WIDTH = 3
 LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=4)
-sides = pytest.mark.parametrize("causal", [True, False])
+causality = pytest.mark.parametrize("causal", [True, False])
 
 
 def made(causal: bool, kernel_size: int = 5) -> ConvolutionalPositions:
@@ -54,14 +54,14 @@ def test_equals_the_formula_for_packed_and_padded_rows(
     torch.testing.assert_close(ours, formula(module, x, documents)[:, real], rtol=1e-12, atol=1e-12)
 
 
-@sides
+@causality
 def test_without_documents_a_row_is_one(causal: bool):
     module, x = made(causal), drawn(12, rows=2)
     torch.testing.assert_close(module(x, None), module(x, torch.zeros(2, 12, dtype=torch.long)), rtol=0, atol=1e-12)
     torch.testing.assert_close(module(x, None)[:1], formula(module, x[:1], [0] * 12), rtol=0, atol=1e-12)
 
 
-@sides
+@causality
 def test_gradients_equal_the_formulas(causal: bool):
     documents = [0, 0, 0, 0, 1, 1, 2, 2, 2, -1]
     module, x = made(causal), drawn(10)

@@ -8,7 +8,7 @@ import torch
 from vaak.nn.kernels.visibility import distances
 from vaak.nn.positions.t5_bias import RelativeBias, distance_buckets
 
-sides = pytest.mark.parametrize("bidirectional", [True, False])
+causality = pytest.mark.parametrize("bidirectional", [True, False])
 
 
 @pytest.fixture
@@ -17,14 +17,14 @@ def t5() -> ModuleType:
     return pytest.importorskip("transformers.models.t5.modeling_t5", reason="the extra hf is not installed")
 
 
-@sides
+@causality
 def test_buckets_are_those_of_transformers(t5: ModuleType, bidirectional: bool):
     distance = torch.arange(-3000, 3001)
     expected = t5.T5Attention._relative_position_bucket(distance, bidirectional, num_buckets=32, max_distance=128)
     assert torch.equal(distance_buckets(distance, bidirectional), expected)
 
 
-@sides
+@causality
 def test_the_bias_is_that_of_transformers(t5: ModuleType, bidirectional: bool):
     config = t5.T5Config(d_model=32, num_heads=4, d_kv=8, is_decoder=not bidirectional)
     peer = t5.T5Attention(config, has_relative_attention_bias=True, layer_idx=0)
@@ -36,7 +36,7 @@ def test_the_bias_is_that_of_transformers(t5: ModuleType, bidirectional: bool):
         assert torch.equal(ours(distances(num_queries, num_keys, torch.device("cpu"))), expected)
 
 
-@sides
+@causality
 def test_every_number_that_is_seen_is_learned(bidirectional: bool):
     bias = RelativeBias(2, bidirectional)
     bias(distances(200, 200, torch.device("cpu"))).sum().backward()

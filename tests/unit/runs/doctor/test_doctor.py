@@ -17,14 +17,14 @@ import pytest
 import torch
 
 from vaak.runs.doctor import machine, packages, training
-from vaak.runs.doctor.finding import GIB, Finding
+from vaak.runs.doctor.finding import GIB, DoctorFinding
 from vaak.runs.doctor.packages import Import, examine_packages, module_of, try_imports
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 Usage = namedtuple("Usage", "total used free")
 
 
-def by_name(findings: Any) -> dict[str, Finding]:
+def by_name(findings: Any) -> dict[str, DoctorFinding]:
     return {finding.name: finding for finding in findings}
 
 
@@ -315,7 +315,7 @@ def test_of_a_key_only_its_presence_is_said(tmp_path: Path, monkeypatch: pytest.
     assert "there is no key" in training.weights_and_biases().said
     monkeypatch.setenv("WANDB_API_KEY", "s3cret")
     monkeypatch.setenv("WANDB_MODE", "offline")
-    assert training.weights_and_biases() == Finding("what would run", "W&B", "ok", "mode offline, there is a key")
+    assert training.weights_and_biases() == DoctorFinding("what would run", "W&B", "ok", "mode offline, there is a key")
     monkeypatch.setattr(training, "version_of", lambda _: None)
     assert "not installed" in training.weights_and_biases().said
 

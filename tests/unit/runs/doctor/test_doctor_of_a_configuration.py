@@ -13,13 +13,13 @@ import tiny_runs
 from vaak.engine.memory.device import MemoryReading
 from vaak.runs.doctor import configuration
 from vaak.runs.doctor.configuration import examine_configuration
-from vaak.runs.doctor.finding import Finding
+from vaak.runs.doctor.finding import DoctorFinding
 from vaak.runs.folder.directory import the_only_writer
 
 Usage = namedtuple("Usage", "total used free")
 
 
-def examined(folder: Path, *overrides: str) -> dict[str, Finding]:
+def examined(folder: Path, *overrides: str) -> dict[str, DoctorFinding]:
     """Findings on the tiny configuration, by name."""
     return {finding.name: finding for finding in examine_configuration([folder / "tiny.yml"], overrides)}
 

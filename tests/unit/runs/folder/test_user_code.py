@@ -138,7 +138,7 @@ def test_changed_code_is_said_and_the_old_one_stays(vaak: Vaak, run: Path, proje
         file.write("# changed\n")
     code, _, err = vaak("train", project / "mine.yml", f"run_dir={run}", "training.max_steps=9", "--resume", "auto")
     assert code == 0, err
-    assert f"{project / 'losses' / 'code.py'} is not the code that this run began with" in err
+    assert f"{project / 'losses' / 'code.py'} is not the code that this run started with" in err
     assert err.count("is not the code") == 1
     assert (run / "code" / "code.py").read_bytes() == before
     assert "./code/code_3.py:Huber" in (run / "config.yml").read_text()

@@ -258,7 +258,7 @@ def test_a_step_that_is_not_finite_is_shown(nan_of_one: int, tiny_text: Path, tm
     assert "not finite first: loss\n  loss cross_entropy\n  microbatch 1, example" in out
     code, _, err = vaak("replay", other, "--step", 4)
     assert code == 2
-    assert "has not come to step 4; the last that can be replayed is 3" in err
+    assert "has not reached step 4; the last that can be replayed is 3" in err
 
 
 @pytest.mark.usefixtures("nan_of_one")
@@ -322,19 +322,19 @@ def test_mistakes_are_one_line(run: Path, tmp_path: Path, vaak: Vaak):
         assert (code, out, err.count("\n")) == (2, "", 1), err
         return err
 
-    assert "is no run and lies in none" in refused(tmp_path, "--step", 1)
-    assert "has not come to step 9; the last that can be replayed is 8" in refused(run, "--step", 9)
+    assert "is not a run directory, nor inside one" in refused(tmp_path, "--step", 1)
+    assert "has not reached step 9; the last that can be replayed is 8" in refused(run, "--step", 9)
     (tmp_path / "file").write_text("")
     assert "can't be made" in refused(run, "--step", 1, "--output-dir", tmp_path / "file")
     begun = tmp_path / "begun"
     begun.mkdir()
     shutil.copyfile(run / "config.yml", begun / "config.yml")
-    assert "has not begun to train" in refused(begun, "--step", 1)
+    assert "has not started to train" in refused(begun, "--step", 1)
     (begun / "metrics.jsonl").write_text('7\nnull\n{"step": "x"}\n{"ki')
     assert "no prepared data" in refused(begun, "--step", 1)
     (begun / "config.yml").write_bytes(b"\xff\xfe\x00")
     assert "config.yml" in refused(begun, "--step", 1)
-    assert "there is no device 'tpu'" in refused(run, "--step", 1, "--device", "tpu")
+    assert "unknown device 'tpu'" in refused(run, "--step", 1, "--device", "tpu")
     assert vaak("replay", run, "--step", 0)[0] == 2
     assert vaak("replay", run)[0] == 2
 

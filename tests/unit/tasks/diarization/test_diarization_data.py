@@ -15,7 +15,7 @@ from toy_speech import RATE, dataset_of, write_recordings, write_utterances
 from vaak.audio.labelled import Segment
 from vaak.config.load import load
 from vaak.config.yaml.writer import yaml_text
-from vaak.data.reader import Address, Reader
+from vaak.data.reader import Address, MicrobatchReader
 from vaak.tasks.diarization.data import training_speakers
 from vaak.tasks.diarization.task import DiarizationTask
 from vaak.testing.equality import same
@@ -103,7 +103,7 @@ def test_an_example_is_a_function_of_index_and_rng(folder: Path, task: Diarizati
 
 def test_any_worker_reads_the_same_batch(task: DiarizationTask):
     address = Address(step=1, number=0, epoch=2, rows=[[0], [5], [len(task.dataset("train").lengths) - 1]])
-    batches = [Reader(task.dataset("train"), ("data",), 1)[address].batch for _ in range(2)]
+    batches = [MicrobatchReader(task.dataset("train"), ("data",), 1)[address].batch for _ in range(2)]
     assert same(batches[0], batches[1])
 
 

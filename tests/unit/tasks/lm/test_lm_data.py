@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from vaak.core.errors import DataError
 from vaak.data.plan import checked_lengths
-from vaak.data.reader import Address, Reader
+from vaak.data.reader import Address, MicrobatchReader
 from vaak.tasks.lm.data import IGNORED, Corruption, Sequence, SpecialTokens, StreamDataset, TextDataset, collate
 from vaak.text.corpora.token_store import TokenStore, write_tokens
 from vaak.text.tokenizers.tokenizer import Tokenizer
@@ -99,7 +99,7 @@ def test_the_shift_is_a_function_of_seed_epoch_and_index(tokenizer, stored) -> N
     dataset = StreamDataset(stored([LETTERS * 40]), special(tokenizer, False), Corruption(), max_length=8, shift=True)
 
     def read(seed: int, epoch: int, index: int) -> list[int]:
-        batch = Reader(dataset, ("data",), seed)[Address(1, 0, epoch, [[index]])].batch
+        batch = MicrobatchReader(dataset, ("data",), seed)[Address(1, 0, epoch, [[index]])].batch
         assert batch is not None
         return batch["inputs"][0].tolist()
 

@@ -15,7 +15,7 @@ from vaak.core.errors import UserError
 from vaak.nn.decoding.sampling import probabilities
 from vaak.tasks.lm.config import LanguageModelConfig
 from vaak.tasks.lm.model import LanguageModel
-from vaak.tasks.lm.predict import Reader, SamplingSettings, generate, generate_batch
+from vaak.tasks.lm.predict import RowDecoder, SamplingSettings, generate, generate_batch
 
 VOCAB_SIZE = 30
 GREEDY = SamplingSettings(temperature=0, max_new_tokens=20)
@@ -45,7 +45,7 @@ def greedy_without_cache(model: LanguageModel, prompt: list[int], count: int, ma
 
 def test_logits_with_the_cache_are_those_of_the_whole_context():
     model = small_model().eval()
-    reader = Reader(model, [[1, 2, 3], [4, 5, 6, 7, 8, 9]], None)
+    reader = RowDecoder(model, [[1, 2, 3], [4, 5, 6, 7, 8, 9]], None)
     for token in range(12):
         logits = reader.next_logits()
         for row, context in enumerate(reader.contexts):
@@ -63,7 +63,7 @@ def test_greedy_with_the_cache_equals_greedy_without(max_length: int):
 
 def test_the_model_never_reads_more_than_max_length():
     model, lengths = small_model(), []
-    reader = Reader(model, [[1] * 9, [2] * 3], 6)
+    reader = RowDecoder(model, [[1] * 9, [2] * 3], 6)
     for token in range(20):
         reader.next_logits()
         lengths.append(reader.cache.length if reader.cache else 0)

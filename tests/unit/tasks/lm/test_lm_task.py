@@ -170,17 +170,17 @@ def test_a_stream_trains_and_its_sample_is_text(tiny_text: Path, tmp_path: Path)
         tiny_text, tmp_path / "run", "data.layout=stream", "data.corpus.document=file", "training.max_steps=60"
     )
     assert outcome.reason == "finished"
-    assert len(outcome.showcase) == 5
-    for line in outcome.showcase:
+    assert len(outcome.samples) == 5
+    for line in outcome.samples:
         assert "\n" not in line
         assert line == unicodedata.normalize("NFC", line.encode().decode())
-    letters = "".join(outcome.showcase).replace(" ", "")
+    letters = "".join(outcome.samples).replace(" ", "")
     assert sum("\u0900" <= letter <= "\u097f" for letter in letters) > 0.8 * len(letters)
 
 
 def test_an_encoder_trains_and_has_nothing_to_show(tiny_text: Path, tmp_path: Path):
     outcome = tiny_runs.train(tiny_text, tmp_path / "run", "model.model_type=encoder", "training.max_steps=4")
-    assert outcome.showcase == []
+    assert outcome.samples == []
     assert "val_bits_per_byte" not in outcome.metrics
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from vaak.core.errors import UserError
 from vaak.data.batching.bucketed import BucketedPlanner
-from vaak.data.reader import Address, Reader
+from vaak.data.reader import Address, MicrobatchReader
 from vaak.tasks.seq2seq.config import Seq2SeqDataConfig
 from vaak.tasks.seq2seq.data import IGNORED, Example, PairDataset, SpecialTokens, collate
 from vaak.tasks.seq2seq.prepare import Prepared, recipe
@@ -45,7 +45,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Prepared, Seq2Se
 
 
 def read(dataset: PairDataset, *indices: int):
-    batch = Reader(dataset, ("data",), 0)[Address(1, 0, 0, [[index] for index in indices])].batch
+    batch = MicrobatchReader(dataset, ("data",), 0)[Address(1, 0, 0, [[index] for index in indices])].batch
     assert batch is not None
     return batch
 

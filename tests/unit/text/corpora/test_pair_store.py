@@ -42,7 +42,7 @@ def test_damage_is_noticed(tmp_path: Path):
         PairStore(tmp_path)
     write_pairs(tmp_path, [Pair("a", ("b",), "f:1")])
     (tmp_path / "pairs.jsonl").write_text("{}\n")
-    with pytest.raises(DataError, match=r": this has been cut short; delete the folder"):
+    with pytest.raises(DataError, match=r": this is incomplete; delete the folder"):
         PairStore(tmp_path)
     (tmp_path / "offsets.bin").write_bytes(b"123")
     with pytest.raises(DataError, match="cut short; delete the folder"):

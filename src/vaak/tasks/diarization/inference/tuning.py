@@ -14,7 +14,7 @@ from vaak.audio.labelled import Segment
 from vaak.audio.scoring.errors import ErrorSeconds, diarization_error
 from vaak.tasks.diarization.config import InferenceConfig, ScoringConfig
 from vaak.tasks.diarization.examples.labels import DiarizationExample
-from vaak.tasks.diarization.postprocessing.segments import tuned
+from vaak.tasks.diarization.postprocessing.segments import tune_segments
 from vaak.tasks.diarization.postprocessing.stitching import WindowOutput
 from vaak.tasks.diarization.predict import Diarizer
 
@@ -42,7 +42,7 @@ def tune(diarizer: Diarizer, examples: Iterable[DiarizationExample], scoring: Sc
     """The diarizer's settings with those that are best on ``examples``; never worse ones than it has."""
     recordings = [_heard(diarizer, example) for example in examples]
     joined = [(diarizer.joined(one.outputs, one.num_frames), one.reference, one.uem) for one in recordings]
-    found = replace(diarizer, inference=tuned(joined, diarizer.inference, diarizer.frame_seconds, scoring))
+    found = replace(diarizer, inference=tune_segments(joined, diarizer.inference, diarizer.frame_seconds, scoring))
     before, after = (_errors(one, recordings, scoring) for one in (diarizer, found))
     if after.errors > before.errors:
         found, after = diarizer, before

@@ -45,7 +45,7 @@ def segments_of(
     return [Segment(start * frame_seconds, end * frame_seconds, names[column]) for start, end, column in turns]
 
 
-def tuned(
+def tune_segments(
     examples: Sequence[Example], inference: InferenceConfig, frame_seconds: float, scoring: ScoringConfig
 ) -> InferenceConfig:
     """``inference`` with the threshold, median filter and least durations whose error is least on ``examples``.

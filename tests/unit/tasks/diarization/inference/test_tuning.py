@@ -95,7 +95,7 @@ def test_what_stitching_makes_worse_is_not_taken(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(ShyDiarizer, "joined", torn)
     monkeypatch.setattr(
-        "vaak.tasks.diarization.inference.tuning.tuned",
+        "vaak.tasks.diarization.inference.tuning.tune_segments",
         lambda found, inference, *_: inference.model_copy(update={"median_filter": 0.3}),
     )
     found = tune(diarizer, examples(), ScoringConfig())

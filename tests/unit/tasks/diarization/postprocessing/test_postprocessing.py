@@ -14,7 +14,7 @@ from vaak.audio.labelled import Segment
 from vaak.audio.scoring.errors import diarization_error
 from vaak.tasks.diarization.config import InferenceConfig, ScoringConfig
 from vaak.tasks.diarization.postprocessing import segments as postprocessing
-from vaak.tasks.diarization.postprocessing.segments import decided, median_filtered, segments_of, tuned
+from vaak.tasks.diarization.postprocessing.segments import decided, median_filtered, segments_of, tune_segments
 from vaak.tasks.diarization.scoring.frame_errors import FrameErrors
 
 FRAME = 0.1
@@ -171,7 +171,7 @@ def test_tuned_settings_are_the_best_and_the_score_says_so(monkeypatch: pytest.M
         InferenceConfig(threshold=threshold, median_filter=seconds)
         for threshold, seconds in product((0.2, 0.25, 0.3, 0.5), (0.0, 0.5, 1.1))
     ]
-    best = tuned(examples, InferenceConfig(), FRAME, ScoringConfig())
+    best = tune_segments(examples, InferenceConfig(), FRAME, ScoringConfig())
     assert best == min(candidates, key=score)
     assert best.median_filter > 0
     assert score(best) < 0.5 * score(InferenceConfig())
@@ -184,7 +184,7 @@ def test_tuning_never_makes_it_worse_and_keeps_the_rest(seed: int, threshold: fl
     reference = random_segments(rng, 4.0, 2, 4)
     examples = [(noisy(rng, reference, 60), reference, None)]
     inference = InferenceConfig(threshold=threshold, min_duration_off=0.17, num_speakers=2, window=7.0)
-    best = tuned(examples, inference, FRAME, ScoringConfig())
+    best = tune_segments(examples, inference, FRAME, ScoringConfig())
     errors = FrameErrors(reference, None, ScoringConfig(), FRAME, 60)
     before, after = (errors.seconds(decided(examples[0][0], chosen, FRAME)) for chosen in (inference, best))
     assert after <= before
@@ -196,5 +196,5 @@ def test_what_is_perfect_is_left_as_it_is():
     inference = InferenceConfig(threshold=0.42)
     reference = [Segment(0.0, 1.0, "a"), Segment(0.5, 2.0, "b")]
     probabilities = heard("xxxxxxxxxx..........", ".....xxxxxxxxxxxxxxx")
-    assert tuned([(probabilities, reference, None)], inference, FRAME, ScoringConfig()) == inference
-    assert tuned([], inference, FRAME, ScoringConfig()) == inference
+    assert tune_segments([(probabilities, reference, None)], inference, FRAME, ScoringConfig()) == inference
+    assert tune_segments([], inference, FRAME, ScoringConfig()) == inference
