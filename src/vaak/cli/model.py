@@ -1,4 +1,4 @@
-"""``vaak model``: look at the model that a configuration describes."""
+"""``vaak model``: inspect the model that a configuration describes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from vaak.runs.forecast.model import Outlook
     from vaak.runs.forecast.model_tree import Branch
 
-app = typer.Typer(help="Look at the model that a configuration describes.", no_args_is_help=True, add_completion=False)
+app = typer.Typer(help="Inspect the model that a configuration describes.", no_args_is_help=True, add_completion=False)
 
 
 @app.callback()
 def model() -> None:
-    """Look at the model that a configuration describes."""
+    """Inspect the model that a configuration describes."""
 
 
 @app.command()
@@ -28,7 +28,7 @@ def show(
     trust_code: TrustCode = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show the model's parts, parameters, work per token, and the memory that training would take; no data are read.
+    """Show the model's modules, parameters, operations per token, and the memory training needs. No data is read.
 
     Example: vaak model show configs/quickstart.yml model.num_layers=6
     """
@@ -63,15 +63,15 @@ def print_tree(tree: list[Branch]) -> None:
 
 
 def print_figures(outlook: Outlook) -> None:
-    """What is below the tree."""
+    """The totals below the tree."""
     from vaak.runs.doctor.finding import size
 
-    print(f"\nparameters     {outlook.parameters:,}, of which {outlook.trained:,} are trained")
+    print(f"\nparameters     {outlook.parameters:,}, of which {outlook.trained:,} are trainable")
     rest = outlook.at_rest
     if outlook.work is not None and outlook.flops is not None:
         unit = outlook.work.unit
-        print(f"work           {outlook.flops / 1e6:,.1f} MFLOPs a {unit} to train on, counted")
-        print(f"microbatch     {outlook.rows} rows, as long as they may be: {outlook.work.count:,.0f} {unit}s")
+        print(f"work           {outlook.flops / 1e6:,.1f} MFLOPs per {unit} in training, counted")
+        print(f"microbatch     {outlook.rows} rows of maximum length: {outlook.work.count:,.0f} {unit}s")
     print(f"\nmemory of training on {outlook.device}, precision {outlook.precision}")
     lines = {"weights": rest.weights, "gradients": rest.gradients, "optimizer": rest.optimizer}
     if rest.average:
@@ -79,7 +79,7 @@ def print_figures(outlook: Outlook) -> None:
     for name, number in lines.items():
         print(f"  {name:<12} {size(number):>10}")
     if outlook.work is None:
-        print(f"  activations  not known: {outlook.unknown}")
+        print(f"  activations  unknown: {outlook.unknown}")
     else:
-        print(f"  activations  {size(outlook.activations):>10}  by a pass of that microbatch without its numbers")
-    print(f"  in all       {size(outlook.needed):>10}  of {size(outlook.limit)}; libraries' own memory comes on top")
+        print(f"  activations  {size(outlook.activations):>10}  counted in a dry pass of that microbatch")
+    print(f"  total        {size(outlook.needed):>10}  of {size(outlook.limit)}; the libraries' own memory is extra")

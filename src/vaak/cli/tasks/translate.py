@@ -33,33 +33,37 @@ class Method(StrEnum):
 def translate(
     run: Annotated[Path, typer.Argument(help="A run (its best checkpoint) or a checkpoint.")],
     text: Annotated[str, typer.Argument(help="A text, a file with a text in each line, or - for standard input.")],
-    method: Annotated[Method | None, typer.Option(help="greedy, beam, sampling or mbr; not given, the run's.")] = None,
-    beam_size: Annotated[int | None, typer.Option(help="beam: hypotheses kept.")] = None,
+    method: Annotated[Method | None, typer.Option(help="greedy, beam, sampling or mbr; default: the run's.")] = None,
+    beam_size: Annotated[int | None, typer.Option(help="beam: number of hypotheses.")] = None,
     length_penalty: Annotated[
-        float | None, typer.Option(help="beam: scores are divided by this power of the length; 0 prefers short ones.")
+        float | None,
+        typer.Option(help="beam: scores are divided by length to this power; 0 prefers short translations."),
     ] = None,
-    n_best: Annotated[int | None, typer.Option(help="How many translations of each text.")] = None,
+    n_best: Annotated[int | None, typer.Option(help="Number of translations for each text.")] = None,
     num_samples: Annotated[
-        int | None, typer.Option(help="mbr: texts drawn, of which the one most like all is taken.")
+        int | None, typer.Option(help="mbr: number of samples; the one most similar to the others is chosen.")
     ] = None,
     temperature: Annotated[float | None, typer.Option(help="sampling, mbr: 0 is greedy.")] = None,
     top_k: Annotated[
-        int | None, typer.Option(help="sampling, mbr: only so many most probable tokens; 0 is all.")
+        int | None, typer.Option(help="sampling, mbr: only the K most probable tokens; 0 for all.")
     ] = None,
     top_p: Annotated[
-        float | None, typer.Option(help="sampling, mbr: only the fewest tokens that have this probability together.")
+        float | None, typer.Option(help="sampling, mbr: only the most probable tokens with this total probability.")
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="sampling, mbr: the same seed gives a text the same translation.")
+        int | None, typer.Option(help="sampling, mbr: the same seed gives the same translation of a text.")
     ] = None,
-    max_new_tokens: Annotated[int | None, typer.Option(help="Tokens of a translation at most.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Texts translated together, at most.")] = None,
+    max_new_tokens: Annotated[int | None, typer.Option(help="Maximum number of tokens in a translation.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Maximum number of texts translated together.")] = None,
     max_tokens: Annotated[
-        int | None, typer.Option(help="Tokens of all hypotheses translated together, at most: what bounds memory.")
+        int | None,
+        typer.Option(help="Maximum number of tokens in all hypotheses translated together: this limits memory."),
     ] = None,
-    output: Annotated[Path | None, typer.Option(help="A file to write, whole or not at all.")] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="A file to write; it is written completely or not at all.")
+    ] = None,
     attention: Annotated[
-        Path | None, typer.Option(help="An HTML page to write: what the first text's translation looked at.")
+        Path | None, typer.Option(help="An HTML page to write: the attention in the first text's translation.")
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cuda, mps or cpu.")] = "auto",
     weights: Weights = WhichWeights.auto,
@@ -67,7 +71,7 @@ def translate(
 ) -> None:
     """Translate a text, or each line of a file; a blank line stays blank.
 
-    With --n-best, a line for each translation: the number of its text, its score and the translation, parted by tabs.
+    With --n-best, a line per translation: the number of its text, its score and the translation, separated by tabs.
 
     Example: vaak translate runs/translator "the boy" --beam-size 4 --n-best 2
     """
@@ -78,7 +82,7 @@ def translate(
     texts, where = _texts(text)
     opened = open_run(run, device=device, weights=weights)
     if opened.experiment.task != "seq2seq":
-        raise UserError(f"{run} is a run of task {opened.experiment.task}; only a seq2seq model translates")
+        raise UserError(f"{run} is a run of task {opened.experiment.task}; vaak translate requires a seq2seq model")
     settings = opened.task.decoding(
         method=None if method is None else method.value,
         beam_size=beam_size,
@@ -109,9 +113,9 @@ def translate(
 
 
 def _texts(text: str) -> tuple[list[str], Callable[[int], str]]:
-    """The texts that an argument stands for, and where each of them stands.
+    """The texts that an argument means, and where each of them comes from.
 
-    Raises UserError for one that looks like the name of a file that isn't there.
+    Raises UserError for one that looks like the name of a file that doesn't exist.
     """
     from vaak.core.errors import UserError
 
@@ -120,7 +124,7 @@ def _texts(text: str) -> tuple[list[str], Callable[[int], str]]:
     if os.path.isfile(text):  # unlike Path.is_file it takes a text of any length
         return _decoded_lines(Path(text).read_bytes(), text), lambda index: f"{text}:{index + 1}"
     if not any(map(str.isspace, text)) and ("/" in text or text.endswith(FILE_ENDINGS)):
-        raise UserError(f"there is no file {text}")
+        raise UserError(f"file {text} does not exist")
     return text.split("\n"), lambda index: "the text"
 
 
@@ -131,7 +135,7 @@ def _decoded_lines(content: bytes, name: str) -> list[str]:
         lines = content.decode("utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise DataError(f"{name}:{line}: this is no UTF-8 ({error.reason}); write it in UTF-8") from error
+        raise DataError(f"{name}:{line}: this is not UTF-8 ({error.reason}); convert it to UTF-8") from error
     return [line.removesuffix("\r") for line in (lines if lines[-1] else lines[:-1])]
 
 
@@ -160,5 +164,5 @@ def _lines(translations: Iterator[Translation], *, as_json: bool, numbered: bool
 
 
 def _in_a_line(text: str) -> str:
-    """``text`` without what would look like another line or column."""
+    """``text`` without line breaks and tabs, which would look like another line or column."""
     return " ".join(text.split())
