@@ -79,7 +79,7 @@ training:
     label_type: binary
     max_duration: null
 """
-"""The section as it is in the universal pipeline, with shorter intervals; norm_reg needs layers that aren't built yet."""
+"""The section of the universal pipeline, with shorter intervals; norm_reg requires layers that aren't built yet."""
 
 
 @pytest.fixture
