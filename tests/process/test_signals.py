@@ -69,7 +69,7 @@ def test_a_stopped_run_says_how_to_go_on_and_goes_on_to_the_same_bits(
     assert checkpoints_of(run)[-1] == f"step-{last_step:08d}", "the step it was stopped at is saved"
     said = ended.output.splitlines()
     assert said[-2].startswith(f"stopped at step {last_step} of {TOTAL_STEPS} ({number.name}")
-    program, *arguments = shlex.split(said[-1].removeprefix("go on with: "))
+    program, *arguments = shlex.split(said[-1].removeprefix("resume with: "))
     assert program == "vaak"
     ended = commands.start(arguments, tmp_path).wait()
     assert ended.status == 0, ended.errors

@@ -1,6 +1,6 @@
-"""The documents say what is there: every path and name exists, every command and example in them runs.
+"""The documents are true: every path and name exists, every command and example in them runs.
 
-A block that a test can't run stands behind ``<!-- not run: why -->``. A YAML or Python block whose first line is a
+A block that a test can't run comes after ``<!-- not run: why -->``. A YAML or Python block whose first line is a
 comment with a file's name is that file for the commands of its document. What takes minutes is trained for two steps.
 """
 
@@ -45,7 +45,7 @@ LONG = {
     "configs/diarization/quickstart.yml": QUICK_DIARIZER,
 }
 
-OF_THE_SEEDS = {
+OF_OTHER_SYSTEMS = {
     "configs/base_config.yaml",
     "src/training/trainer.py",
 }
@@ -54,7 +54,7 @@ documents = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(
 
 
 def in_backticks(document: Path) -> list[str]:
-    """What stands in single backticks outside of blocks."""
+    """Everything in single backticks outside of blocks."""
     text = re.sub(r"```.*?```", "", document.read_text(encoding="utf-8"), flags=re.DOTALL)
     return re.findall(r"`([^`\n]+)`", text)
 
@@ -63,7 +63,7 @@ def in_backticks(document: Path) -> list[str]:
 def test_every_path_exists(document):
     ours = re.compile(r"(src|configs|docs|tests|scripts|benchmarks)/[\w./*-]+")
     for word in in_backticks(document):
-        if ours.fullmatch(word) and word not in OF_THE_SEEDS:
+        if ours.fullmatch(word) and word not in OF_OTHER_SYSTEMS:
             assert list(ROOT.glob(word)), word
     for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", document.read_text(encoding="utf-8")):
         assert (document.parent / link).exists(), link
@@ -126,7 +126,7 @@ def run(command: str, folder: Path, vaak: Callable[..., tuple[int, str, str]]) -
 
 
 def _made_quick(command: str, folder: Path) -> str:
-    """What is put behind a command that trains for minutes: one of LONG, or a YAML that extends it; else nothing."""
+    """Options added to a command that trains for minutes: one of LONG, or a YAML that extends it; otherwise none."""
     words = command.split()
     if words[1:2] in (["config"], ["model"]):
         return ""

@@ -14,17 +14,22 @@ app = typer.Typer(help="Check and show configurations.", no_args_is_help=True, a
 
 Arguments = Annotated[
     list[str],
-    typer.Argument(metavar="FILE… key=value…", help="YAML files, the later over the earlier, and options over them."),
+    typer.Argument(
+        metavar="FILE… key=value…", help="YAML files, later ones override earlier ones, and options that override both."
+    ),
 ]
 OptionalArguments = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[FILE… key=value…]", help="YAML files, the later over the earlier, and options over them."),
+    typer.Argument(
+        metavar="[FILE… key=value…]",
+        help="YAML files, later ones override earlier ones, and options that override both.",
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 class WhichWeights(StrEnum):
-    """The weights of a run that there may be."""
+    """Which weights of a run to use."""
 
     auto = "auto"
     own = "own"
@@ -32,21 +37,24 @@ class WhichWeights(StrEnum):
 
 
 Weights = Annotated[
-    WhichWeights, typer.Option("--weights", help="own, or their average (training.ema); auto: those the run evaluated.")
+    WhichWeights,
+    typer.Option("--weights", help="own, or their average (training.ema); auto: those that the run evaluated."),
 ]
-TrustCode = Annotated[bool, typer.Option("--trust-code", help="Execute the code that a run brings, if it needs it.")]
-TaskName = Annotated[str, typer.Option(help="The task whose options are meant.")]
+TrustCode = Annotated[
+    bool, typer.Option("--trust-code", help="Execute Python code that comes with the run, if it needs any.")
+]
+TaskName = Annotated[str, typer.Option(help="The task whose options to print.")]
 
 
 def files_and_overrides(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """Arguments that name files, and ``key=value``; a file whose name holds a ``=`` is still a file."""
+    """Arguments that name files, and ``key=value``; a file whose name contains ``=`` is still a file."""
     overrides = [text for text in arguments if "=" in text and not os.path.exists(text)]
     return [text for text in arguments if text not in overrides], overrides
 
 
 @app.command()
 def check(arguments: Arguments, trust_code: TrustCode = False, as_json: AsJson = False) -> None:
-    """Say whether a configuration is right, or every mistake with its line (exit 2).
+    """Check a configuration; report every mistake with its line (exit code 2).
 
     Example: vaak config check configs/lm/hindi.yml training.epochs=3
     """
@@ -60,15 +68,17 @@ def check(arguments: Arguments, trust_code: TrustCode = False, as_json: AsJson =
         return
     for warning in loaded.warnings:
         print(f"warning: {warning}", file=sys.stderr)
-    print(f"right: task {loaded.experiment.task}, run {loaded.experiment.name} in {loaded.experiment.run_dir}")
+    print(f"valid: task {loaded.experiment.task}, run {loaded.experiment.name} in {loaded.experiment.run_dir}")
 
 
 @app.command()
 def show(
     arguments: OptionalArguments = None,
     as_json: AsJson = False,
-    all_options: Annotated[bool, typer.Option("--all-options", help="Every option there is, with comments.")] = False,
-    on_resume: Annotated[bool, typer.Option("--on-resume", help="What a resume may change, as a table.")] = False,
+    all_options: Annotated[bool, typer.Option("--all-options", help="Every available option, with comments.")] = False,
+    on_resume: Annotated[
+        bool, typer.Option("--on-resume", help="What may change when a run is resumed, as a table.")
+    ] = False,
     task: TaskName = "lm",
     trust_code: TrustCode = False,
 ) -> None:
@@ -98,7 +108,7 @@ def show(
 
 @app.command()
 def schema(arguments: OptionalArguments = None, task: TaskName = "lm", trust_code: TrustCode = False) -> None:
-    """Print the JSON Schema of a task's configuration, for completion and checks in an editor.
+    """Print the JSON Schema of a task's configuration, for completion and validation in an editor.
 
     Example: vaak config schema --task lm > vaak.schema.json
     """

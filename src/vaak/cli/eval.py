@@ -1,4 +1,4 @@
-"""``vaak eval``: a trained run's figures on a split."""
+"""``vaak eval``: a trained run's metrics on a split."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from vaak.cli.config import AsJson, TrustCode, Weights, WhichWeights, files_and_
 
 def evaluate(
     run: Annotated[
-        Path, typer.Argument(help="A run (its best checkpoint), or a checkpoint: a folder step-…, best, last.")
+        Path, typer.Argument(help="A run (its best checkpoint), or a checkpoint: a folder step-…, best or last.")
     ],
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[DATA.yml… key=value…]", help="YAML files and options that go over the run's own."),
+        typer.Argument(metavar="[DATA.yml… key=value…]", help="YAML files and options that override the run's own."),
     ] = None,
-    split: Annotated[list[str] | None, typer.Option(help="What to evaluate on; may be given again.")] = None,
-    output_dir: Annotated[Path | None, typer.Option(help="Write evaluation.json there.")] = None,
+    split: Annotated[list[str] | None, typer.Option(help="The split to evaluate on; may be repeated.")] = None,
+    output_dir: Annotated[Path | None, typer.Option(help="Write evaluation.json to this folder.")] = None,
     device: Annotated[str, typer.Option(help="auto, cuda, mps or cpu.")] = "auto",
     weights: Weights = WhichWeights.auto,
     trust_code: TrustCode = False,
     as_json: AsJson = False,
 ) -> None:
-    """Evaluate a run in fp32 and print its figures with the protocol they were made under.
+    """Evaluate a run in fp32 and print its metrics with the evaluation protocol.
 
     Example: vaak eval runs/quickstart --split test --output-dir evaluation
     """

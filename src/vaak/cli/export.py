@@ -1,4 +1,4 @@
-"""``vaak export``: a run in a format that others load without Vaak."""
+"""``vaak export``: a run in a format that other software loads without Vaak."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vaak.cli.config import AsJson, TrustCode, Weights, WhichWeights
 
 
 class Format(StrEnum):
-    """Formats there are."""
+    """The available formats."""
 
     hf = "hf"
 
@@ -21,7 +21,7 @@ class Format(StrEnum):
 def export(
     run: Annotated[Path, typer.Argument(help="A run (its best checkpoint) or a checkpoint.")],
     format: Annotated[Format, typer.Option(help="hf: a folder for transformers' AutoModelForCausalLM.")] = Format.hf,
-    output: Annotated[Path | None, typer.Option(help="The folder to write; not given, RUN/export/FORMAT.")] = None,
+    output: Annotated[Path | None, typer.Option(help="The folder to write; default: RUN/export/FORMAT.")] = None,
     weights: Weights = WhichWeights.auto,
     trust_code: TrustCode = False,
     as_json: AsJson = False,

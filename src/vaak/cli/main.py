@@ -1,4 +1,4 @@
-"""The command ``vaak``: a table of commands, each loaded when it is called, and what becomes of errors."""
+"""The command ``vaak``: a table of commands, each loaded when it is called, and how errors end it."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ from vaak.core.child_processes import end_with_launcher
 from vaak.core.errors import SaidByMainProcessError, UserError
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "train": ("vaak.cli.train:train", "Train what a YAML says."),
+    "train": ("vaak.cli.train:train", "Train the model that a YAML file describes."),
     "eval": ("vaak.cli.eval:evaluate", "Evaluate a run or a checkpoint."),
-    "predict": ("vaak.cli.predict:predict", "Say what a trained model makes of inputs."),
+    "predict": ("vaak.cli.predict:predict", "Run a trained model of any task on inputs."),
     "generate": ("vaak.cli.tasks.generate:generate", "Continue a text with a trained language model."),
     "translate": ("vaak.cli.tasks.translate:translate", "Translate texts with a trained model."),
-    "diarize": ("vaak.cli.tasks.diarize:diarize", "Say who speaks when in recordings."),
-    "tune": ("vaak.cli.tasks.tune:tune", "Find a diarizer's settings on development recordings."),
+    "diarize": ("vaak.cli.tasks.diarize:diarize", "Find out who speaks when in recordings."),
+    "tune": ("vaak.cli.tasks.tune:tune", "Tune a diarizer's settings on development recordings."),
     "export": ("vaak.cli.export:export", "Write a run in another format."),
     "find-batch-size": (
         "vaak.cli.tools.find_batch_size:find_batch_size",
         "Find the largest batch that fits.",
     ),
-    "replay": ("vaak.cli.tools.replay:replay", "Take a past step of a run again and look at it."),
+    "replay": ("vaak.cli.tools.replay:replay", "Rerun a past step of a run and inspect it."),
     "runs": ("vaak.cli.runs:runs", "List runs with state, step, best metric and time."),
     "find-lr": ("vaak.cli.tools.find_lr:find_lr", "Try learning rates and suggest one."),
     "check-gradients": ("vaak.cli.tools.check_gradients:check_gradients", "Compare gradients with finite differences."),
-    "doctor": ("vaak.cli.tools.doctor:doctor", "Say what this machine has and what would train on it."),
+    "doctor": ("vaak.cli.tools.doctor:doctor", "Report what this machine has and what can be trained on it."),
     "config": ("vaak.cli.config:app", "Check and show configurations."),
-    "model": ("vaak.cli.model:app", "Look at the model that a configuration describes."),
-    "data": ("vaak.cli.data.commands:app", "Find, fetch, prepare and simulate data."),
+    "model": ("vaak.cli.model:app", "Inspect the model that a configuration describes."),
+    "data": ("vaak.cli.data.commands:app", "List, download, prepare and simulate data."),
     "score": ("vaak.cli.tools.score:app", "Score any system's output."),
 }
-"""Name → where the command is (a function, or a typer app of several) and the line that stands for it in the help."""
+"""Name → where the command is (a function, or a typer app of several) and its line in the help."""
 
 
 CANT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 
 
 class LazyCommand(TyperCommand):
-    """Stands for a command in the list of commands; imports it when it is called."""
+    """Represents a command in the list of commands; imports it when it is called."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         return imported(str(self.name)).make_context(info_name, args, parent=parent, **extra)
@@ -109,7 +109,7 @@ def main() -> None:
 def guarded(function: Callable[[], Any]) -> None:
     """Call, flush and exit: 0, or 2 with a user's error on stderr, 130 after Ctrl-C, 1 with a traceback otherwise.
 
-    A reader that goes away (``| head``) is no error.
+    A reader that closes the pipe (``| head``) is not an error.
     """
     end_with_launcher()  # before the seconds that importing torch takes
     try:
@@ -121,10 +121,10 @@ def guarded(function: Callable[[], Any]) -> None:
 
 
 def _leave_at_once(code: int) -> None:
-    """End one of several processes here: all it had to close is closed, and its workers end with it.
+    """End one of several processes here: everything it had to close is closed, and its workers end with it.
 
-    Once in ten runs torch 2.13 with gloo aborts when C++ takes down its threads behind Python's end ("terminate called
-    without an active exception"), and torchrun then calls a run that finished a failure.
+    In one of ten runs torch 2.13 with gloo aborts when C++ ends its threads after Python has exited ("terminate called
+    without an active exception"), and torchrun then reports a finished run as a failure.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         sys.stdout.flush()
@@ -148,7 +148,7 @@ def _call(function: Callable[[], Any]) -> None:
         if error.errno not in CANT_WRITE:
             traceback.print_exc()
             sys.exit(1)
-        print(f"nothing more can be written: {error}; mend that and resume with --resume auto", file=sys.stderr)
+        print(f"nothing more can be written: {error}; fix this and resume with --resume auto", file=sys.stderr)
         sys.exit(2)
     except SystemExit:
         try:

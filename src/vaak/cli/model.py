@@ -1,4 +1,4 @@
-"""``vaak model``: look at the model that a configuration describes."""
+"""``vaak model``: inspect the model that a configuration describes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from vaak.runs.forecast.model import ModelEstimate
     from vaak.runs.forecast.model_tree import Branch
 
-app = typer.Typer(help="Look at the model that a configuration describes.", no_args_is_help=True, add_completion=False)
+app = typer.Typer(help="Inspect the model that a configuration describes.", no_args_is_help=True, add_completion=False)
 
 
 @app.callback()
 def model() -> None:
-    """Look at the model that a configuration describes."""
+    """Inspect the model that a configuration describes."""
 
 
 @app.command()
@@ -28,7 +28,7 @@ def show(
     trust_code: TrustCode = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show the model's parts, parameters, work per token, and the memory that training would take; no data are read.
+    """Show the model's modules, parameters, operations per token, and the memory training needs. No data is read.
 
     Example: vaak model show configs/quickstart.yml model.num_layers=6
     """
@@ -63,15 +63,15 @@ def print_tree(tree: list[Branch]) -> None:
 
 
 def print_figures(estimate: ModelEstimate) -> None:
-    """What is below the tree."""
+    """The totals below the tree."""
     from vaak.runs.doctor.finding import size
 
-    print(f"\nparameters     {estimate.parameters:,}, of which {estimate.trained:,} are trained")
+    print(f"\nparameters     {estimate.parameters:,}, of which {estimate.trained:,} are trainable")
     rest = estimate.at_rest
     if estimate.work is not None and estimate.flops is not None:
         unit = estimate.work.unit
-        print(f"work           {estimate.flops / 1e6:,.1f} MFLOPs a {unit} to train on, counted")
-        print(f"microbatch     {estimate.rows} rows, as long as they may be: {estimate.work.count:,.0f} {unit}s")
+        print(f"work           {estimate.flops / 1e6:,.1f} MFLOPs per {unit} in training, counted")
+        print(f"microbatch     {estimate.rows} rows of maximum length: {estimate.work.count:,.0f} {unit}s")
     print(f"\nmemory of training on {estimate.device}, precision {estimate.precision}")
     lines = {"weights": rest.weights, "gradients": rest.gradients, "optimizer": rest.optimizer}
     if rest.average:
@@ -79,7 +79,7 @@ def print_figures(estimate: ModelEstimate) -> None:
     for name, number in lines.items():
         print(f"  {name:<12} {size(number):>10}")
     if estimate.work is None:
-        print(f"  activations  not known: {estimate.unknown}")
+        print(f"  activations  unknown: {estimate.unknown}")
     else:
-        print(f"  activations  {size(estimate.activations):>10}  by a pass of that microbatch without its numbers")
-    print(f"  in all       {size(estimate.needed):>10}  of {size(estimate.limit)}; libraries' own memory comes on top")
+        print(f"  activations  {size(estimate.activations):>10}  counted in a dry pass of that microbatch")
+    print(f"  total        {size(estimate.needed):>10}  of {size(estimate.limit)}; the libraries' own memory is extra")

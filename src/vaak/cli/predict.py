@@ -1,4 +1,4 @@
-"""``vaak predict``: what a trained model of any task makes of new inputs."""
+"""``vaak predict``: a trained model of any task, run on new inputs."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ def predict(
     run: Annotated[Path, typer.Argument(help="A run (its best checkpoint) or a checkpoint.")],
     inputs: Annotated[
         list[str] | None,
-        typer.Argument(help="Inputs of the task: texts or files; not given, lines of stdin."),
+        typer.Argument(help="Inputs of the task: texts or files; default: lines of stdin."),
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cuda, mps or cpu.")] = "auto",
     weights: Weights = WhichWeights.auto,
     trust_code: TrustCode = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print one line for each input: what the task's own predict gives, as text or, with --json, as JSON.
+    """Print one line per input: the prediction as text or, with --json, as JSON.
 
-    The commands of single tasks (generate, translate, diarize) have options for theirs.
+    The commands of the tasks (generate, translate, diarize) have more options.
 
     Example: vaak predict runs/en_hi "The boy is good."
     """
@@ -43,7 +43,7 @@ def _lines() -> Iterator[str]:
 
 
 def _plain(result: Any) -> Any:
-    """A result as JSON has it."""
+    """A result that can be written as JSON."""
     if is_dataclass(result) and not isinstance(result, type):
         return asdict(result)
     return result if isinstance(result, str | int | float | bool | list | dict | None) else str(result)

@@ -1,4 +1,4 @@
-"""How figures are printed: a table for people, a line of JSON for programs."""
+"""How results are printed: a table for people, a line of JSON for programs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from vaak.runs.start import Outcome
 
 
 def print_outcome(outcome: Outcome, as_json: bool) -> None:
-    """Say how a training ended, its last figures, and what can be done with the run."""
+    """Print how training ended, its last metrics, and the command that resumes the run."""
     if as_json:
         values = {"reason": outcome.reason, "run": str(outcome.directory), "step": outcome.step}
         print_line({"kind": "result", **values, **outcome.metrics})
@@ -22,13 +22,13 @@ def print_outcome(outcome: Outcome, as_json: bool) -> None:
         print(f"  {line}")
     if outcome.reason != "finished":
         print(f"stopped at step {outcome.step} of {outcome.total_steps} ({outcome.reason})")
-        print(f"go on with: {command_to_go_on(outcome.directory)}")
+        print(f"resume with: {command_to_go_on(outcome.directory)}")
     else:
         print(f"finished step {outcome.step}; the run is in {shlex.quote(str(outcome.directory))}")
 
 
 def print_figures(figures: dict[str, Any]) -> None:
-    """Names and values, one a line."""
+    """Names and values, one per line."""
     width = max(map(len, figures))
     for name, value in figures.items():
         print(f"{name:<{width}}  {value:.4f}" if isinstance(value, float) else f"{name:<{width}}  {value}")

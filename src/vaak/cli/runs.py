@@ -1,4 +1,4 @@
-"""``vaak runs``: the runs of a folder, how they stand, how good they are, and how those that ended early go on."""
+"""``vaak runs``: the runs of a folder: their state, their best metric, and how to resume those that ended early."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ HEADER = ("run", "state", "step", "checkpoint", "best", "time")
 
 
 def runs(
-    folder: Annotated[Path, typer.Argument(help="Where to look.")] = Path("runs"),
+    folder: Annotated[Path, typer.Argument(help="The folder to list.")] = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
-    """List runs with state, step, best metric and time, the one last written first; and how to go on with them.
+    """List runs with state, step, best metric and time, newest first, and the command that resumes each.
 
     Example: vaak runs runs
     """
@@ -42,7 +42,7 @@ def runs(
             print(f"{run.name}: {damage}")
         if run.go_on is not None:
             why = f" ({run.reason})" if run.reason else ""
-            print(f"{run.name}: {run.state}{why}; go on from step {run.checkpoint} with: {run.go_on}")
+            print(f"{run.name}: {run.state}{why}; resume from step {run.checkpoint} with: {run.go_on}")
 
 
 def _row(run: RunSummary) -> tuple[str, ...]:

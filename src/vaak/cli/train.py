@@ -1,4 +1,4 @@
-"""``vaak train``: train what a YAML says."""
+"""``vaak train``: train the model that a YAML file describes."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from vaak.cli.config import Arguments, TrustCode, files_and_overrides
 def train(
     arguments: Arguments,
     resume: Annotated[
-        str | None, typer.Option(help="auto goes on from the newest checkpoint if there is one; or a checkpoint.")
+        str | None, typer.Option(help="auto: resume from the newest checkpoint, if any; or the path of a checkpoint.")
     ] = None,
     trust_code: TrustCode = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Say everything in lines of JSON, as training.logging.json_lines=true does.")
+        bool, typer.Option("--json", help="Print everything as JSON lines, like training.logging.json_lines=true.")
     ] = False,
 ) -> None:
-    """Train what the YAML files say, and print the results and where the run is.
+    """Train the model that the YAML files describe; print the results and the run directory.
 
     Example: vaak train configs/quickstart.yml training.optimizer.lr=1e-3 --resume auto
     """
@@ -33,7 +33,7 @@ def train(
 
 
 def run_training(files: list[str], overrides: list[str], trust_code: bool = False) -> None:
-    """Load, train, and say how it ended. A run's own code is executed only with ``trust_code``."""
+    """Load, train, and print how it ended. A run's own code is executed only with ``trust_code``."""
     from vaak.config.load import load
 
     loaded = load(files, overrides, trust_code=trust_code)

@@ -31,7 +31,7 @@ def vaak_config(tmp_path, monkeypatch, capfd):
 def test_check_of_a_right_file(vaak_config):
     code, out, err = vaak_config("check", "run.yml", "name=x")
     assert code == 0
-    assert out == "right: task lm, run x in runs/x\n"
+    assert out == "valid: task lm, run x in runs/x\n"
     assert err.startswith("warning: run.yml:3: training.fixed_projection: ")
 
 

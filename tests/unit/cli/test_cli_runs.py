@@ -32,7 +32,7 @@ def test_it_says_how_a_crashed_run_goes_on_and_what_is_damaged(vaak, tiny_run: P
     assert out.splitlines()[1].split()[:4] == ["tiny", "crashed", "8", "4"]
     assert "tiny: step-00000008 is damaged: state.json is missing\n" in out
     last = out.splitlines()[-1]
-    assert last == f"tiny: crashed; go on from step 4 with: vaak train {run}/config.yml --resume auto"
+    assert last == f"tiny: crashed; resume from step 4 with: vaak train {run}/config.yml --resume auto"
     go_on = last.partition("with: ")[2].split()[1:]
     assert vaak(*go_on)[0] == 0
     assert vaak("runs", tmp_path)[1].splitlines()[1].split()[:4] == ["tiny", "finished", "8/8", "8"]

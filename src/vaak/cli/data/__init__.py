@@ -1,1 +1,1 @@
-"""``vaak data``: corpora found, fetched and prepared (commands.py), conversations simulated (simulate.py)."""
+"""``vaak data``: list, download and prepare corpora (commands.py), simulate conversations (simulate.py)."""

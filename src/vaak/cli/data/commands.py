@@ -1,4 +1,4 @@
-"""``vaak data``: find, fetch and prepare corpora that Lhotse knows by name; simulate conversations."""
+"""``vaak data``: list, download and prepare corpora for which Lhotse has a recipe; simulate conversations."""
 
 from __future__ import annotations
 
@@ -10,27 +10,25 @@ import typer
 from vaak.cli.config import AsJson
 from vaak.cli.data.simulate import simulate
 
-app = typer.Typer(help="Find, fetch, prepare and simulate data.", no_args_is_help=True, add_completion=False)
+app = typer.Typer(help="List, download, prepare and simulate data.", no_args_is_help=True, add_completion=False)
 app.command()(simulate)
 
-Name = Annotated[str, typer.Argument(help="A recipe's name (vaak data list).")]
-Options = Annotated[
-    list[str] | None, typer.Argument(metavar="[key=value…]", help="Further arguments of the recipe's function.")
-]
-CorpusDir = Annotated[str, typer.Option("--corpus-dir", help="Folder of the corpora, one folder for each.")]
-OutputDir = Annotated[str, typer.Option("--output-dir", help="Folder of manifests, one folder for each corpus.")]
+Name = Annotated[str, typer.Argument(help="The name of a recipe (see vaak data list).")]
+Options = Annotated[list[str] | None, typer.Argument(metavar="[key=value…]", help="Further arguments of the recipe.")]
+CorpusDir = Annotated[str, typer.Option("--corpus-dir", help="Folder of the corpora, with one folder for each.")]
+OutputDir = Annotated[str, typer.Option("--output-dir", help="Folder of manifests, with one folder for each corpus.")]
 
 
 @app.callback()
 def data() -> None:
-    """Find, fetch, prepare and simulate data."""
+    """List, download, prepare and simulate data."""
 
 
 @app.command(name="list")
 def list_recipes(
     corpus_dir: CorpusDir = "./data", output_dir: OutputDir = "./manifests", as_json: AsJson = False
 ) -> None:
-    """List the recipes: which can be fetched by name, which corpora are on disk, which are prepared.
+    """List the recipes: which can be downloaded, which corpora are on disk, which are prepared.
 
     Example: vaak data list --corpus-dir /corpora
     """
@@ -60,7 +58,7 @@ def list_recipes(
 
 @app.command()
 def get(name: Name, options: Options = None, corpus_dir: CorpusDir = "./data") -> None:
-    """Fetch a corpus; begun anew, this goes on where it was interrupted.
+    """Download a corpus. Run again, an interrupted download continues.
 
     Example: vaak data get librispeech dataset_parts=mini_librispeech
     """
@@ -76,7 +74,7 @@ def get(name: Name, options: Options = None, corpus_dir: CorpusDir = "./data") -
 def prepare(
     name: Name, options: Options = None, corpus_dir: CorpusDir = "./data", output_dir: OutputDir = "./manifests"
 ) -> None:
-    """Make the manifests of a corpus that is on disk; a training that names it does the same.
+    """Write the manifests of a corpus that is on disk. Training does this too when it needs them.
 
     Example: vaak data prepare ami mic=sdm --corpus-dir /corpora
     """
@@ -99,6 +97,6 @@ def _values(options: list[str] | None) -> dict[str, Any]:
     for text in options or ():
         key, equals, value = text.partition("=")
         if not equals or not key.isidentifier():
-            raise UserError(f"{text!r} is no key=value")
+            raise UserError(f"{text!r} is not of the form key=value")
         values[key] = to_plain(read_value(value, key))
     return values

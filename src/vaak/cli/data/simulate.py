@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Split(StrEnum):
-    """Whose speakers talk."""
+    """The split whose speakers talk."""
 
     train = "train"
     valid = "valid"
@@ -28,21 +28,21 @@ class Split(StrEnum):
 
 
 def simulate(
-    out: Annotated[Path, typer.Argument(help="A folder that is empty or not there, or one to go on with.")],
+    out: Annotated[Path, typer.Argument(help="A new or empty folder, or one to continue.")],
     arguments: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[FILE… key=value…]", help="YAML files and options over them; no file: built-in voices."
+            metavar="[FILE… key=value…]", help="YAML files and options that override them; default: built-in voices."
         ),
     ] = None,
     split: Annotated[Split, typer.Option(help="The split whose speakers talk.")] = Split.test,
-    number: Annotated[int | None, typer.Option(min=1, help="How many; not given, as many as the YAML says.")] = None,
-    dataset: Annotated[str | None, typer.Option(help="The name of a dataset, where the YAML has several.")] = None,
+    number: Annotated[int | None, typer.Option(min=1, help="Number of conversations; default: as in the YAML.")] = None,
+    dataset: Annotated[str | None, typer.Option(help="The name of a dataset, if the YAML has several.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write simulated conversations as audio with RTTM, a manifest and Lhotse's cuts.
 
-    The same options give the same bits. What was interrupted goes on when it is asked for again.
+    The same options give the same bits. Run again, an interrupted simulation continues.
 
     Example: vaak data simulate conversations --number 20 datasets.0.conversations.beta=1
     """
@@ -65,7 +65,7 @@ def simulate(
 def _simulated(
     loaded: Loaded, dataset: DatasetConfig, out: Path, split: str, number: int | None
 ) -> tuple[Written, int]:
-    """What was written, and how many speakers the split has."""
+    """What was written, and the number of speakers in the split."""
     from vaak.audio.config import ConversationsConfig
     from vaak.audio.corpora.corpus import AudioCorpus
     from vaak.audio.simulation.conversations import SimulatedConversations
@@ -88,7 +88,7 @@ def _simulated(
 
 
 def _dataset(loaded: Loaded, name: str | None) -> DatasetConfig:
-    """The dataset of that name, or the only one. Raises UserError where there is none or no telling which."""
+    """The dataset of that name, or the only one. Raises UserError if there is none or the choice is not clear."""
     from vaak.core.errors import UserError
 
     datasets = loaded.experiment.datasets
@@ -98,6 +98,6 @@ def _dataset(loaded: Loaded, name: str | None) -> DatasetConfig:
     if name is None and len(there) == 1:
         return next(iter(there.values()))
     if name not in there:
-        what = "are several datasets" if name is None else f"is no dataset {name}"
-        raise UserError(f"there {what}; --dataset takes one of {', '.join(there)}")
+        what = "there are several datasets" if name is None else f"there is no dataset {name}"
+        raise UserError(f"{what}; --dataset takes one of {', '.join(there)}")
     return there[name]

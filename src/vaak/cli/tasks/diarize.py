@@ -26,27 +26,29 @@ if TYPE_CHECKING:
 @with_options_of(InferenceConfig, into="inference")
 def diarize(
     run: Annotated[Path, typer.Argument(help="A run (its best checkpoint) or a checkpoint.")],
-    audio: Annotated[list[Path], typer.Argument(help="Audio files, and folders with such in any depth.")],
+    audio: Annotated[list[Path], typer.Argument(help="Audio files, and folders that are searched for them.")],
     inference: dict[str, Any],
     output: Annotated[
-        Path | None, typer.Option(help="FILE.rttm for all, or a folder for one each; else standard output.")
+        Path | None, typer.Option(help="FILE.rttm for all, or a folder with one file each; default: standard output.")
     ] = None,
     picture: Annotated[
-        Path | None, typer.Option(help="A folder for timelines, or FILE.png for that of a single recording.")
+        Path | None, typer.Option(help="A folder for timelines, or FILE.png for a single recording.")
     ] = None,
     reference: Annotated[
-        Path | None, typer.Option(help="RTTM, file or folder: it is drawn above, and DER is said.")
+        Path | None, typer.Option(help="RTTM file or folder: DER is printed, and the timeline shows it.")
     ] = None,
-    uem: Annotated[Path | None, typer.Option(help="Which parts count in DER: a UEM file, or a folder of them.")] = None,
+    uem: Annotated[
+        Path | None, typer.Option(help="The regions scored in DER: a UEM file, or a folder of them.")
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cuda, mps or cpu.")] = "auto",
     weights: Weights = WhichWeights.auto,
     trust_code: TrustCode = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say who speaks when, as RTTM; of any sampling rate, number of channels and length.
+    """Find out who speaks when and write RTTM. Audio may have any sampling rate, number of channels and length.
 
-    Options that aren't given are the run's: those that vaak tune found, or else data.inference of its YAML. Files that
-    can't be read are said, the others are done all the same, and the exit code is 2.
+    Options that are not given come from the run: those that vaak tune found, otherwise data.inference of its YAML.
+    Files that can't be read are reported; the others are still processed, and the exit code is 2.
 
     Example: vaak diarize runs/diarizer meetings --output rttm --picture timelines
     """
@@ -64,33 +66,33 @@ def diarize(
 
 
 def _overrides(given: Mapping[str, Any]) -> list[str]:
-    """What goes over the run's options; bounds on the number of speakers go over a number that is given there."""
+    """Overrides of the run's options; bounds on the number of speakers override a number that is given there."""
     from vaak.core.errors import UserError
 
     bounds = [name for name in ("min_speakers", "max_speakers") if name in given]
     if bounds and "num_speakers" in given:
-        raise UserError(f"--num-speakers says how many there are; leave out --{bounds[0].replace('_', '-')}")
+        raise UserError(f"--num-speakers fixes the number; leave out --{bounds[0].replace('_', '-')}")
     values = ({"num_speakers": "null"} if bounds else {}) | dict(given)
     return [f"data.inference.{name}={value}" for name, value in values.items()]
 
 
 def _demand_finder_of_speakers(run: Path, opened: OpenedRun, given: Mapping[str, Any]) -> None:
-    """Raises UserError for a run that is no diarizer's, or finds no speakers where their number is given."""
+    """Raises UserError if the run is not a diarizer, or if it can't be given a number of speakers."""
     from vaak.core.errors import UserError
 
     if opened.experiment.task != "diarization":
-        raise UserError(f"{run} is a run of task {opened.experiment.task}; only a diarizer says who speaks when")
+        raise UserError(f"{run} is a run of task {opened.experiment.task}; vaak diarize requires a diarization run")
     counts = [name for name in given if name.endswith("_speakers")]
     if counts and opened.task.collator.names is not None:
         kind = opened.task.experiment.training.eval_knobs.label_type.type
         raise UserError(
-            f"--{counts[0].replace('_', '-')}: a model of label_type {kind} finds those it knows by name; leave it out"
+            f"--{counts[0].replace('_', '-')}: a model with label_type {kind} finds speakers by name; leave it out"
         )
 
 
 @dataclass(frozen=True)
 class Known:
-    """Who speaks when by the reference, if there is one, and which parts of it count."""
+    """The reference, if there is one, and the regions of it that are scored."""
 
     references: dict[str, list[Segment]] | None
     uems: dict[str, list[tuple[float, float]]] | None
@@ -102,14 +104,14 @@ class Known:
         from vaak.core.errors import UserError
 
         if uem is not None and reference is None:
-            raise UserError("--uem says what counts in DER, which needs --reference")
+            raise UserError("--uem limits what is scored in DER, which requires --reference")
         references = None if reference is None else read_rttm(reference)
         return cls(references, None if uem is None else read_uem(uem))
 
 
 @dataclass(frozen=True)
 class Work:
-    """Which files are asked for, under which names, and where what is found goes."""
+    """The files to process, their names, and where the results are written."""
 
     names: dict[Path, str]
     without: dict[Path, UserError]
@@ -119,7 +121,7 @@ class Work:
 
     @classmethod
     def of(cls, audio: list[Path], known: Known, output: Path | None, picture: Path | None) -> Work:
-        """Raises UserError for a reference of other recordings, and for several in one picture."""
+        """Raises UserError if the reference is of other recordings, or if one picture is to show several."""
         from vaak.core.errors import UserError
         from vaak.tasks.diarization.inference.many_files import audio_files, recording_names
 
@@ -127,9 +129,11 @@ class Work:
         names = recording_names(files, known.references or ())
         if known.references is not None and files and not known.references.keys() & set(names.values()):
             there, here = min(known.references, default="nothing"), min(names.values())
-            raise UserError(f"--reference has none of these recordings ({there} there, {here} here); name them alike")
+            raise UserError(
+                f"--reference has none of these recordings (it has {there}, not {here}); use the same names"
+            )
         if picture is not None and picture.suffix == ".png" and len(names) > 1:
-            raise UserError(f"--picture {picture} is for one recording, and there are {len(names)}: give a folder")
+            raise UserError(f"--picture {picture} is for one recording, but there are {len(names)}: give a folder")
         return cls(names, without, known, output, picture)
 
     @property
@@ -138,7 +142,7 @@ class Work:
         return self.output is not None and self.output.suffix == ".rttm"
 
     def make_folders(self) -> None:
-        """Raises UserError where one can't be made: better before the work than behind it."""
+        """Raises UserError if a folder can't be made: better before the work than after it."""
         from vaak.core.errors import UserError
 
         for option, path, file in (("--output", self.output, ".rttm"), ("--picture", self.picture, ".png")):
@@ -167,7 +171,7 @@ class Work:
 
 
 def _do(work: Work, opened: OpenedRun, quiet: bool) -> tuple[dict[Path, Diarized], dict[Path, UserError]]:
-    """Do all the work; what was found, and what went wrong, by file. Each is said at once."""
+    """Process all files; results and errors by file. Each is printed at once."""
     from vaak.core.errors import UserError
     from vaak.tasks.diarization.inference.many_files import diarize_files
 
@@ -220,13 +224,13 @@ def _say(
     *,
     as_json: bool,
 ) -> None:
-    """What there is to say of all files together."""
+    """Print the summary of all files."""
     from vaak.cli.tools.score import print_scores, values_of
 
     if not as_json:
         if scores is not None:
             print_scores(scores, sys.stderr)
-        failures = f"; {len(failed)} could not be done" if failed else ""
+        failures = f"; {len(failed)} failed" if failed else ""
         print(f"files {len(found)}, {_pace(list(found.values()))}{failures}", file=sys.stderr)
         return
     said = {

@@ -14,15 +14,17 @@ from vaak.cli.config import AsJson, Weights, WhichWeights
 
 def generate(
     run: Annotated[Path, typer.Argument(help="A run (its best checkpoint) or a checkpoint.")],
-    text: Annotated[str, typer.Argument(help="The beginning; may be empty.")] = "",
+    text: Annotated[str, typer.Argument(help="The prompt; may be empty.")] = "",
     temperature: Annotated[float, typer.Option(help="0 always takes the most probable token.")] = 0.8,
-    top_k: Annotated[int, typer.Option(help="Only so many most probable tokens; 0 is all.")] = 0,
-    top_p: Annotated[float, typer.Option(help="Only the fewest tokens that have this probability together.")] = 1.0,
-    repetition_penalty: Annotated[
-        float, typer.Option(help="Above 1, tokens already there become less probable.")
+    top_k: Annotated[int, typer.Option(help="Sample from the K most probable tokens only; 0 for all.")] = 0,
+    top_p: Annotated[
+        float, typer.Option(help="Nucleus sampling: only the most probable tokens with this total probability.")
     ] = 1.0,
-    max_new_tokens: Annotated[int, typer.Option(help="Stop after so many tokens.")] = 100,
-    samples: Annotated[int, typer.Option(min=1, help="How many continuations.")] = 1,
+    repetition_penalty: Annotated[
+        float, typer.Option(help="Above 1, tokens that already occurred become less probable.")
+    ] = 1.0,
+    max_new_tokens: Annotated[int, typer.Option(help="Maximum number of new tokens.")] = 100,
+    samples: Annotated[int, typer.Option(min=1, help="Number of continuations.")] = 1,
     seed: Annotated[int, typer.Option(help="The same seed gives the same text.")] = 0,
     device: Annotated[str, typer.Option(help="auto, cuda, mps or cpu.")] = "auto",
     weights: Weights = WhichWeights.auto,
@@ -37,7 +39,9 @@ def generate(
 
     opened = open_run(run, device=device, weights=weights)
     if opened.experiment.task != "lm":
-        raise UserError(f"{run} is a run of task {opened.experiment.task}; only a language model (lm) generates text")
+        raise UserError(
+            f"{run} is a run of task {opened.experiment.task}; vaak generate requires a language model (task lm)"
+        )
     options = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "repetition_penalty": repetition_penalty}
     for number in range(samples):
         settings = opened.task.sampling(max_new_tokens=max_new_tokens, seed=seed + number, **options)

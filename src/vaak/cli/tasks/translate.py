@@ -27,9 +27,11 @@ def translate(
     run: Annotated[Path, typer.Argument(help="A run (its best checkpoint) or a checkpoint.")],
     text: Annotated[str, typer.Argument(help="A text, a file with a text in each line, or - for standard input.")],
     decoding: dict[str, Any],
-    output: Annotated[Path | None, typer.Option(help="A file to write, whole or not at all.")] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="A file to write; it is written completely or not at all.")
+    ] = None,
     attention: Annotated[
-        Path | None, typer.Option(help="An HTML page to write: what the first text's translation looked at.")
+        Path | None, typer.Option(help="An HTML page to write: the attention in the first text's translation.")
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cuda, mps or cpu.")] = "auto",
     weights: Weights = WhichWeights.auto,
@@ -37,7 +39,7 @@ def translate(
 ) -> None:
     """Translate a text, or each line of a file; a blank line stays blank.
 
-    With --n-best, a line for each translation: the number of its text, its score and the translation, parted by tabs.
+    With --n-best, a line per translation: the number of its text, its score and the translation, separated by tabs.
 
     Example: vaak translate runs/translator "the boy" --beam-size 4 --n-best 2
     """
@@ -48,7 +50,7 @@ def translate(
     texts, where = _texts(text)
     opened = open_run(run, device=device, weights=weights)
     if opened.experiment.task != "seq2seq":
-        raise UserError(f"{run} is a run of task {opened.experiment.task}; only a seq2seq model translates")
+        raise UserError(f"{run} is a run of task {opened.experiment.task}; vaak translate requires a seq2seq model")
     settings = opened.task.decoding(**decoding)
     translator = opened.task.translator(opened.model)
     translations = translator.translate(texts, settings, where)
@@ -66,9 +68,9 @@ def translate(
 
 
 def _texts(text: str) -> tuple[list[str], Callable[[int], str]]:
-    """The texts that an argument stands for, and where each of them stands.
+    """The texts that an argument means, and where each of them comes from.
 
-    Raises UserError for one that looks like the name of a file that isn't there.
+    Raises UserError for one that looks like the name of a file that doesn't exist.
     """
     from vaak.core.errors import UserError
 
@@ -77,7 +79,7 @@ def _texts(text: str) -> tuple[list[str], Callable[[int], str]]:
     if os.path.isfile(text):  # unlike Path.is_file it takes a text of any length
         return _decoded_lines(Path(text).read_bytes(), text), lambda index: f"{text}:{index + 1}"
     if not any(map(str.isspace, text)) and ("/" in text or text.endswith(FILE_ENDINGS)):
-        raise UserError(f"there is no file {text}")
+        raise UserError(f"file {text} does not exist")
     return text.split("\n"), lambda index: "the text"
 
 
@@ -88,7 +90,7 @@ def _decoded_lines(content: bytes, name: str) -> list[str]:
         lines = content.decode("utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise DataError(f"{name}:{line}: this is no UTF-8 ({error.reason}); write it in UTF-8") from error
+        raise DataError(f"{name}:{line}: this is not UTF-8 ({error.reason}); convert it to UTF-8") from error
     return [line.removesuffix("\r") for line in (lines if lines[-1] else lines[:-1])]
 
 
@@ -117,5 +119,5 @@ def _lines(translations: Iterator[Translation], *, as_json: bool, numbered: bool
 
 
 def _in_a_line(text: str) -> str:
-    """``text`` without what would look like another line or column."""
+    """``text`` without line breaks and tabs, which would look like another line or column."""
     return " ".join(text.split())

@@ -1,4 +1,4 @@
-"""``vaak tune``: a diarizer's settings, found on development recordings."""
+"""``vaak tune``: tune a diarizer's settings on development recordings."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ def tune(
     run: Annotated[Path, typer.Argument(help="A run (its best checkpoint) or a checkpoint.")],
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[DATA.yml… key=value…]", help="YAML files and options that go over the run's own."),
+        typer.Argument(metavar="[DATA.yml… key=value…]", help="YAML files and options that override the run's own."),
     ] = None,
-    split: Annotated[str, typer.Option(help="The development recordings; test is refused.")] = "valid",
+    split: Annotated[str, typer.Option(help="The development recordings; test is not allowed.")] = "valid",
     device: Annotated[str, typer.Option(help="auto, cuda, mps or cpu.")] = "auto",
     weights: Weights = WhichWeights.auto,
     trust_code: TrustCode = False,
     as_json: AsJson = False,
 ) -> None:
-    """Find the threshold, median filter and least durations that make fewest errors on development recordings.
+    """Find the threshold, median filter and minimum durations with the lowest DER on development recordings.
 
-    They are written to RUN/tuned.yml with all of data.inference. vaak eval and vaak diarize take them from there,
-    unless their command line says otherwise; training doesn't, and deleting the file undoes it.
+    They are written to RUN/tuned.yml with all of data.inference. vaak eval and vaak diarize use them unless their
+    command line overrides them; training doesn't use them. To undo, delete the file.
 
     Example: vaak tune runs/diarizer
     """
@@ -49,7 +49,7 @@ def tune(
         }
         opened = open_run(run, [Path(file) for file in files], overrides, device, **how)
         if not hasattr(opened.task, "tune"):
-            raise UserError(f"{run} is a run of task {opened.experiment.task}; only a diarizer has what is tuned here")
+            raise UserError(f"{run} is a run of task {opened.experiment.task}; vaak tune requires a diarization run")
         found: Tuning = opened.task.tune(opened.model, split)
     inference = found.inference.model_dump(mode="json")
     remarks = [
@@ -74,7 +74,7 @@ def tune(
     for name, value in inference.items():
         if value != before[name]:
             print(f"{name:<17} {before[name]} → {value}")
-    print(f"in {path}: vaak eval and vaak diarize take these from now on; a figure for others is one on test")
+    print(f"in {path}: vaak eval and vaak diarize use these from now on; report metrics on test, not on this split")
 
 
 def _rate(error: ErrorSeconds) -> str:
@@ -83,7 +83,7 @@ def _rate(error: ErrorSeconds) -> str:
 
 def _line(error: ErrorSeconds) -> str:
     if not error.scored:
-        return "DER -: no speech is scored"
+        return "DER -: there is no speech to score"
     names = {"miss": error.miss, "false alarm": error.false_alarm, "confusion": error.confusion}
     return f"DER {_rate(error)}: " + ", ".join(
         f"{name} {100 * part / error.scored:.2f}" for name, part in names.items()

@@ -1,4 +1,4 @@
-"""``vaak check-gradients``: whether autograd's gradients are right."""
+"""``vaak check-gradients``: check autograd's gradients."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from vaak.cli.config import Arguments, AsJson, TrustCode, files_and_overrides
 
 def check_gradients(
     arguments: Arguments,
-    tolerance: Annotated[float, typer.Option(help="The largest relative error that is right.")] = 1e-3,
-    rows: Annotated[int, typer.Option(min=1, help="Rows of the batch that is used.")] = 4,
+    tolerance: Annotated[float, typer.Option(help="The largest relative error that is accepted.")] = 1e-3,
+    rows: Annotated[int, typer.Option(min=1, help="Number of rows of the batch.")] = 4,
     trust_code: TrustCode = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compare each parameter's gradient with finite differences in float64, on the first batch; exit 2 if one is wrong.
+    """Compare all gradients with finite differences in float64 on the first batch; exit code 2 if one is wrong.
 
     Example: vaak check-gradients configs/quickstart.yml
     """
@@ -50,6 +50,6 @@ def check_gradients(
     if wrong:
         names = ", ".join(check.name for check in wrong[:5]) + (", …" if len(wrong) > 5 else "")
         raise UserError(
-            f"the gradient of {len(wrong)} of {len(checks)} parameters is not the slope of the loss: {names}; look at "
-            "the backward of what uses them"
+            f"gradients of {len(wrong)} of {len(checks)} parameters disagree with finite differences: {names}; check "
+            "the backward pass of the modules that use them"
         )

@@ -1,4 +1,4 @@
-"""``vaak doctor``: what this machine has, and what would train on it."""
+"""``vaak doctor``: what this machine has, and what can be trained on it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def doctor(arguments: OptionalArguments = None, trust_code: TrustCode = False, as_json: AsJson = False) -> None:
-    """Look at the machine, the packages and what would train here; with a YAML, whether it would.
+    """Check the machine, the packages and what can be trained here; with a YAML, check that configuration.
 
-    Exits with 2 where something makes training impossible (a problem), with 0 else, warnings or not.
+    The exit code is 2 if something makes training impossible (a problem), otherwise 0, even with warnings.
 
     Example: vaak doctor configs/quickstart.yml
     """
@@ -44,7 +44,7 @@ def doctor(arguments: OptionalArguments = None, trust_code: TrustCode = False, a
 
 
 def _print(finding: DoctorFinding) -> None:
-    """A line, and one of advice beneath it."""
+    """A line, and one of advice below it."""
     print(f"  {finding.mark:<8} {finding.name:<14} {finding.said}", flush=True)
     if finding.advice:
         print(f"           {'':<14} → {finding.advice}", flush=True)

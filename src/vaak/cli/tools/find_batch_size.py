@@ -1,4 +1,4 @@
-"""``vaak find-batch-size``: the largest batch that fits in memory, and the quickest."""
+"""``vaak find-batch-size``: the largest batch that fits in memory, and the fastest."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 def find_batch_size(
     arguments: Arguments,
     limit: Annotated[
-        str | None, typer.Option(help="The memory this may use, as 8GiB; not given, all there is.")
+        str | None, typer.Option(help="Memory limit, such as 8GiB; default: all available memory.")
     ] = None,
-    up_to: Annotated[int | None, typer.Option(min=1, help="The largest size to try; not given, all the data.")] = None,
+    up_to: Annotated[int | None, typer.Option(min=1, help="The largest size to try; default: all the data.")] = None,
     trust_code: TrustCode = False,
     as_json: AsJson = False,
 ) -> None:
-    """Try batches of growing size in training, and say which is the largest that fits and which the quickest.
+    """Train with batches of growing size; print the largest that fits and the fastest.
 
     Example: vaak find-batch-size configs/quickstart.yml --up-to 64
     """
@@ -69,17 +69,17 @@ def bytes_of(text: str) -> int:
 
 
 def print_trial(trial: Trial) -> None:
-    """One line for one size."""
+    """One line per size."""
     memory = f"{trial.memory_bytes / UNITS['G']:.2f} GiB"
     rates = "  ".join(f"{rate:,.0f} {unit}s/s" for unit, rate in trial.per_second.items())
     print(f"{trial.size:>8}  {trial.rows:>6} rows  {memory:>10}  {trial.problem or rates}", flush=True)
 
 
 def print_advice(advice: Advice) -> None:
-    """What was found, and the options to take."""
+    """Print what was found, and the options to use."""
     largest = next(trial for trial in advice.trials if trial.size == advice.largest)
     beyond = "; it holds all the data" if largest.holds_all else ""
     print(f"largest {advice.option} that fits in {advice.room_bytes / UNITS['G']:.2f} GiB: {advice.largest}{beyond}")
-    print(f"quickest: {advice.quickest}")
+    print(f"fastest: {advice.quickest}")
     steps = f"training.gradient_accumulation_steps={advice.accumulation}"
     print(f"for the effective batch of the configuration: {advice.option}={advice.size} {steps}")

@@ -14,15 +14,17 @@ from vaak.cli.config import Arguments, AsJson, TrustCode, files_and_overrides
 
 def find_lr(
     arguments: Arguments,
-    num_iter: Annotated[int, typer.Option(help="How many steps, each with a larger rate.")] = 100,
-    start_lr: Annotated[float, typer.Option(help="The first rate.")] = 1e-7,
-    end_lr: Annotated[float, typer.Option(help="The last rate; the test stops where the loss explodes.")] = 1.0,
-    linear: Annotated[bool, typer.Option("--linear", help="Grow the rate evenly, not by a factor.")] = False,
-    output_dir: Annotated[Path, typer.Option(help="Where curve and picture are written.")] = Path("find-lr"),
+    num_iter: Annotated[int, typer.Option(help="Number of steps, each with a larger learning rate.")] = 100,
+    start_lr: Annotated[float, typer.Option(help="The first learning rate.")] = 1e-7,
+    end_lr: Annotated[float, typer.Option(help="The last learning rate; the test stops when the loss explodes.")] = 1.0,
+    linear: Annotated[
+        bool, typer.Option("--linear", help="Increase the learning rate linearly, not exponentially.")
+    ] = False,
+    output_dir: Annotated[Path, typer.Option(help="Folder for the curve and the plot.")] = Path("find-lr"),
     trust_code: TrustCode = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run a learning-rate range test of what the YAML files say; write its curve, print a suggestion.
+    """Run a learning-rate range test of a configuration; write the curve, print a suggestion.
 
     Example: vaak find-lr configs/quickstart.yml training.optimizer=adamw --num-iter 60
     """
@@ -48,10 +50,10 @@ def find_lr(
     if as_json:
         print(json.dumps({**curve.as_json(), "files": [str(path) for path in written]}))
         return
-    end = "the loss exploded" if curve.diverged else "the range was tried"
+    end = "the loss exploded" if curve.diverged else "the end of the range"
     print(f"{len(curve.losses)} steps until {end}; {', '.join(map(str, written))}")
     if not any(path.suffix == ".png" for path in written):
-        print("no picture was drawn: it needs matplotlib (pip install 'vaak[plot]')", file=sys.stderr)
+        print("no plot was drawn: this requires matplotlib (pip install 'vaak[plot]')", file=sys.stderr)
     suggestion = curve.suggestion()
     if suggestion is None:
         print("no suggestion: the loss never fell clearly; raise --end-lr or --num-iter")

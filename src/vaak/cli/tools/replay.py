@@ -1,4 +1,4 @@
-"""``vaak replay``: a past step of a run, taken again and looked at."""
+"""``vaak replay``: rerun a past step of a run and inspect it."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ SHOWN_UPDATES = 10
 
 def replay(
     run: Annotated[Path, typer.Argument(help="A run directory.")],
-    step: Annotated[int, typer.Option(min=1, help="The optimizer step to take again.")],
+    step: Annotated[int, typer.Option(min=1, help="The optimizer step to rerun.")],
     debug: Annotated[
-        bool, typer.Option("--debug", help="Every module's output, every parameter's gradient and update.")
+        bool, typer.Option("--debug", help="Show every module's output, every parameter's gradient and update.")
     ] = False,
-    output_dir: Annotated[Path | None, typer.Option(help="Write replay.json there.")] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cuda, mps or cpu; the run's own if not given.")] = None,
+    output_dir: Annotated[Path | None, typer.Option(help="Write replay.json to this folder.")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cuda, mps or cpu; default: the run's own.")] = None,
     trust_code: TrustCode = False,
     as_json: AsJson = False,
 ) -> None:
-    """Take a step of a run again, from the checkpoint before it, and show its batch, losses and gradient.
+    """Rerun a step of a run from the checkpoint before it, and show its batch, losses and gradient.
 
-    Nothing is written into the run, which may be running.
+    Nothing is written to the run directory; the run may be training meanwhile.
 
     Example: vaak replay runs/quickstart --step 2 --debug
     """
@@ -59,7 +59,7 @@ def _batches(found: dict[str, Any]) -> Iterator[str]:
         for row in microbatch["rows"]:
             yield f"  example {_examples(row['examples'])}, length {row['length']}: {row['shown']}"
         for skip in microbatch["skipped"]:
-            yield f"  left out: example {skip['index']} ({skip['description']}): {skip['reason']}"
+            yield f"  skipped: example {skip['index']} ({skip['description']}): {skip['reason']}"
 
 
 def _examples(examples: Sequence[dict[str, Any]]) -> str:
@@ -76,7 +76,7 @@ def _figures(found: dict[str, Any]) -> Iterator[str]:
     scale = "" if found["loss_scale"] is None else f", loss scale {found['loss_scale']:g}"
     yield f"learning rate {_number(found['learning_rate'])}{scale}, {found['seconds']:.3f} s"
     if found["skipped"]:
-        yield f"the weights were left as they were: {found['skipped'].replace('_', ' ')}"
+        yield f"the weights were not updated: {found['skipped'].replace('_', ' ')}"
 
 
 def _non_finite(found: dict[str, Any]) -> Iterator[str]:
@@ -126,21 +126,21 @@ def _agreement(found: dict[str, Any]) -> Iterator[str]:
     between = f"between step {agreement['begun_at']} and {found['step']}"
     differences = agreement["differences"]
     if differences:
-        yield f"{agreement['same']} logged figures {between} came out the same, {len(differences)} otherwise:"
+        yield f"{agreement['same']} logged figures {between} are equal, {len(differences)} differ:"
         for one in differences:
             yield f"  step {one['step']} {one['name']}: {one['then']} then, {one['now']} now"
     elif agreement["same"]:
-        yield f"{agreement['same']} logged figures {between} came out the same to the bit"
+        yield f"{agreement['same']} logged figures {between} are equal to the bit"
     else:
         yield f"the run logged nothing {between} to compare with"
     if agreement["same_weights"] is not None:
-        same = "those" if agreement["same_weights"] else "not those"
-        yield f"the weights after it are {same} of the run's checkpoint, to the bit"
+        same = "equal to" if agreement["same_weights"] else "different from"
+        yield f"the weights after it are {same} those of the run's checkpoint, compared bit by bit"
     yield from (f"different here: {condition}" for condition in agreement["conditions"])
 
 
 def _loss(value: float | str) -> str:
-    """All digits that 32 bits hold: losses are compared."""
+    """All significant digits of a 32-bit float: losses are compared."""
     return value if isinstance(value, str) else f"{value:.9g}"
 
 

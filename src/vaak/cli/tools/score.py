@@ -1,4 +1,4 @@
-"""``vaak score``: how wrong a system's output is, whoever made it."""
+"""``vaak score``: error rates of any system's output."""
 
 from __future__ import annotations
 
@@ -28,12 +28,16 @@ def score() -> None:
 def der(
     reference: Annotated[Path, typer.Argument(metavar="REF", help="An RTTM file, or a folder of them.")],
     hypothesis: Annotated[Path, typer.Argument(metavar="HYP", help="An RTTM file, or a folder of them.")],
-    uem: Annotated[Path | None, typer.Option(help="What counts: a UEM file, or a folder of them.")] = None,
-    collar: Annotated[float, typer.Option(help="Seconds on each side of reference boundaries that don't count.")] = 0.0,
-    skip_overlap: Annotated[bool, typer.Option("--skip-overlap", help="Leave out overlaps of the reference.")] = False,
+    uem: Annotated[Path | None, typer.Option(help="The regions to score: a UEM file, or a folder of them.")] = None,
+    collar: Annotated[
+        float, typer.Option(help="Seconds on each side of reference boundaries that are not scored.")
+    ] = 0.0,
+    skip_overlap: Annotated[
+        bool, typer.Option("--skip-overlap", help="Don't score overlapping speech of the reference.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print diarization and Jaccard error rates of every recording and of all together, with their protocol.
+    """Print diarization and Jaccard error rates of every recording and in total, with their protocol.
 
     Example: vaak score der reference.rttm hypothesis.rttm --collar 0.25
     """
@@ -59,7 +63,7 @@ def values_of(scores: Scores) -> dict[str, Any]:
 
 
 def _value(row: Score) -> dict[str, float | None]:
-    """Rates, 1 is 100 %, and what they are made of."""
+    """Rates (1 is 100 %) and their components."""
     error = row.error
     return {
         "der": error.rate,

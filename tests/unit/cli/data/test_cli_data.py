@@ -43,7 +43,7 @@ def test_mistakes_are_one_line_and_exit_2(vaak, tmp_path: Path):
     for arguments, message in {
         ("prepare", "ljspech"): "Lhotse has no recipe ljspech; did you mean ljspeech?",
         ("prepare", "yesno"): "recipe yesno: there is no corpus in data/yesno",
-        ("prepare", "ami", "mic"): "'mic' is no key=value",
+        ("prepare", "ami", "mic"): "'mic' is not of the form key=value",
         ("prepare", "ami", "mike=sdm"): "recipe ami has no option mike",
         ("prepare", "ami"): "recipe ami: data/ami can't be prepared: ValueError: No annotations directory specified",
         ("get", "dihard3"): "recipe dihard3: Lhotse can't download this corpus",

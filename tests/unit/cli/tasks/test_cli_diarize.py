@@ -171,10 +171,10 @@ def test_options_go_over_the_run_s(vaak, diarizer_run: Path, recording: Path):
         (("--num-speakers", 0), "data.inference.num_speakers"),
         (("--num-speakers", 2, "--min-speakers", 1), "leave out --min-speakers"),
         (("--min-speakers", 3, "--max-speakers", 2), "min_speakers (3) is more than max_speakers (2)"),
-        (("--uem", "some.uem"), "which needs --reference"),
-        (("--reference", "other.rttm"), "--reference has none of these recordings (other there, talk here)"),
+        (("--uem", "some.uem"), "which requires --reference"),
+        (("--reference", "other.rttm"), "--reference has none of these recordings (it has other, not talk)"),
         (("--reference", "gone.rttm"), "gone.rttm: can't be read"),
-        (("another.wav", "--picture", "one.png"), "is for one recording, and there are 2"),
+        (("another.wav", "--picture", "one.png"), "is for one recording, but there are 2"),
         (("--output", "file/in"), "--output: the folder file/in can't be made"),
         (("--device", "tpu"), "unknown device 'tpu'"),
     ],
@@ -192,7 +192,7 @@ def test_a_language_model_hears_nothing(vaak, tiny_run: Path, recording: Path):
     for command in (("diarize", tiny_run, recording), ("tune", tiny_run)):
         code, out, err = vaak(*command)
         assert (code, out, err.count("\n")) == (2, "", 1)
-        assert f"{tiny_run} is a run of task lm; only a diarizer" in err
+        assert f"{tiny_run} is a run of task lm; vaak {command[0]} requires" in err
 
 
 def test_a_recording_longer_than_memory_should_hold_is_read_in_windows(

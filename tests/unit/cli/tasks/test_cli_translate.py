@@ -128,7 +128,7 @@ def test_the_picture_is_of_the_first_text(vaak, run: Path, tmp_path: Path):
         (("no", "--attention", "a.png"), "a.png: a picture of attention is an HTML page"),
         (("no", "--output", "missing/out.txt"), "--output missing/out.txt can't be written"),
         (("very " * 60,), "the text has "),
-        (("texts/missing.txt",), "there is no file texts/missing.txt"),
+        (("texts/missing.txt",), "file texts/missing.txt does not exist"),
     ],
 )
 def test_mistakes(vaak, run: Path, options: tuple[object, ...], words: str):
@@ -153,4 +153,4 @@ def test_a_line_that_is_too_long_or_no_utf8_is_named(vaak, run: Path, tmp_path: 
 def test_a_language_model_translates_nothing(vaak, tiny_run: Path):
     code, out, err = vaak("translate", tiny_run, "no")
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert f"{tiny_run} is a run of task lm; only a seq2seq model translates" in err
+    assert f"{tiny_run} is a run of task lm; vaak translate requires a seq2seq model" in err

@@ -19,7 +19,7 @@ def test_the_table_and_what_to_take(vaak, tiny_text, tmp_path):
     assert all("GiB" in line and "tokens/s" in line and "examples/s" in line for line in lines[:3])
     assert lines[3].startswith("largest training.batch_size that fits in ")
     assert lines[3].endswith(" GiB: 4")
-    assert lines[4].startswith("quickest: ")
+    assert lines[4].startswith("fastest: ")
     assert lines[5].startswith("for the effective batch of the configuration: training.batch_size=")
     assert not (tmp_path / "run").exists()
 

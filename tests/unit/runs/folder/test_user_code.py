@@ -154,4 +154,4 @@ def test_who_is_stopped_is_told_to_trust(vaak: Vaak, project: Path, tmp_path: Pa
     )
     code, out, _ = vaak("train", project / "mine.yml", f"run_dir={tmp_path / 'run'}")
     assert code == 0
-    assert f"go on with: vaak train {tmp_path / 'run'}/config.yml --resume auto --trust-code\n" in out
+    assert f"resume with: vaak train {tmp_path / 'run'}/config.yml --resume auto --trust-code\n" in out

@@ -1,4 +1,4 @@
-"""The seeds' commands, launchers and names: how training is started, and where what they import is found."""
+"""Commands, launchers and names of the original systems: how training is started, and where their imports are."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_another_number_of_processes_is_an_error(monkeypatch):
         start_ranks(TrainingConfig())
 
 
-def test_devices_of_seed_2():
+def test_devices_of_tts_trainer():
     assert pick_device("cpu").type == "cpu"
     assert pick_device("auto").type in ("cuda", "mps", "cpu")
     if not torch.backends.mps.is_available():
@@ -130,7 +130,7 @@ def test_train_py_trains(tiny_folder):
 
 
 def test_the_launch_script_trains_under_accelerate(tiny_folder):
-    """With accelerate's own configuration file, as the fifth seed writes it, for one process on a CPU."""
+    """With accelerate's own configuration file, as the research kit writes it, for one process on a CPU."""
     (tiny_folder / "hf" / "accelerate").mkdir(parents=True)
     (tiny_folder / "hf" / "accelerate" / "default_config.yaml").write_text(
         "compute_environment: LOCAL_MACHINE\ndistributed_type: 'NO'\ndowncast_bf16: 'no'\nmachine_rank: 0\n"

@@ -1,4 +1,4 @@
-"""What the seeds write in their documents trains here: their sections, examples and commands, run on a small corpus."""
+"""What the original systems' documents contain trains here: sections, examples and commands, run on a small corpus."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ training:
     label_type: binary
     max_duration: null
 """
-"""The section as it stands in the seed, with its intervals shortened; norm_reg needs layers that aren't built yet."""
+"""The section of the universal pipeline, with shorter intervals; norm_reg requires layers that aren't built yet."""
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def records(outcome, kind):
     return [record for record in read_records(outcome.directory / "metrics.jsonl") if record["kind"] == kind]
 
 
-def test_seed_1s_training_section_trains(trained):
+def test_universal_pipelines_training_section_trains(trained):
     outcome = trained(MODEL_AND_DATA, SEED_1_TRAINING, overrides=["training.max_steps=8"])
     assert (outcome.reason, outcome.step) == ("finished", 8)
     steps, evaluations = records(outcome, "step"), records(outcome, "evaluation")
@@ -173,7 +173,7 @@ data:
 """
 
 
-def test_seed_5s_files_train(trained, tmp_path):
+def test_research_kits_files_train(trained, tmp_path):
     texts = (tmp_path / "corpus.txt").read_text(encoding="utf-8").splitlines()
     (tmp_path / "data.json").write_text(json.dumps([{"text": text, "label": 0} for text in texts], indent=2))
     outcome = trained(SEED_5_MODEL, SEED_5_TRAINING, SEED_5_DATA, overrides=["max_steps=6"])
@@ -187,14 +187,14 @@ def test_seed_5s_files_train(trained, tmp_path):
 
 
 class MyCustomLoss(nn.Module):
-    """Seed 1's example with a body: it gives one number, the mean."""
+    """The universal pipeline's example with a body: it gives one number, the mean."""
 
     def forward(self, outputs, targets):
         return nn.functional.cross_entropy(outputs, targets)
 
 
 class MyCallback(Callback):
-    """Seed 1's example with a body."""
+    """The universal pipeline's example with a body."""
 
     def __init__(self):
         self.seen = []
@@ -203,7 +203,7 @@ class MyCallback(Callback):
         self.seen.append((epoch, trainer.position.step, metrics["val_loss"]))
 
 
-def test_seed_1s_loss_and_callback_examples(trained):
+def test_universal_pipelines_loss_and_callback_examples(trained):
     LossRegistry.register("my_loss", MyCustomLoss)
     callback = MyCallback()
     own = trained(MODEL_AND_DATA, QUICK, overrides=["training.loss=my_loss"], callbacks=(callback,))
@@ -214,7 +214,7 @@ def test_seed_1s_loss_and_callback_examples(trained):
     assert callback.seen == [(0, own.step, own.metrics["val_loss"])]
 
 
-def test_seed_1s_callbacks_by_name(trained):
+def test_universal_pipelines_callbacks_by_name(trained):
     named = (
         "training: {callbacks: [{type: gradient_clipping, max_norm: 0.1}, {type: lr_monitor, every: 2}, "
         "{type: feature_redraw, interval: 3}, {type: early_stopping, patience: 9}]}\n"
@@ -240,7 +240,7 @@ def test_early_stopping_stops_when_nothing_improves(trained):
     assert again.step == 2
 
 
-def test_seed_2s_settings_of_training(trained):
+def test_tts_trainers_settings_of_training(trained):
     text = (
         "batch_size: 16\nlearning_rate: 1e-4\nhidden_dim: 16\nuse_wandb: false\nenable_profiling: false\n"
         "training:\n  scheduler: {type: cosine_restarts, first_cycle_steps: 2}\n"
@@ -255,7 +255,7 @@ def test_seed_2s_settings_of_training(trained):
     )
 
 
-def test_seed_1s_max_duration_is_the_budget_of_bucketing(tmp_path):
+def test_universal_pipelines_max_duration_is_the_budget_of_bucketing(tmp_path):
     path = tmp_path / "run.yml"
     path.write_text("task: lm\ntraining:\n  eval_knobs:\n    label_type: binary\n    max_duration: 30.0\n")
     with pytest.raises(ConfigError, match=r"run.yml:5: training.batching.max_duration: text has no duration"):
@@ -269,14 +269,14 @@ def test_steps_are_epochs_times_batches(trained):
     assert outcome.step == outcome.total_steps == 2 * -(-documents // 8)
 
 
-def test_seed_4s_console_has_its_figures(trained):
+def test_hindi_trainers_console_has_its_figures(trained):
     outcome = trained(MODEL_AND_DATA, QUICK)
     said = (outcome.directory / "train.log").read_text(encoding="utf-8")
     for words in ("step 4/4  loss ", "  lr ", "  grad ", "val_loss ", "val_perplexity ", "tokens/s"):
         assert words in said, words
 
 
-def test_a_checkpoint_holds_what_the_seeds_have(trained):
+def test_a_checkpoint_holds_what_the_original_ones_have(trained):
     outcome = trained(MODEL_AND_DATA, QUICK, overrides=["training.max_steps=3", "training.scheduler={type: plateau}"])
     newest = find_latest_checkpoint(outcome.directory / "checkpoints")
     saved, state = json.loads((newest / "state.json").read_text()), load_checkpoint(newest).state
@@ -309,7 +309,7 @@ def test_checkpoints_by_hand(tmp_path):
     assert find_latest_checkpoint(tmp_path).name == step_folder(5)
 
 
-def test_seed_5s_evaluation_command(trained, tmp_path, capsys):
+def test_research_kits_evaluation_command(trained, tmp_path, capsys):
     from vaak.cli.eval import evaluate
 
     outcome = trained(MODEL_AND_DATA, QUICK)

@@ -1,4 +1,4 @@
-"""docs/seeds.md has a row for every name of the seeds; the tests, modules and files that it names are there."""
+"""docs/migration has a row for every name of the original systems; the tests, modules and files that it names exist."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from vaak.config.load import load
 from vaak.config.yaml.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
+PAGES = ROOT / "docs" / "migration"
 NAMES = {
-    1: """
+    "universal-pipeline": """
 --config | --nproc_per_node | CustomCollator | DiarizationCollator | ENCODER_DECODER_GUIDE.md |
 EarlyStoppingCallback | FeatureRedrawCallback | GradientClippingCallback | LRMonitorCallback |
 LossRegistry.register("my_loss", MyCustomLoss) | MODEL_FACTORY_GUIDE.md | accelerate >= 0.26.0 |
@@ -55,14 +56,14 @@ training.validation.interval | training/accelerate_utils.py | training/callbacks
 training/diarization_dataloader.py | training/logging_utils.py | training/losses.py | training/optimizers.py |
 training/trainer.py | training_minimal.yml | unified_parser() | wandb >= 0.16.0
 """,
-    2: """
+    "tts-trainer": """
 --no-mixed-precision | --resume auto | EnglishTrainingConfig | MPSGradScaler | adaptive_memory_manager.py |
 batch_size | checkpoint_manager.py | config_english.py | data_dir | device_type.py | enable_profiling |
 english_trainer.py | find_latest_checkpoint() | get_default_config() | get_small_config() | hidden_dim |
 interbatch_profiler.py | learning_rate | load_checkpoint() | mps_grad_scaler.py | n_encoder_layers |
 save_checkpoint() | save_phoneme_processor() | torch.cuda.amp.GradScaler | trainer.py | use_wandb
 """,
-    3: """
+    "asr-pipeline": """
 --algorithm | --allow-single-cluster | --asr-batch-size | --clustering-algorithm | --config | --data-percent |
 --dataset-root | --eval-every-n-epochs | --expert-batch-size | --fp16 | --gating-batch-size |
 --gradient-accumulation-steps | --hdbscan-algorithm | --log-file | --max-retries | --metric | --min-cluster-size |
@@ -74,7 +75,7 @@ python Evaluation/plot_expert_metrics.py | python Evaluation/plot_gating_metrics
 python Training_Scripts/asr_training.py | python Training_Scripts/expert_pre_training.py |
 python Training_Scripts/gating_model_pre_training.py | python Training_Scripts/train_pipeline.py
 """,
-    4: """
+    "hindi-language-model": """
 CorpusBuilder | ExperimentConfig.load_config | GradScaler | HindiLanguageModelTrainer | LRFinder | ModelFactory |
 TokenizerFactory | accumulation_steps | autocast | batch_size | checkpoint['config'] | checkpoint['epoch'] |
 checkpoint['model_state_dict'] | checkpoint['optimizer_state_dict'] | checkpoint['random_state'] |
@@ -91,7 +92,7 @@ model.load_state_dict | num_training_steps | num_warmup_steps | save_checkpoint(
 sort_by_difficulty | suggest_lr | torch.load | torch.optim.AdamW | tqdm |
 train(train_dataloader, val_dataloader, num_epochs) | train_epoch(dataloader) | wandb.init | wandb.log
 """,
-    5: """
+    "research-kit": """
 --config | --data_config | --input_dir | --model_path | --output_dir | CurriculumScheduler | DataAugmenter |
 DistillationTrainer | LRFinder | MultiTaskTrainer | StratifiedKFold | accelerate config |
 bash scripts/preprocess.sh | bash scripts/train.sh | compute_environment | config/data_config.yaml |
@@ -113,17 +114,15 @@ training.weight_decay | ttest_rel | unfreeze_parameters | use_cpu | uv pip insta
 wandb.entity | wandb.name | wandb.notes | wandb.project | wandb.tags
 """,
 }
-"""By seed: every key of its YAML fragments, every flag, command, class, file and import that it names."""
+"""By page: every key of the system's YAML fragments, every flag, command, class, file and import that it names."""
 
 
 def rows():
-    """(seed, cells) of each row of the tables; cells are name, ours, what to know, shown by."""
-    seed = 0
-    for line in (ROOT / "docs" / "seeds.md").read_text(encoding="utf-8").splitlines():
-        if line.startswith("## Seed "):
-            seed = int(line.split()[2].rstrip(":"))
-        elif line.startswith("| ") and not line.startswith("| the seed"):
-            yield seed, [cell.strip() for cell in line.strip("|").split(" | ")]
+    """(page, cells) of each row of the tables; cells are original name, name in Vaak, notes, shown by."""
+    for page in NAMES:
+        for line in (PAGES / f"{page}.md").read_text(encoding="utf-8").splitlines():
+            if line.startswith("| ") and not line.startswith("| original name"):
+                yield page, [cell.strip() for cell in line.strip("|").split(" | ")]
 
 
 ROWS = list(rows())
@@ -139,10 +138,10 @@ def test_every_row_has_its_four_cells():
     assert all(len(cells) == 4 for _, cells in ROWS), [cells for _, cells in ROWS if len(cells) != 4]
 
 
-@pytest.mark.parametrize("seed", NAMES)
-def test_every_name_of_the_seeds_has_one_row(seed):
-    names = [name.strip() for name in NAMES[seed].split("|") if name.strip()]
-    found = [name for number, cells in ROWS if number == seed for name in re.findall(r"`([^`]+)`", cells[0])]
+@pytest.mark.parametrize("page", NAMES)
+def test_every_name_of_the_system_has_one_row(page):
+    names = [name.strip() for name in NAMES[page].split("|") if name.strip()]
+    found = [name for other, cells in ROWS if other == page for name in re.findall(r"`([^`]+)`", cells[0])]
     assert not [name for name in names if name not in found]
     assert not [name for name in set(found) if found.count(name) > 1]
 
@@ -169,13 +168,13 @@ def test_asking_for_what_is_not_built_is_never_silent(tmp_path):
         assert any(key.rpartition(".")[0] in warning for warning in loaded.warnings), key
 
 
-def test_what_is_built_has_a_name_of_ours():
+def test_what_is_built_has_a_name_in_vaak():
     for _, (name, ours, _, shown) in ROWS:
         assert ours or shown == "not built yet" or name.startswith("`model.global_config`"), name
 
 
-def test_every_name_of_ours_exists():
-    text = (ROOT / "docs" / "seeds.md").read_text(encoding="utf-8")
+def test_every_name_in_vaak_exists():
+    text = "".join(page.read_text(encoding="utf-8") for page in PAGES.glob("*.md"))
     for module, name in re.findall(r"`(vaak[\w.]*):(\w+)`", text):
         assert hasattr(importlib.import_module(module), name), f"{module}:{name}"
     for module, name in re.findall(r"`from (vaak\S*) import (\w+)`", text):
