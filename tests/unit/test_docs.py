@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from vaak.config import catalog
+from vaak.config import tasks
 from vaak.config.resolve.aliases import ELSEWHERE, LOOP_OPTIONS
 from vaak.tasks.lm.config import ALIASES
 
@@ -105,7 +105,7 @@ def set_up(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (folder / name).symlink_to(ROOT / name)
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(folder)
-    monkeypatch.setattr(catalog, "REGISTERED_TASKS", {})
+    monkeypatch.setattr(tasks, "REGISTERED_TASKS", {})
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
 
