@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 from vaak.callbacks.profiling.shares import Circumstances, Profile, verdict
 from vaak.core.callback import Callback, Run
 from vaak.core.errors import UserError
+from vaak.core.report import rate_name
 from vaak.core.storage.files import write_json
 
 if TYPE_CHECKING:
-    from vaak.core.report import StepReport, rate_name
+    from vaak.core.report import StepReport
     from vaak.engine.cost.flops import Work
 
 log = logging.getLogger("vaak")
