@@ -136,7 +136,7 @@ def check_options(
 
 
 def unknown_name(name: str, builtin: Mapping[str, str]) -> str:
-    """What to say of a short name that is none."""
+    """The message for an unknown short name."""
     known = ", ".join(sorted(builtin))
     hint = did_you_mean(name, builtin)
     return f"{name!r} is not known; expected one of {known}, ./file.py:Name or package.module:Name{hint}"

@@ -75,7 +75,7 @@ def spec_of(task: str) -> TaskSpec:
 
 
 def task_class(task: str) -> Any:
-    """The class that trains a task, by its name or, absolute, by its class. Raises UserError where there is none."""
+    """The class that trains a task, by its name or, absolute, by its class. Raises UserError if it doesn't exist."""
     if task in built_in():
         return load_name(str(spec_of(task).task))
     if task in installed():
