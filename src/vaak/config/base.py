@@ -22,7 +22,7 @@ REFERENCES = ("./file.py:Name", "package.module:Name")
 """How a user's class is named."""
 
 USERS_CLASS = "of a user's class"
-"""Stands among the types that read an option, for a class that isn't Vaak's."""
+"""Among the types that read an option, stands for a class that isn't Vaak's."""
 
 
 OneSection = TypeVar("OneSection", bound="Section")
@@ -42,7 +42,7 @@ class Section(BaseModel):
 
 
 class Open(BaseModel):
-    """A section that takes any key: of a task that doesn't say which options it has."""
+    """A section that takes any key, for a task that doesn't declare its options."""
 
     model_config = ConfigDict(extra="allow", frozen=True, protected_namespaces=())
 
@@ -55,7 +55,7 @@ class Open(BaseModel):
 
 
 class Component(BaseModel):
-    """A class by name, with its own options beside ``type``.
+    """A class by name, with its own options next to ``type``.
 
     ``type`` is a short name of Vaak's, or a user's ``./my_loss.py:Huber``, or ``my_package.losses:Huber``.
     """
@@ -64,13 +64,13 @@ class Component(BaseModel):
 
     bare: ClassVar[str | None] = "type"
     resume_class: ClassVar[ResumeClass | None] = None
-    """None: that of the option that names the class."""
+    """None: the class of the option that names the component."""
 
     type: str = Field(description="A short name, ./file.py:Name, or package.module:Name.")
 
     @property
     def options(self) -> dict[str, Any]:
-        """The keys beside ``type``: the class's own options."""
+        """The keys next to ``type``: the class's own options."""
         return dict(self.model_extra or {})
 
 
@@ -114,7 +114,7 @@ class OpenSection(Section):
 
     @model_validator(mode="after")
     def _has_no_options_of_others(self) -> OpenSection:
-        """Options of Vaak's own types, given in Python to a user's class, which gets those in ``options``."""
+        """Options of Vaak's own types that Python code gives to a user's class, which reads ``options``."""
         if self.is_users(self.type):
             lost = [name for name in self.model_fields_set if name != "options" and not self.reads(name)]
             if lost:
@@ -153,9 +153,9 @@ def option(
 ) -> Any:
     """A documented option.
 
-    ``only_for`` lists the section's types that read it; given with another it is an error. ``resume`` is what changing
-    it on resume does; None: its section says so. ``resume_switch`` is the class of a change from null or 0 to a value,
-    or back, where that is another.
+    ``only_for`` lists the section's types that read it; with another type it is an error. ``resume`` is what changing
+    it on resume does; None: as its section says. ``resume_switch`` is the class of a change from null or 0 to a value,
+    or back, where that class differs.
     """
     about = {"only_for": list(only_for), "resume": resume, "resume_switch": resume_switch}
     extra: Any = {name: value for name, value in about.items() if value}

@@ -1,7 +1,7 @@
 """Components that a YAML can name, with their classes as text; nothing is imported before its use.
 
-``register_loss`` and its like add a class of a program's own under a short name. What names it (a YAML, a run) can then
-be loaded in every process that registers it.
+``register_loss`` and the like add a program's class under a short name. A YAML or a run that names it can then be
+loaded in every process that registers it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LOSSES: dict[str, str] = {
 """Short names for training.loss.main."""
 
 AUXILIARY_LOSSES: dict[str, str] = {"z_loss": "vaak.engine.objective.losses:z_loss"}
-"""Short names for training.loss.auxiliary; a task may have further ones."""
+"""Short names for training.loss.auxiliary; a task may have more."""
 
 CALLBACKS: dict[str, str] = {
     "early_stopping": "vaak.callbacks.early_stopping:EarlyStoppingCallback",
@@ -49,7 +49,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
 def register_loss(name: str, loss: Any) -> None:
     """Let ``training.loss.main: name`` stand for a module with ``forward(outputs, targets)``.
 
-    Raises UserError, as all of these do, where the name is a built-in's or no plain word.
+    Raises UserError, as all of these do, where the name is built-in or not a plain word.
     """
     _register("training.loss.main", name, loss, LOSSES)
 

@@ -17,7 +17,7 @@ from vaak.config.tasks import spec_of
 from vaak.config.training import TrainingConfig
 
 MOST_BYTES = 255
-"""Of a folder's name, on every common file system."""
+"""The longest name of a folder on every common file system."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 Model = TypeVar("Model")

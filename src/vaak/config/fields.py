@@ -91,7 +91,7 @@ def type_of(node: Node, section: SectionType) -> Any:
 
 
 def spell_out(node: Node, annotation: Any) -> Node:
-    """The tree with every bare value under the field it stands for, and a single value where a list is due in a list.
+    """The tree with every bare value under the field it stands for, and a single value as a list where one is expected.
 
     ``optimizer: adamw`` becomes ``optimizer: {type: adamw}``. Null stays null unless the bare field takes it and the
     section doesn't: ``gradient_clipping: null`` is ``{norm: null}``, but ``early_stopping: null`` is none.
@@ -120,7 +120,7 @@ def _null_is_bare(annotation: Any, section: SectionType, bare: str) -> bool:
 
 
 def _is_indexed(node: Node) -> bool:
-    """Whether a mapping's keys are places in a list (``betas.0``)."""
+    """Whether a mapping's keys are indices of a list (``betas.0``)."""
     return bool(node.value) and all(key.isdecimal() for key in node.value)
 
 

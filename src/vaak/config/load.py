@@ -34,7 +34,7 @@ IN_MEMORY = YamlPlace("set in Python")
 
 @dataclass(frozen=True)
 class Loaded:
-    """A validated experiment, what there is to say about it, and what the user gave.
+    """A validated experiment, the warnings about it, and what the user gave.
 
     ``folder`` is where ``./file.py:Name`` is looked for: that of the last file.
     """
@@ -58,7 +58,7 @@ def load(files: Sequence[Path | str], overrides: Sequence[str] = (), *, trust_co
 def load_values(values: Sequence[Mapping[str, Any]], source: Path) -> Loaded:
     """The experiment that sections in memory give, the later over the earlier; ``source`` is the file they came from.
 
-    The first holds what was resolved before: of its options, there is nothing to warn about.
+    The first holds what was resolved before: its options cause no warnings.
     """
     places = [None, *[IN_MEMORY] * (len(values) - 1)]
     layers = [from_plain(dict(layer), place) for layer, place in zip(values, places, strict=True)]
@@ -97,7 +97,7 @@ def _experiment_of(layers: list[Node], source: Path, trust_code: bool) -> Loaded
     problems += validation.problems
     found = list(findings(experiment)) if experiment is not None and task.reference else []
     problems += [_at(tree, one.key, one.message) for one in found if one.kind == "impossible"]
-    if not validation.problems:  # else it may be the default of what was left out for a mistake that excludes it
+    if not validation.problems:  # otherwise it may be the default of an option removed because of a mistake
         problems += _of_those_given((one for one in found if one.kind == "impossible if given"), tree)
     if problems or experiment is None:
         raise ConfigError(problems)
@@ -106,14 +106,14 @@ def _experiment_of(layers: list[Node], source: Path, trust_code: bool) -> Loaded
 
 
 def _not_built_yet(layers: list[Node]) -> list[Problem]:
-    """Sections of the whole that have no meaning yet; they are taken out."""
+    """Sections that have no meaning yet; they are removed."""
     taken = [(key, layer.value.pop(key)) for layer in layers for key in NOT_BUILT_YET if key in layer.value]
     return [Problem(node.place, key, NOT_BUILT_YET[key]) for key, node in taken]
 
 
 @dataclass(frozen=True)
 class _Task:
-    """A task as it is written, as it is found from anywhere (None: it isn't), and its spec."""
+    """A task as it is written, as it is found from anywhere (None: not found), and its spec."""
 
     written: str = ""
     reference: str | None = None
@@ -156,7 +156,7 @@ def _unknown_task(task: Any, place: YamlPlace | None) -> str:
 
 
 def _own_task(node: Node, folder: Path, problems: list[Problem], trust_code: bool) -> _Task:
-    """A task by its class, which is imported here; ``folder`` is that from which a file is written in the end."""
+    """A task by its class, which is imported here; ``folder`` is the one that a file's path is written relative to."""
     written = seen_from(node.value, folder_of(node.place) if node.place else folder, folder)
     if message := what_is_missing(written, folder):
         problems.append(Problem(node.place, "task", message))
@@ -182,7 +182,7 @@ def _telling(path: tuple[str, ...], node: Node) -> tuple[str, str]:
 
 
 def _other_names(spec: TaskSpec) -> list[str]:
-    """Every dotted key that is none of the types', but understood."""
+    """Every dotted key that the types don't have but that is understood."""
     return [*option_aliases(spec.aliases), *spec.stand_ins.aliases(spec.aliases), *spec.stand_ins.targets]
 
 
@@ -203,7 +203,7 @@ def _merged(layers: list[Node], task: _Task, problems: list[Problem]) -> tuple[N
 
 
 def _options_of_other_tasks(layer: Node, task: _Task) -> list[Problem]:
-    """Options of the loop that only other tasks have: they are taken out, so that files can be shared between tasks."""
+    """Options of the loop that only other tasks have: they are removed, so that tasks can share files."""
     found = []
     for other, spec in TASKS.items():
         for name in set(spec.training.model_fields) - set(task.spec.training.model_fields) if task.reference else ():
@@ -224,7 +224,7 @@ def _default_model_type(kind: SectionType) -> str | None:
 def _name_run(tree: Node, last_file: Path) -> None:
     """Give the run the name of its last file, and a folder of that name, where the user gave none.
 
-    A run's own configuration means the directory that it lies in, wherever that was copied or moved.
+    A run's own configuration means the directory that it is in, wherever that was copied or moved.
     """
     name = tree.value.setdefault("name", Node(last_file.stem))
     run_dir = tree.value.setdefault("run_dir", Node(f"runs/{name.value}"))
@@ -234,7 +234,7 @@ def _name_run(tree: Node, last_file: Path) -> None:
 
 
 def _at(tree: Node, key: str, message: str) -> Problem:
-    """A problem at the nearest place that the user wrote."""
+    """A problem at the nearest position that the user wrote."""
     path = split_key(key)
     nodes = [find(tree, path[:length]) for length in range(len(path), -1, -1)]
     places = [node.place for node in nodes if node is not None and node.place is not None]
@@ -242,7 +242,7 @@ def _at(tree: Node, key: str, message: str) -> Problem:
 
 
 def _of_those_given(said: Iterable[CheckFinding], tree: Node) -> list[Problem]:
-    """What is said of the keys that the user gave."""
+    """The findings about keys that the user gave."""
     given = given_keys(tree)
     return [_at(tree, one.key, one.message) for one in said if one.key in given and _asks(tree, one.key)]
 

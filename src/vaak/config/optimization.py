@@ -54,7 +54,7 @@ def _momentum(shape: Shape, is_hidden_matrix: bool, config: OptimizerConfig) -> 
 
 
 def _rows_and_columns(shape: Shape, is_hidden_matrix: bool, config: OptimizerConfig) -> int:
-    """The second moments of rows and of columns; those of a vector as they are."""
+    """The second moments of rows and of columns; those of a vector in full."""
     number = math.prod(shape)
     return number // shape[-1] + number // shape[-2] if len(shape) > 1 else number
 

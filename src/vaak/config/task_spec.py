@@ -1,4 +1,4 @@
-"""What a task says of its configuration, as one ``TaskSpec``. Nothing else in ``config`` knows a task."""
+"""What a task declares about its configuration, as one ``TaskSpec``. Nothing else in ``config`` knows a task."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FindingKind = Literal["impossible", "impossible if given", "no effect", "remark"
 
 @dataclass(frozen=True)
 class CheckFinding:
-    """What a check has to say of one option, by its dotted key.
+    """What a check reports about one option, by its dotted key.
 
     ``impossible`` ends the load. ``impossible if given`` does so only where the user gave the option, whose default
     otherwise yields. ``no effect`` and ``remark`` are warnings for who gave it; an option without effect is left out of
@@ -59,14 +59,14 @@ class TaskSpec:
     audio, corpus
         Types of ``global_config`` and of an item of ``datasets``, for a task that reads audio.
     defaults
-        What lies beneath everything that the user gives, as nested sections.
+        Values below everything that the user gives, as nested sections.
     aliases
         Other dotted keys → ours.
     shared, sides
         Sections of the model that stand for others (``vaak.config.resolve.global_config``).
     recognised_by, also_recognised_by
-        Keys, and ``key=value``, by which a YAML without ``task:`` is known as this task's; the latter only count where
-        nothing tells of another task.
+        Keys, and ``key=value``, by which a YAML without ``task:`` is recognized as this task's; the latter only count
+        where nothing points to another task.
     short_names
         Classes by short name, under the dotted keys that they may stand at.
     used_by_models
@@ -74,7 +74,7 @@ class TaskSpec:
     length_unit
         What the lengths of examples count, and so which budget a bucketed batch may have.
     checks
-        What doesn't go together, or has no effect, in an experiment of this task.
+        Finds options that exclude each other or have no effect, in an experiment of this task.
     """
 
     task: str | None = None

@@ -42,7 +42,7 @@ class LossConfig(Section):
 
 
 class NonFiniteConfig(Section):
-    """What happens where a loss or a gradient is not a finite number; such a step never reaches the weights."""
+    """What to do when a loss or a gradient is not finite; such a step never changes the weights."""
 
     bare: ClassVar[str | None] = "max_skipped"
     resume_class: ClassVar[ResumeClass | None] = "other numbers"
@@ -56,7 +56,7 @@ Part = Annotated[float, Field(gt=0, lt=1)]
 
 
 class MemoryConfig(Section):
-    """What is done before memory runs out, and when it has."""
+    """What to do before memory runs out, and when it has."""
 
     bare: ClassVar[str | None] = "manager"
     resume_class: ClassVar[ResumeClass | None] = "free"
@@ -72,7 +72,7 @@ class MemoryConfig(Section):
 
 
 class EmaConfig(Section):
-    """An exponential moving average of the weights, kept beside them."""
+    """An exponential moving average of the weights, kept in addition to them."""
 
     bare: ClassVar[str | None] = "decay"
     resume_class: ClassVar[ResumeClass | None] = "other numbers"
@@ -107,7 +107,7 @@ class FreezeConfig(Section):
 
 
 class CurriculumConfig(Section):
-    """Easy examples first: each epoch draws from a part of the data that grows, and never loses its easy examples."""
+    """Easy examples first: each epoch draws from a growing fraction of the data, which keeps its easy examples."""
 
     bare: ClassVar[str | None] = "difficulty"
     resume_class: ClassVar[ResumeClass | None] = "converts"
@@ -148,7 +148,7 @@ class EarlyStoppingConfig(Section):
 
 
 class CheckpointConfig(Section):
-    """When checkpoints are written, which are kept, and where a run goes on."""
+    """When checkpoints are written, which are kept, and where a run resumes."""
 
     resume_class: ClassVar[ResumeClass | None] = "free"
 
@@ -175,7 +175,7 @@ class CheckpointConfig(Section):
 
 
 class LoggingConfig(Section):
-    """What is written down as training goes."""
+    """What is logged during training."""
 
     resume_class: ClassVar[ResumeClass | None] = "free"
 
@@ -191,7 +191,7 @@ class LoggingConfig(Section):
 
 
 class PerformanceConfig(Section):
-    """Speed and memory; none of it changes which numbers are drawn."""
+    """Speed and memory; no option here changes which numbers are drawn."""
 
     resume_class: ClassVar[ResumeClass | None] = "other numbers"
 
@@ -239,7 +239,7 @@ class BatchingConfig(Section):
 
 
 def _precision_name(value: Any) -> Any:
-    """Seed 1 writes ``true`` for fp16; YAML 1.1 files write ``no`` as false."""
+    """The universal pipeline writes ``true`` for fp16; YAML 1.1 files write ``no`` as false."""
     return {True: "fp16", False: "no"}.get(value, value) if isinstance(value, bool) else value
 
 

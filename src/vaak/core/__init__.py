@@ -1,1 +1,1 @@
-"""The words every room shares. Nothing here imports torch at run time, so reading a config stays fast."""
+"""The types every package shares. Nothing here imports torch at run time, so reading a config stays fast."""

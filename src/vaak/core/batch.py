@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 class Term:
     """A loss as a sum with the unit it is summed over; the engine divides by that unit's count in the whole step.
 
-    ``splittable`` is False for a term that is no sum over examples (load balancing, in-batch contrast): such a
-    batch is never cut in pieces.
+    ``splittable`` is False for a term that is not a sum over examples (load balancing, in-batch contrast): such a
+    batch is never split into pieces.
     """
 
     total: torch.Tensor
@@ -30,8 +30,8 @@ class Batch:
 
     ``counts["token"][i]`` is the number of tokens of row ``i`` that a loss is summed over, so that any subset of rows
     knows its own counts. ``indices[i]`` are the examples of row ``i``: one, or several where a plan packs them. In
-    ``extra`` is what isn't a tensor: a list has an entry for each row, anything else (a tuple, say) is of the whole
-    batch. ``check_rows`` holds a batch to all of this.
+    ``extra`` is what isn't a tensor: a list has an entry for each row, anything else (a tuple, say) is for the whole
+    batch. ``check_rows`` checks all of this.
     """
 
     tensors: dict[str, torch.Tensor]
@@ -62,7 +62,7 @@ class Batch:
         return Batch(pinned, self.counts, self.indices, self.extra)
 
     def check_rows(self) -> None:
-        """Raises UserError where something isn't there once for each row: its pieces would have parts of others."""
+        """Raises UserError where something doesn't have one entry per row, so that the batch couldn't be split."""
         rows = self.num_rows
         parts = {f"tensors[{name!r}]": tensor for name, tensor in self.tensors.items()}
         parts |= {f"counts[{unit!r}]": counts for unit, counts in self.counts.items()}

@@ -1,4 +1,4 @@
-"""Those who watch a run, and may ask it to stop, evaluate or save."""
+"""Callbacks, which watch a run and may ask it to stop, evaluate or save."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 class Run(Protocol):
-    """What a callback may use of the run that it watches. It reads; what it wants it asks for."""
+    """What a callback may use of the run that it watches: it reads, and requests changes by the methods below."""
 
-    # What stays as it is.
+    # What never changes.
     directory: Path
     config: TrainingConfig
     loss_weights: dict[str, float]
@@ -42,10 +42,10 @@ class Run(Protocol):
 
     @property
     def padding_waste(self) -> float:
-        """The part of the batches that is padding."""
+        """The fraction of the batches that is padding."""
         ...
 
-    # How it stands.
+    # The present state.
     @property
     def position(self) -> Position: ...
 
@@ -74,9 +74,9 @@ class Run(Protocol):
         """What the devices need for a unit of this run's data, where that is known."""
         ...
 
-    # What may be asked of it.
+    # Requests.
     def record(self, kind: str, values: dict[str, Any]) -> None:
-        """Write figures down under the present step: to ``metrics.jsonl`` and to every tracker."""
+        """Log figures under the present step: to ``metrics.jsonl`` and to every tracker."""
         ...
 
     def request_stop(self, reason: str) -> None:
@@ -110,10 +110,10 @@ class Callback:
         if a checkpoint was still being written:    on_checkpoint(path)
         on_fit_end(reason)                          always, also after on_exception(error)
 
-    What it may use and ask for is ``Run``. Checkpoints are written while training goes on: ``on_checkpoint`` comes once
-    the folder is there, after a later step or at the end. Every rank calls a callback, unless ``main_process_only`` is
-    True. An exception in one names the callback and stops the run. What must survive a resume goes through
-    ``state_dict`` and ``load_state_dict``, and must be JSON.
+    What it may use and ask for is ``Run``. Checkpoints are written while training continues: ``on_checkpoint`` comes
+    once the folder is there, after a later step or at the end. Every rank calls a callback, unless
+    ``main_process_only`` is True. An exception in one names the callback and stops the run. What must survive a resume
+    goes through ``state_dict`` and ``load_state_dict``, and must be JSON.
 
     What a callback changes about the steps themselves it changes before there are any: ``configure`` gets the training
     section and returns the one to train with.

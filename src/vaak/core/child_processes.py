@@ -1,4 +1,4 @@
-"""How a process that works for another one begins, and that it ends with it, even when that one is killed."""
+"""How worker processes start, and end with their parent even when it is killed."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def begin_as_worker() -> None:
 def end_with_launcher() -> None:
     """End with torchrun or accelerate launch where it started this process, even when it is killed.
 
-    Otherwise the ranks of a launcher that was killed train on, hold the run's lock, and no one sees them. Ranks that a
-    shell started by hand have no launcher that waits for them.
+    Otherwise the ranks of a killed launcher would keep training unseen and keep the run's lock. Ranks started by hand
+    from a shell have no launcher that waits for them.
     """
     if sys.platform == "linux" and ("TORCHELASTIC_RUN_ID" in os.environ or "ACCELERATE_MIXED_PRECISION" in os.environ):
         _end_with_parent()

@@ -1,4 +1,4 @@
-"""Mistakes a user can mend. The command line prints them as they are, without a traceback, and exits with 2."""
+"""Mistakes a user can fix. The command line prints them without a traceback and exits with 2."""
 
 
 class UserError(Exception):
@@ -6,11 +6,11 @@ class UserError(Exception):
 
 
 class SaidByMainProcessError(UserError):
-    """An error of the main process, which says it; the other processes only end."""
+    """An error of the main process, which reports it; the other processes only end."""
 
 
 class CheckpointError(UserError):
-    """A checkpoint that is damaged, missing, or of another model."""
+    """A checkpoint that is damaged, missing, or from another model."""
 
 
 class DataError(UserError):
@@ -18,8 +18,8 @@ class DataError(UserError):
 
 
 class HostMemoryError(UserError):
-    """The machine ran out of memory or open files while data were read: none of the data's fault."""
+    """The machine ran out of memory or open files while data were read; the data aren't at fault."""
 
 
 class NonFiniteError(UserError):
-    """A loss or a gradient is not a finite number; the weights are those of the step before."""
+    """A loss or a gradient is not a finite number; the weights are those of the previous step."""

@@ -9,7 +9,7 @@ import torch
 
 from vaak.core.errors import HostMemoryError
 
-# Who says so, in torch 2.13: CUDA, HIP, XPU and MPS ("MPS backend out of memory"); the CPU's allocator on Linux and
+# Sources, in torch 2.13: CUDA, HIP, XPU and MPS ("MPS backend out of memory"); the CPU's allocator on Linux and
 # macOS ("can't allocate"), on Windows ("not enough"); C++; MPS where one tensor is too large; CUDA's libraries.
 TEXTS = re.compile(
     r"out of memory"

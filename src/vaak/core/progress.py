@@ -1,4 +1,4 @@
-"""A bar on a terminal that says how far work on a corpus is."""
+"""A progress bar on a terminal, for work on a corpus."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 @contextlib.contextmanager
 def progress(name: str, total: float, shown: bool = True) -> Iterator[Callable[[float], None]]:
-    """While this holds, a bar advances by what the function that it gives is called with; none without a terminal."""
+    """Within this context, a bar advances by what the yielded function is called with; no bar without a terminal."""
     from rich import progress as parts
     from rich.console import Console
 

@@ -1,4 +1,4 @@
-"""What one optimizer step tells those who watch."""
+"""What one optimizer step reports to callbacks."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class StepReport:
     """One optimizer step, over all its microbatches and ranks.
 
     Losses and the gradient norm stay tensors on the device: reading one (``float``) waits for the device, so only
-    who logs does it. ``losses`` holds each named term divided by the count of its unit, ``units``. ``skipped`` says why
-    the weights stayed as they were: ``overflow`` of fp16, ``non_finite``, or None where they changed. Of a step with
-    several objectives, ``gradient_norms`` has each one's norm by its name. ``splittable`` is False where this rank saw
+    logging does it. ``losses`` holds each named term divided by the count of its unit, ``units``. ``skipped`` says why
+    the weights didn't change: ``overflow`` of fp16, ``non_finite``, or None where they did. For a step with several
+    objectives, ``gradient_norms`` has each one's norm by its name. ``splittable`` is False where this rank saw
     a loss that isn't a sum over examples.
     """
 

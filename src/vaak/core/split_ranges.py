@@ -1,6 +1,6 @@
-"""Which split something belongs to, where splits aren't given: its hash says it.
+"""Which split something belongs to, where splits aren't given: its hash decides.
 
-So a text, a recording or a speaker is in one split whatever else there is, and none moves when others are added.
+So the split of a text, a recording or a speaker doesn't depend on the others, and none moves when others are added.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from vaak.core.errors import UserError
 SPLITS = ("train", "valid", "test")
 
 Ranges = dict[str, tuple[float, float]]
-"""The fractions, in [0, 1), of each split that is cut from what is given as train."""
+"""The range, in [0, 1), of each split that is cut from what is given as train."""
 
 
 def split_ranges(given: tuple[str, ...], train_fraction: float, valid_fraction: float, where: str) -> Ranges:
-    """The ranges where ``given`` splits are there; train alone is cut in three.
+    """The ranges where the splits ``given`` exist; train alone is cut in three.
 
     Where only test is given besides, valid is cut from train; where valid is given, nothing is. Raises UserError,
-    naming ``where``, for fractions that are more than a whole.
+    naming ``where``, for fractions that add up to more than 1.
     """
     if "train" not in given:
         return {}

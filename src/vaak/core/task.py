@@ -1,4 +1,4 @@
-"""What can be trained: what the engine asks of a task, and what the loader asks of its data.
+"""What can be trained: what the engine requires of a task, and the loader of its data.
 
 These are base classes: what a task may leave out has a default here.
 """
@@ -31,8 +31,8 @@ class Dataset:
     row_capacity
         The length that a packed row may have, or None where rows are never packed.
     draws_globally
-        Whether ``example`` calls what draws from Python's, NumPy's or torch's own generators, as many libraries do.
-        They are then seeded for each example; False saves the time.
+        Whether ``example`` calls code that draws from the global generators of Python, NumPy or torch, as many
+        libraries do. They are then seeded for each example; False saves the time.
     evaluation_budget
         For long examples: what rows times the longest of them may be at most in a batch of evaluation.
     """
@@ -45,7 +45,7 @@ class Dataset:
     evaluation_budget: float | None = None
 
     def example(self, index: int, rng: np.random.Generator) -> Any:
-        """Example ``index``; every random choice is drawn from ``rng`` and from nothing else."""
+        """Example ``index``; every random choice is drawn from ``rng`` only."""
         missing(self, "example(index, rng)")
 
     def collate(self, rows: list[list[Any]]) -> Batch:
@@ -91,7 +91,7 @@ class Meters:
 
 @dataclass(frozen=True)
 class Objective:
-    """One of several objectives that every step descends on, one after another, each over parameters of its own.
+    """One of several objectives that every step descends on, one after another, each over its own parameters.
 
     ``modules`` names the model's modules whose parameters it trains. ``losses(model, batch)`` gives its terms, as
     ``Task.losses`` does; their names differ from those of the other objectives.
@@ -103,20 +103,20 @@ class Objective:
 
 
 class Task:
-    """One kind of model on one kind of data. The engine knows nothing else of it.
+    """One kind of model on one kind of data. The engine knows nothing else about it.
 
     A run makes it as ``Task(experiment, directory, folder)`` (``vaak.tasks.base``).
 
     evaluation_splits
         What an evaluation during training evaluates, in this order.
     reference
-        How a configuration finds it (``Experiment.reference``); None for one that was made by hand.
+        How a configuration finds it (``Experiment.reference``); None for one made by hand.
     auxiliary_losses
         Names of losses that training.loss.auxiliary may weigh.
     objectives
         For a task that descends on several in one step (a discriminator's, then its generator's), in place of
-        ``losses``. Each finds the weights that those before it left. The step is all or nothing: where a later one has
-        no finite gradient or fails, the updates of the earlier ones are taken back.
+        ``losses``. Each finds the weights that those before it left. The step is all or nothing: where the gradient
+        of a later one is not finite, or it fails, the updates of the earlier ones are rolled back.
     """
 
     evaluation_splits: tuple[str, ...] = ("valid",)
@@ -134,9 +134,9 @@ class Task:
         """Make what training reads (tokenizer, features, manifests), once; idempotent; on the main process only."""
 
     def prepare_others(self, own: Any, folder: Path, splits: tuple[str, ...]) -> None:
-        """Prepare ``splits`` of this task's data in ``folder``, where they aren't those that a run was trained on.
+        """Prepare ``splits`` of this task's data in ``folder``, where they aren't the data that a run was trained on.
 
-        ``own`` is the run's experiment; what the run learned from its data (tokenizer, speakers) is used again.
+        ``own`` is the run's experiment; what the run learned from its data (tokenizer, speakers) is reused.
         """
         raise UserError(f"{type(self).__name__} has no prepare_others: it is evaluated on the run's own data only")
 
@@ -150,11 +150,11 @@ class Task:
     # Training.
 
     def sketch(self) -> nn.Module | None:
-        """A model as large as the trained one may become, before any data are read; None: that can't be told."""
+        """A model as large as the trained one may become, before any data are read; None if unknown."""
         return None
 
     def sketch_batch(self) -> Batch | None:
-        """A microbatch as large as one of training may become; None: that can't be told."""
+        """A microbatch as large as one of training may become; None if unknown."""
         return None
 
     def model(self) -> nn.Module:
@@ -175,7 +175,7 @@ class Task:
         missing(self, "meters(split)")
 
     def show(self, batch: Batch) -> list[str]:
-        """A line for each row of a batch, for a reader (its text, its speakers); or none at all."""
+        """A readable line for each row of a batch (its text, its speakers), or an empty list."""
         return []
 
     # Use.
@@ -190,7 +190,7 @@ class Task:
 
 
 def missing(whose: object, method: str) -> NoReturn:
-    """Raises UserError naming a method that a subclass must have."""
+    """Raises UserError naming a method that a subclass must define."""
     raise UserError(f"{type(whose).__name__} has no {method}, which vaak.core.task describes")
 
 

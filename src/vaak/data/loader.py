@@ -97,7 +97,7 @@ def _in_bursts(reader: _ErrorsAsValues, addresses: Iterator[Address]) -> Iterato
 
 @contextlib.contextmanager
 def naming_lost_workers(*signs: type[Exception]) -> Iterator[None]:
-    """While this holds, the end of a worker is a UserError: torch raises its own wherever Python happens to be.
+    """Within this context, the end of a worker is a UserError: torch raises its own wherever Python happens to be.
 
     ``signs`` are other exceptions that come of nothing else here: a worker may end while it hands over a batch.
     """

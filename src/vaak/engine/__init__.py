@@ -1,7 +1,7 @@
-"""The loop and what hangs on it. Start with loop.py, then step.py.
+"""The training loop and everything it uses. Start with loop.py, then step.py.
 
 For use as a library, ``from vaak.engine import Trainer, LossRegistry, find_latest_checkpoint, …``; each is imported
-when it is first asked for, so that a room which needs one small file of the engine doesn't load torch.
+when it is first asked for, so that a package which needs one small file of the engine doesn't load torch.
 """
 
 from __future__ import annotations

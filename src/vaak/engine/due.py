@@ -1,4 +1,4 @@
-"""When evaluations and checkpoints are due: functions of the place in the run alone."""
+"""When evaluations and checkpoints are due: functions of the position in the run only."""
 
 from __future__ import annotations
 

@@ -30,11 +30,11 @@ PREFIXES = {"valid": "val_"}
 
 
 class EvaluationInterruptedError(Exception):
-    """An evaluation was left half-way because the run is to stop."""
+    """An evaluation was abandoned because the run is to stop."""
 
 
 MEETING_EVERY = 4
-"""Batches between two times at which ranks ask one another whether an evaluation is to be left."""
+"""Number of batches after which ranks ask each other whether to abandon an evaluation."""
 
 Divide = Callable[[int, str], None]
 
@@ -44,9 +44,9 @@ def _log_division(pieces: int, reason: str) -> None:
 
 
 class Interruption:
-    """Whether to leave an evaluation half-way, decided by all ranks together where ``wanted()`` holds on any.
+    """Whether to abandon an evaluation, decided by all ranks together where ``wanted()`` holds on any.
 
-    Ranks meet equally often, also when one begins again because it was out of memory.
+    Ranks meet equally often, even when one starts over because it ran out of memory.
     """
 
     def __init__(self, ranks: Ranks, wanted: Callable[[], bool] = lambda: False) -> None:
@@ -66,7 +66,7 @@ class Interruption:
 class _Share:
     """Every ``stride``-th batch of a plan from ``first`` on.
 
-    ``check(number)`` is called before each, and so often, ``rounds`` times, on ranks that have one less too.
+    ``check(number)`` is called before each batch, ``rounds`` times on every rank, even on ranks with one batch less.
     """
 
     plan: BatchPlan
@@ -78,7 +78,7 @@ class _Share:
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Evaluates models on a task's splits. With ``skip_bad``, examples that can't be read are left out and counted.
+    """Evaluates models on a task's splits. With ``skip_bad``, examples that can't be read are skipped and counted.
 
     ``show`` is given what draws the pictures of a split's meters, on the main process, where they have any.
     """

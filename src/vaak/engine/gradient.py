@@ -29,7 +29,7 @@ from vaak.engine.training_data import StepData
 
 
 class DoesNotFitError(UserError):
-    """A step is out of memory, and nothing may be done about it."""
+    """A step is out of memory, and smaller pieces can't help."""
 
 
 class Losses:
@@ -46,7 +46,7 @@ class Losses:
     def add(self, terms: dict[str, Term], scale: float = 1.0) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """Take in the terms of a piece; return their sums, and the derivative of the step's loss by each of them.
 
-        The derivative is weight x ``scale`` / count. Sums of 16 bits are taken on in 32. Raises UserError for a term
+        The derivative is weight x ``scale`` / count. Sums in 16 bits are added up in 32. Raises UserError for a term
         whose unit no batch of the step counts.
         """
         roots, factors = [], []
@@ -74,7 +74,7 @@ class Losses:
             )
 
     def count(self, unit: str) -> float:
-        """What a sum over this unit is divided by; 1 where the step has none of it, and the sum is 0."""
+        """What a sum over this unit is divided by; 1 where the step has no such unit, and the sum is 0."""
         return self.counts.get(unit) or 1.0
 
     def means(self) -> dict[str, torch.Tensor]:
@@ -94,7 +94,7 @@ class MicrobatchPiece:
 
 @dataclass(frozen=True)
 class Forward:
-    """How the terms of a piece come about: by which losses, of which model, in which precision and with which draws.
+    """How the terms of a piece are computed: by which losses, of which model, in which precision and with which draws.
 
     ``model`` is the one to call: compiled, if training compiles. ``number`` is that of the objective.
     """
@@ -183,7 +183,7 @@ class GradientPass:
         return None
 
     def _answer(self, piece_rules: PieceRules, data: StepData, shortage: _Shortage, *, last_try: bool) -> None:
-        """Cut what is as large as the microbatch that failed finer, in later steps too; or say that it can't be."""
+        """Split microbatches as large as the failed one into more pieces, later ones too; raise if impossible."""
         step = data.step
         if not self.recovery:
             raise DoesNotFitError(

@@ -1,6 +1,6 @@
-"""The loop, and all that it asks of a trainer.
+"""The loop, and what it requires of a trainer.
 
-    for each step:   read its data and meet the other ranks; do what is due at this boundary; take the step; tell of it
+    for each step:   read its data and meet the other ranks; do what is due at this boundary; take the step; report it
 
 Everything a step uses besides the state follows from its number, so the loop keeps no state of its own.
 """
@@ -42,7 +42,7 @@ def train(trainer: Trains) -> str:
 
 
 def do_what_is_due(trainer: Trains) -> None:
-    """At a step's boundary: save, evaluate, tell of an epoch's end, mark the best.
+    """At a step's boundary: save, evaluate, report an epoch's end, mark the best.
 
     It is saved first, with what else is due marked as pending: an error in an evaluation then costs nothing. A run that
     is to stop leaves that to the run that resumes it: it has seconds, not minutes.
@@ -63,7 +63,7 @@ def do_what_is_due(trainer: Trains) -> None:
         if epoch_ended:
             trainer.tell("on_epoch_end", position.epoch - 1, trainer.metrics)
         position.duties_pending = False
-    trainer.meet([])  # who was told may have asked for something
+    trainer.meet([])  # a callback may have asked for something
     if trainer.saving.saved_step == position.step:
         trainer.saving.complete()
     elif trainer.saving.is_best or trainer.stop_reason or trainer.agreed.save:

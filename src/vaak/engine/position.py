@@ -8,10 +8,10 @@ from typing import Any
 
 @dataclass
 class Position:
-    """The place after ``step`` optimizer steps.
+    """The position after ``step`` optimizer steps.
 
     ``place`` is the microbatch of ``epoch``'s plan at which the next step begins. ``totals`` counts units over the
-    whole run. ``duties_pending`` says that what is due at this boundary (an evaluation, telling of the epoch's end) is
+    whole run. ``duties_pending`` says that what is due at this boundary (an evaluation, reporting the epoch's end) is
     not done yet. ``non_finite_steps`` were skipped because a number in them was not finite.
     """
 
@@ -23,7 +23,7 @@ class Position:
     non_finite_steps: int = 0
 
     def advance(self, microbatches: int, ends_epoch: bool, counts: dict[str, float]) -> None:
-        """Move on by one step of so many microbatches, over all ranks."""
+        """Advance by one step of this many microbatches, over all ranks."""
         self.step += 1
         self.place += microbatches
         self.duties_pending = True

@@ -1,4 +1,4 @@
-"""Before the first step: the smallest and the largest microbatch, forward and backward, with nothing changed by it.
+"""Before the first step: the smallest and the largest microbatch, forward and backward, without changing anything.
 
 Errors of shape and too little memory show in the first seconds, not when the largest batch comes up after two hours.
 """
@@ -33,9 +33,9 @@ def extremes(plan: BatchPlan, lengths: np.ndarray) -> tuple[int, int]:
 
 
 def rehearse(step: Step, state: State, data: TrainingData, last_epoch: int) -> None:
-    """Run both through the model, for each objective, and make room for what the optimizers keep.
+    """Run both through the model, for each objective, and allocate what the optimizers keep.
 
-    Raises what the first step would have raised. Weights, buffers and the state of optimizers stay as they are.
+    Raises what the first step would have raised. Weights, buffers and the state of optimizers don't change.
     """
     epoch = state.position.epoch
     if data.config.curriculum is not None:  # whose hard examples, which may be the long ones, come last
@@ -63,9 +63,10 @@ def rehearse(step: Step, state: State, data: TrainingData, last_epoch: int) -> N
 
 
 def rehearse_evaluations(evaluator: Evaluator, state: State) -> None:
-    """Evaluate the longest batch of each split, and nothing of it is kept.
+    """Evaluate the longest batch of each split, and discard the results.
 
-    Raises what the first evaluation would have raised. A metric that is waited for and isn't among its figures is said.
+    Raises what the first evaluation would have raised. A metric that training needs and isn't among its figures is
+    logged.
     """
     step, model, names = state.position.step + 1, state.model.module, []
     for split in evaluator.task.evaluation_splits:
@@ -77,7 +78,7 @@ def rehearse_evaluations(evaluator: Evaluator, state: State) -> None:
 
 
 def watched_metrics(config: TrainingConfig) -> dict[str, str]:
-    """The metrics that training waits for, by the options that name them."""
+    """The metrics that training needs, by the options that name them."""
     watched = {"training.checkpoint.metric": config.checkpoint.metric}
     if config.scheduler.type == "plateau":
         watched["training.scheduler.metric"] = config.scheduler.metric
@@ -87,7 +88,7 @@ def watched_metrics(config: TrainingConfig) -> dict[str, str]:
 
 
 def _warn_of_unknown(key: str, metric: str, known: set[str]) -> None:
-    """Say that no figure has the name of a metric that is waited for.
+    """Warn that no figure has the name of a metric that training needs.
 
     No more than that: some figures come of certain examples only (translations, say), and one batch may have none. If
     it is a mistake, the first evaluation ends the run, and nothing of it is lost.
@@ -110,7 +111,7 @@ def _microbatch(data: TrainingData, state: State, epoch: int, plan: BatchPlan, p
 
 
 def _run(objective: Descent, state: State, data: StepData) -> None:
-    """Forward and backward; where memory runs out, later steps are cut as this one is."""
+    """Forward and backward; where memory runs out, later steps are split as this one is."""
     with objective.alone():
         objective.gradient.accumulate(state.piece_rules, data, lambda: _drop_gradients(objective.parameters))
 
@@ -124,7 +125,7 @@ def allocate_optimizer_state(optimizer: torch.optim.Optimizer, device: torch.dev
     """Have an optimizer that has no state yet make it, all zero, as its first step would begin with.
 
     The first update is where memory is most likely to run out, and in the middle of it weights can't be put back.
-    Gradients of zero and a rate of zero leave the weights as they are. Raises UserError where memory doesn't suffice.
+    Gradients of zero and a rate of zero leave the weights as they are. Raises UserError where memory runs out.
     """
     if optimizer.state:
         return
@@ -143,7 +144,7 @@ def allocate_optimizer_state(optimizer: torch.optim.Optimizer, device: torch.dev
 
 
 def _make_state(optimizer: torch.optim.Optimizer) -> str | None:
-    """Make the state; return why there was no memory for it, if there wasn't.
+    """Make the state; return why memory ran out, if it did.
 
     It is a return value, not an exception: an exception's traceback would keep alive what is to be freed.
     """

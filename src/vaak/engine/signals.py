@@ -12,7 +12,7 @@ from types import FrameType
 
 @contextlib.contextmanager
 def stop_on_signal(request_stop: Callable[[str], None]) -> Iterator[None]:
-    """While this holds, SIGINT and SIGTERM call ``request_stop`` with their name.
+    """Within this context, SIGINT and SIGTERM call ``request_stop`` with their name.
 
     Only a second Ctrl-C leaves at once: torchrun answers the first one by a SIGTERM of its own.
     """

@@ -2,8 +2,8 @@
 
     state[n + 1] = step(state[n], n)
 
-``State`` is the one list of it. Whatever a field holds says by ``state_dict`` what is saved of it and takes that back
-by ``load_state_dict``, so a new field is saved, restored and held to the round trip of the contract tests.
+``State`` is the only list of it. Each field's value is saved by ``state_dict`` and restored by ``load_state_dict``, so
+a new field is saved, restored and checked by the round trip of the contract tests.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Memories:
         return [[type(callback).__name__, callback.state_dict()] for callback in self.callbacks]
 
     def load_state_dict(self, state: Sequence[Sequence[Any]]) -> None:
-        """Give each callback its own; one that was not there before begins as new."""
+        """Give each callback its own; one that was not there before starts as new."""
         left = list(state)
         for callback in self.callbacks:
             entry = next((entry for entry in left if entry[0] == type(callback).__name__), None)
@@ -145,8 +145,8 @@ class State:
     def restore(self, snapshot: Snapshot, source: Path) -> None:
         """Make this the state that the snapshot was taken of, to the bit.
 
-        Raises CheckpointError, naming ``source``, where a part is of another model or optimizer. What a snapshot of an
-        older version doesn't have stays as it is at the start.
+        Raises CheckpointError, naming ``source``, where a part is from another model or optimizer. What a snapshot of
+        an older version doesn't have stays as it is at the start.
         """
         for name, part in self.parts().items():
             tensors, values = getattr(snapshot, name, None), snapshot.state.get(name)

@@ -7,7 +7,7 @@
         weights  = what the optimizer makes of it, unless a number in it isn't finite
 
 Counting before computing makes one batch of 32, 4 of 8, and 2 ranks with 16 the same arithmetic. A step is all or
-nothing: with several objectives, those before one that can't be followed are taken back.
+nothing: with several objectives, those before one that fails are rolled back.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ log = logging.getLogger("vaak")
 
 @dataclass(frozen=True)
 class Descended:
-    """What became of an objective in a step: its losses, its gradient's norm, and why it was not followed, if so."""
+    """The result of an objective in a step: its losses, its gradient's norm, and why it was not followed, if so."""
 
     losses: Losses
     means: dict[str, torch.Tensor]
@@ -77,8 +77,8 @@ class Step:
     def __call__(self, state: State, data: StepData) -> StepReport:
         """Take the step that follows ``state.position``.
 
-        Raises NonFiniteError, on every rank, where too many steps weren't finite, and UserError where memory does not
-        suffice; the state is then as it was before the step.
+        Raises NonFiniteError, on every rank, where too many steps weren't finite, and UserError where memory runs
+        out; the state is then unchanged.
         """
         assert data.step == state.position.step + 1, f"data of step {data.step} after step {state.position.step}"
         self._set_mode(state, data.step)
@@ -109,7 +109,7 @@ class Step:
         )
 
     def _all_or_nothing(self, state: State, data: StepData) -> tuple[list[Descended], NonFinite | None]:
-        """Descend on each objective, or on none; where numbers are not finite, return what was found about that."""
+        """Descend on each objective, or on none; where numbers are not finite, return the diagnosis."""
         descended: list[Descended] = []
         found, undo = None, Undo()
         try:
@@ -181,7 +181,7 @@ class Step:
             state.average.update(step)
 
     def _count_as_skipped(self, state: State, found: NonFinite) -> None:
-        """Count a step that is not finite as skipped. Raises NonFiniteError, on every rank, where none more may be."""
+        """Count a step that is not finite as skipped. Raises NonFiniteError, on every rank, beyond the maximum."""
         every = self.ranks.gather((found.finding is None, found.sentence(self.diagnosis.directory)))
         said = min(every, key=lambda entry: entry[0])[1]  # of the first rank that found anything
         if state.loss_scale.enabled and state.loss_scale.fixed is not None:

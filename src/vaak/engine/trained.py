@@ -43,7 +43,7 @@ from vaak.engine.training_data import TrainingData
 from vaak.nn.stack import set_gradient_checkpointing
 
 LOSS_PREFIX = "loss."
-"""Before the names of loss functions' parameters, which may be those of the model, too."""
+"""The prefix of the names of loss functions' parameters, which may coincide with the model's."""
 
 log = logging.getLogger("vaak")
 

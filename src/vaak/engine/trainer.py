@@ -1,4 +1,4 @@
-"""A run in memory: its state, the step that changes it, the data of the steps, and who watches.
+"""A run in memory: its state, the step that changes it, the data of the steps, and its callbacks.
 
 The loop is in loop.py, the step in step.py, what a step changes in state.py.
 """
@@ -49,7 +49,7 @@ log = logging.getLogger("vaak")
 
 
 class Trainer:
-    """Trains a task into a run directory: ``state`` changes by ``step``, and all else here serves the two.
+    """Trains a task into a run directory: ``state`` changes by ``step``, and everything else here serves the two.
 
     What a callback may use of it is ``vaak.core.callback.Run``.
     """
@@ -93,11 +93,11 @@ class Trainer:
         self.saving = Saving(directory, config, self.state, self.data, self.precision)
 
     def _set_horizon(self) -> None:
-        """Say where the run ends, seen from its position, and make the step whose schedule ends there."""
+        """Set where the run ends, seen from its position, and make the step whose schedule ends there."""
         self.total_steps = self.data.total_steps(self.position)
         self.step = make_step(self._trained, self.config, self.data, self._around, self.total_steps)
 
-    # What stands in the state, by the names that those who watch use.
+    # What is in the state, by the names that callbacks use.
 
     @property
     def position(self) -> Position:
@@ -143,7 +143,7 @@ class Trainer:
         """What the devices need for a unit of this run's data (see cost/flops.py); None where that isn't known."""
         return work_of(self.task, self.model, self.precision, self.data, self.position, peak_tflops)
 
-    # What the loop asks.
+    # What the loop uses.
 
     def fit(self) -> str:
         """Train from where the run stands to its end; return why it ended: ``finished``, or who asked."""
@@ -151,7 +151,7 @@ class Trainer:
 
     @property
     def is_over(self) -> bool:
-        """Whether no step is to be taken any more."""
+        """Whether there are no more steps to take."""
         return self.stop_reason is not None or self.position.step >= self.total_steps
 
     @property
@@ -180,7 +180,7 @@ class Trainer:
                 yield self.data.step_data(position, fetched, counts)
 
     def take_step(self, data: StepData) -> StepReport:
-        """Take a step, and remember what it was for those who watch."""
+        """Take a step, and remember its report for callbacks."""
         report = self.step(self.state, data)
         self.last = data, report
         return report
@@ -199,7 +199,7 @@ class Trainer:
         """Evaluate every split the task has. One that isn't due only logs.
 
         The last step's counts for the best checkpoint; but where it is on no schedule, a longer run wouldn't have it,
-        and so nothing that training depends on (rates, patience) learns of it.
+        so nothing that training depends on (rates, patience) uses it.
         """
         step, options = self.position.step, self.config.validation
         metrics: dict[str, float] = {}
@@ -220,7 +220,7 @@ class Trainer:
         return self.requests.stop is not None
 
     def evaluated_weights(self) -> contextlib.AbstractContextManager[None]:
-        """While this holds, the model has the weights that are evaluated: their averages where training.ema says so."""
+        """Within this context, the model has the weights to evaluate: their averages where training.ema says so."""
         average = self.state.average
         return average.applied() if average and average.config.evaluate else contextlib.nullcontext()
 
@@ -229,7 +229,7 @@ class Trainer:
         return resume.resume(self, source)
 
     def restore(self, snapshot: Snapshot, source: Path) -> None:
-        """Stand where a snapshot was taken. Raises CheckpointError where it is of another model or other data."""
+        """Stand where a snapshot was taken. Raises CheckpointError where it is from another model or other data."""
         self.saving.restore(snapshot, source)
         self._set_horizon()
 
@@ -238,7 +238,7 @@ class Trainer:
         return self.saving.conditions()
 
     def _tell_saved(self) -> None:
-        """Tell of the checkpoint that all ranks know now to be written."""
+        """Report the checkpoint that all ranks now know to be written."""
         if self.agreed.saved:
             path = self.checkpoints / step_folder(self.agreed.saved)
             if self.ranks.is_main:
@@ -246,7 +246,7 @@ class Trainer:
             self.tell("on_checkpoint", path)
 
     def finish_saving(self) -> None:
-        """Wait for the checkpoint in flight, and tell of all that were not told of yet."""
+        """Wait for the checkpoint in flight, and report all that were not reported yet."""
         self.saving.writer.finish()
         self.meet([], self.saving.newly_written())
         while self.agreed.saved:
@@ -288,7 +288,7 @@ class Trainer:
         return max(microbatches, key=self.data.cells, default=None)
 
     def meet(self, fetched: list[Microbatch], saved: int = 0) -> dict[str, float]:
-        """Meet the other ranks: tell what this one asks for and has read; return the counts of the next step.
+        """Exchange messages with the other ranks: requests and counts; return the counts of the next step.
 
         ``agreed`` then has what any rank asks for, and ``saved`` of the main process.
         """
@@ -307,7 +307,7 @@ class Trainer:
         return self.agreed.counts
 
     def record(self, kind: str, values: dict[str, Any]) -> None:
-        """Write figures down under the present step: to ``metrics.jsonl`` and to every tracker."""
+        """Log figures under the present step: to ``metrics.jsonl`` and to every tracker."""
         self.records.write({"kind": kind, "step": self.position.step, "epoch": self.position.epoch, **values})
 
     def tell(self, event: str, *arguments: Any) -> None:
@@ -327,7 +327,7 @@ class Trainer:
 
     @contextlib.contextmanager
     def ending_well(self) -> Iterator[None]:
-        """Where an exception ends the run: save what was reached, tell the callbacks, and let it go on."""
+        """Where an exception ends the run: save the state reached, call the callbacks, and re-raise it."""
         try:
             yield
         except BaseException as error:

@@ -38,7 +38,7 @@ class StepData:
 
 
 class TrainingData:
-    """A dataset cut into microbatches, and these into steps of ``gradient_accumulation_steps``."""
+    """A dataset split into microbatches, and these into steps of ``gradient_accumulation_steps``."""
 
     def __init__(
         self, dataset: Dataset, config: TrainingConfig, ranks: Ranks, directory: Path, *, skip_bad: bool = False
@@ -58,12 +58,12 @@ class TrainingData:
         self._pin_memory = ranks.device.type == "cuda" and pinned is not False
 
     def forget_skipped(self) -> None:
-        """Act on nothing that was written down before: what could not be read is tried again."""
+        """Ignore what was written down before: examples that could not be read are tried again."""
         self.skipped.forget()
         self.reader.known_bad = frozenset()
 
     def total_steps(self, position: Position) -> int:
-        """The step at which a run that stands here ends. The steps behind may have had another size."""
+        """The step at which a run at this position ends. Earlier steps may have had another size."""
         if self.config.max_steps is not None:
             return self.config.max_steps
         left_of_epoch = -(-(self.epoch_size - position.place) // self.config.gradient_accumulation_steps)

@@ -161,7 +161,7 @@ def _without_end(loader: Iterable[Any]) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _keeping_generators_of(loader: Iterable[Any]) -> Iterator[None]:
-    """While this holds, draw batches: afterwards the loader's and its sampler's own generators stand as they stood."""
+    """Draw batches within this context; on exit, the generators of the loader and its sampler are restored."""
     owners = (loader, getattr(loader, "sampler", None))
     generators = [own for owner in owners if isinstance(own := getattr(owner, "generator", None), torch.Generator)]
     states = [generator.get_state() for generator in generators]

@@ -17,7 +17,7 @@ from vaak.engine.devices.randomness import keeping_generators
 
 @contextlib.contextmanager
 def left_as_it_was(model: nn.Module, optimizer: Optimizer, device: torch.device) -> Iterator[None]:
-    """While this holds, train as you like, on ``device``: what changes are copies.
+    """Within this context, train as you like, on ``device``: what changes are copies.
 
     Afterwards the model has its own weights, buffers, gradients and modes again, the optimizer its own state and
     options, and every generator stands where it stood; after an exception too.

@@ -82,7 +82,7 @@ def _calls(meters: Meters, model: nn.Module, batch: Batch) -> int:
 
 @contextlib.contextmanager
 def _watching_modules(fail_at: int | None = None) -> Iterator[list[nn.Module]]:
-    """While this holds, the modules called are listed, and call ``fail_at`` fails where it would have returned."""
+    """Within this context, the modules called are listed, and call ``fail_at`` fails where it would have returned."""
     calls: list[nn.Module] = []
 
     def watch(module: nn.Module, *_: Any) -> None:

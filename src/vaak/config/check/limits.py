@@ -1,4 +1,4 @@
-"""Options that the types accept but that can't apply in a run: never silence. What a task knows of its own, it adds."""
+"""Options that the types accept but that can't apply in a run are always reported. A task adds its own checks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NO_PERFORMER = "no layer of this model draws random features (Performer)"
 
 
 def findings(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
-    """All that is to be said of options, those of the task included."""
+    """All findings about options, including the task's."""
     yield from _impossible(experiment)
     yield from _without_effect(experiment)
     yield from _remarks(experiment)
@@ -50,7 +50,7 @@ def _impossible(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
 
 
 def _impossible_lengths(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
-    """What is of audio in a task without it, and budgets in another unit than that of the examples."""
+    """Audio options in a task without audio, and budgets in another unit than that of the examples."""
     spec, batching = experiment.spec, experiment.training.batching
     if not spec.audio:
         for section in ("datasets", "global_config"):
@@ -71,7 +71,7 @@ def _impossible_lengths(experiment: Experiment[Any, Any]) -> Iterator[CheckFindi
 
 
 def _without_evaluations(training: TrainingConfig) -> Iterator[CheckFinding]:
-    """What can't be had in a run that is never evaluated."""
+    """What is impossible in a run that is never evaluated."""
     if training.early_stopping is not None:
         yield impossible("training.early_stopping", "needs evaluations; give validation.interval or interval_epochs")
     if training.scheduler.type == "plateau":
@@ -122,7 +122,7 @@ def _remarks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
 
 
 def _batch_size_beside_a_budget(training: TrainingConfig) -> Iterator[CheckFinding]:
-    """What is left of ``batch_size`` where batches are filled up to a budget."""
+    """What ``batch_size`` still does where batches are filled up to a budget."""
     batching = training.batching
     budgets = {"max_tokens": batching.max_tokens, "max_duration": batching.max_duration}
     given = [f"batching.{name} ({budget})" for name, budget in budgets.items() if budget is not None]

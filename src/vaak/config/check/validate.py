@@ -1,4 +1,4 @@
-"""A merged tree as a typed experiment, or every mistake in it with its place."""
+"""A merged tree as a typed experiment, or every mistake in it with its position."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Validation:
         tree = copy_of(self.tree)
         for _ in range(_MOST_ROUNDS):
             try:
-                # JSON, because strictness is right there: lists are tuples, but "3" is no number and true no 1.
+                # JSON, because strictness is right there: lists are tuples, but "3" is not a number and true is not 1.
                 return self.kind.model_validate_json(json.dumps(to_plain(tree)), strict=True)
             except ValidationError as error:
                 self._note(error, tree)
@@ -62,7 +62,7 @@ class Validation:
         return _schema_of(self.kind)
 
     def _note(self, error: ValidationError, tree: Node) -> None:
-        """Write down the mistakes and take them out of the tree."""
+        """Record the mistakes and remove them from the tree."""
         seen = set()
         for detail in error.errors(include_url=False):
             path = _path_in(tree, detail["loc"])
@@ -238,7 +238,7 @@ def settle_components(
 
 
 def _unknown(path: str, reference: Node, short_names: Mapping[str, Mapping[str, str]]) -> str | None:
-    """What to say of a component's short name where there is none like it."""
+    """The message for an unknown short name of a component."""
     holder = path.rstrip(".0123456789")
     key = holder if holder in short_names else holder.rpartition(".")[0]
     known = {**short_names.get(key, {}), **REGISTERED[key]}
@@ -248,7 +248,7 @@ def _unknown(path: str, reference: Node, short_names: Mapping[str, Mapping[str, 
 
 
 def _if_registered(place: YamlPlace | None) -> str:
-    """What else may be the matter with an unknown name in a run's own configuration."""
+    """What else may be wrong with an unknown name in a run's own configuration."""
     if place is None or run_of_configuration(Path(place.file)) is None:
         return ""
     return "; if the program that trained this run registered it, register it here, too, before opening the run"

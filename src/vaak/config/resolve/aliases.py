@@ -1,4 +1,4 @@
-"""Other spellings of options: the seeds' names, each of which stands for one canonical name.
+"""Aliases of options: the original systems' names, each of which stands for one canonical name.
 
 They resolve within each file before files merge, so ``learning_rate`` in one file replaces ``training.optimizer.lr`` of
 the file below it. In one file, a name and its alias are an error.
@@ -64,7 +64,7 @@ ELSEWHERE: dict[str, str] = {
 }
 
 MAY_REPEAT = frozenset({"model.global_config.batch_size"})
-"""Spellings that the seed gives beside the canonical name: no error where the values are equal."""
+"""Spellings that the universal pipeline gives next to the canonical name: no error where the values are equal."""
 
 _FLAG_NAMES = {"fp16": {True: "fp16", False: "no"}, "bf16": {True: "bf16", False: "no"}}
 
@@ -132,13 +132,13 @@ class _Mover:
             self._bucket(node)
 
     def _bucket(self, node: Node) -> None:
-        """Seed 1 turns dynamic bucketing on by the duration alone."""
+        """The universal pipeline turns dynamic bucketing on by the duration alone."""
         path = ("training", "batching", "type")
         if find(self.layer, path) is None:
             put(self.layer, path, Node("bucketed", node.place))
 
     def join_precision_flags(self, prefix: str) -> None:
-        """Of ``fp16`` and ``bf16`` in one file, leave the one that is true."""
+        """Of ``fp16`` and ``bf16`` in one file, keep the one that is true."""
         paths = [split_key(prefix + flag) for flag in ("fp16", "bf16")]
         nodes = [find(self.layer, path) for path in paths]
         if any(node is None for node in nodes):

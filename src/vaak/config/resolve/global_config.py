@@ -5,8 +5,8 @@
     model.global_config.dropout ─┬─▶ model.encoder.dropout      unless the same file gives the side its own
                                  └─▶ model.decoder.dropout
 
-Nothing of that name is left when files merge, so what a later file says there is for both sides again. A model of one
-side may be written in the same way: ``model.global_config`` and ``model.decoder`` then stand for ``model`` itself.
+Nothing of that name is left when files merge, so a later file sets both sides again. A model of one side may be
+written in the same way: ``model.global_config`` and ``model.decoder`` then stand for ``model`` itself.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def options_in(section: str, sides: Sides, experiment: SectionType) -> dict[str,
 
 
 def take_other_sides(layers: Sequence[Node], sides: Sides, default: str | None) -> Iterator[Problem]:
-    """Take out the sections of sides that the model hasn't, and say so; ``default`` is its type where none is given."""
+    """Remove the sections of sides that the model lacks, and report them; ``default`` is its type if none is given."""
     paths = (("model_type",), ("model", "model_type"))
     given = [node.value for layer in layers for path in paths if (node := find(layer, path)) is not None]
     model_type = given[-1] if given else default
@@ -75,7 +75,7 @@ def take_other_sides(layers: Sequence[Node], sides: Sides, default: str | None) 
 
 
 def spread(layer: Node, section: str, options: Mapping[str, list[str]]) -> Iterator[Problem]:
-    """Give a section's options to all that they stand for and that the layer says nothing else of; yields mistakes."""
+    """Copy a section's options to all they stand for that the layer doesn't set itself; yields mistakes."""
     node = take(layer, split_key(section))
     if node is None:
         return

@@ -1,4 +1,4 @@
-"""The files of one configuration in the order in which they lie over each other, and the command line on top."""
+"""The files of one configuration in the order in which they override each other, and the command line on top."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Layers:
         self._read: set[str] = set()
 
     def add_file(self, path: Path | str, chain: tuple[str, ...] = (), asked_at: Node | None = None) -> None:
-        """Add a file over the ones it extends; a base that several files share lies beneath them once."""
+        """Add a file over the ones it extends; a base that several files share is read once, below them."""
         file, real = os.path.normpath(path), os.path.realpath(path)
         if real in chain:
             place = asked_at.place if asked_at else None
@@ -83,7 +83,7 @@ class Layers:
 def read_layers(files: Sequence[Path | str], overrides: Sequence[str]) -> list[Node]:
     """The trees of files and overrides, the lowest first.
 
-    Raises ConfigError with every file that can't be read and every override that is none.
+    Raises ConfigError with every file that can't be read and every invalid override.
     """
     layers = Layers()
     if not files:
@@ -98,7 +98,7 @@ def read_layers(files: Sequence[Path | str], overrides: Sequence[str]) -> list[N
 
 
 def folder_of(place: YamlPlace | None) -> Path:
-    """The folder from which relative names at this place are seen: the file's, or the current one."""
+    """The folder that relative names at this place refer to: the file's, or the current one."""
     if place is None or place == COMMAND_LINE:
         return Path()
     return run_of_configuration(Path(place.file)) or Path(place.file).parent

@@ -21,7 +21,7 @@ from vaak.config.yaml.tree import Node, copy_of
 
 
 class Merger:
-    """Merges trees in order; ``dropped`` says which of the user's options a later ``type`` made void."""
+    """Merges trees in order; ``dropped`` says which of the user's options a later ``type`` made invalid."""
 
     def __init__(self) -> None:
         self.dropped: list[Problem] = []
@@ -44,7 +44,7 @@ class Merger:
         return Node(kept, upper.place or lower.place)
 
     def _items(self, upper: Node, lower: Node, annotation: Any, path: str) -> list[Node] | None:
-        """The list with some items replaced or added at its end; None where a key is no place in it."""
+        """The list with some items replaced or added at its end; None where a key is not an index of it."""
         items = list(lower.value)
         if not all(key.isdecimal() for key in upper.value):
             return None
@@ -92,7 +92,7 @@ def fill_items(node: Node, section: SectionType) -> Node:
 
 
 def merge_all(layers: list[Node], annotation: Any) -> tuple[Node, list[Problem]]:
-    """All layers, the first lowest, and what of the user's options was dropped on the way."""
+    """All layers, the first lowest, and which of the user's options were dropped on the way."""
     merger = Merger()
     tree = Node({})
     for layer in layers:

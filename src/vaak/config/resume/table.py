@@ -37,7 +37,7 @@ NOT_GIVEN = "not given"
 
 _LONGEST_VALUE = 100
 _UNKNOWN: ResumeClass = "other numbers"
-"""The class of an option that this version no longer has: the resume says so, and it stands in nobody's way."""
+"""The class of an option that this version no longer has: the resume reports it and continues."""
 
 
 class Rule(NamedTuple):
@@ -52,7 +52,7 @@ class Rule(NamedTuple):
 
 
 class Leaf(NamedTuple):
-    """An option that is no section; in its key, N is the place in a list."""
+    """An option that isn't a section; in its key, N is the index in a list."""
 
     key: str
     option: FieldInfo
@@ -81,7 +81,7 @@ def changes_between(before: Mapping[str, Any], after: Mapping[str, Any], referen
 
     They come in the order of the options. Sections that one side has not, and lists of another length, are one change
     as a whole. ``before`` may have been written by an earlier version: what it lacks has its default, and what is no
-    longer an option is reported. Of another task, nothing but the task can be compared. ``reference`` is that of a task
+    longer an option is reported. With another task, only the task can be compared. ``reference`` is that of a task
     of the user's own (``Experiment.reference``).
     """
     task = reference or after["task"]

@@ -1,4 +1,4 @@
-"""One YAML with every option there is: its description, what it takes and its default."""
+"""One YAML with every option: its description, what it takes and its default."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class _Writer:
         return ("" if path else "\n").join([*self._shared(path, indent), *options])
 
     def _shared(self, path: str, indent: int) -> Iterator[str]:
-        """The section's sections that stand for others; they are empty, for what they hold is shown there."""
+        """The section's sections that stand for others; they are empty, since their options are shown there."""
         for section, targets in self.sides.shared.items():
             parent, _, name = section.rpartition(".")
             if parent == path:

@@ -19,7 +19,7 @@ from vaak.config.yaml.writer import yaml_text
 def as_yaml(experiment: Experiment[Any, Any]) -> str:
     """The whole configuration; loading this text gives an equal experiment.
 
-    Options that can't apply (another optimizer's, another task's) are left out where they have their defaults.
+    Options that can't apply (another optimizer's, another task's) are omitted where they have their defaults.
     """
     return yaml_text(resolved_values(experiment))
 

@@ -1,4 +1,4 @@
-"""The JSON Schema of a task's configuration, for editors: completion, descriptions and checks while one types."""
+"""The JSON Schema of a task's configuration, for editors: completion, descriptions and checks while typing."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _properties_at(schema: dict[str, Any], key: str) -> dict[str, Any]:
 
 
 def _allow_aliases(schema: dict[str, Any], task: str) -> None:
-    """Other spellings, wherever they stand, are right, though not suggested."""
+    """Aliases are valid wherever they stand, though not suggested."""
     from vaak.config.resolve.aliases import flat_names, option_aliases
 
     aliases = spec_of(task).aliases

@@ -32,7 +32,7 @@ _MOST_LEVELS = 60
 def read_yaml(path: Path | str) -> Node:
     """The mapping in a YAML file.
 
-    Raises ConfigError if it can't be read, is empty, is no mapping, or is not YAML.
+    Raises ConfigError if it can't be read, is empty, is not a mapping, or is not YAML.
     """
     file = str(path)
     try:
@@ -66,7 +66,7 @@ def read_value(text: str, key: str) -> Node:
 
 
 class _Composer:
-    """Turns the parser's events into one tree; collects mistakes that don't keep it from reading on."""
+    """Turns the parser's events into one tree; collects mistakes that don't stop it from reading."""
 
     def __init__(self, text: str, place_of: Callable[[int], YamlPlace]) -> None:
         self.events = YAML(typ="safe", pure=True).parse(text)
@@ -154,7 +154,7 @@ class _Composer:
         return plain_scalar(text) if event.style in (None, "") and not event.tag else text
 
     def _check_tag(self, tag: Any, allowed: tuple[str, ...], place: YamlPlace, key: str) -> None:
-        """A tag can name a Python object to make; only those that change nothing are let through."""
+        """A tag can name a Python object to make; only those that change nothing are accepted."""
         name = str(tag or "!").replace("tag:yaml.org,2002:", "!!")
         if name != "!" and name.removeprefix("!!") not in allowed:
             self._complain(place, key, f"the tag {name} is not allowed; expected plain values")

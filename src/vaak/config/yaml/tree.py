@@ -86,7 +86,7 @@ def find(node: Node, path: Sequence[str | int]) -> Node | None:
 
 
 def put(node: Node, path: Sequence[str], child: Node) -> Node | None:
-    """Set the node at a path, making the mappings on the way; returns what is in the way and no mapping, if any."""
+    """Set the node at a path, making mappings on the way; returns a node in the way that isn't a mapping, if any."""
     for key in path[:-1]:
         if not node.is_mapping:
             return node

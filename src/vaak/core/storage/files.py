@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Files that exist complete or not at all."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from typing import Any
 def write_bytes(path: Path, content: bytes) -> None:
     """Replace ``path`` by ``content`` in one rename; after a crash it holds the old content or the new.
 
-    Raises OSError (disk full, no permission) with the old file untouched and nothing left beside it.
+    Raises OSError (disk full, no permission) with the old file untouched and nothing left next to it.
     """
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with open(beside, "wb") as file:
+        with open(temporary, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(beside, path)
+        os.replace(temporary, path)
     except BaseException:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
     sync_directory(path.parent)
 
@@ -46,7 +46,7 @@ def read_json(path: Path) -> Any:
 
 @contextlib.contextmanager
 def usual_mode(path: Path) -> Iterator[None]:
-    """While this holds, someone else writes ``path``; then it has the mode that the umask gives to a new file.
+    """Within this context, someone else writes ``path``; then it has the mode that the umask gives to a new file.
 
     Libraries that write to a temporary file and rename it (safetensors) leave 0600.
     """

@@ -2,8 +2,8 @@
 
 They are POSIX record locks: the kernel releases them when the process ends however it ends, and, unlike those of flock
 and of open file descriptions, a worker process that outlives its parent never inherits one. Their trap: a process that
-closes any file that it opened on a lock's file loses its own lock. So we remember which we hold, and never open those
-again: not even to read who holds it, which its holder writes into the file.
+closes any file that it opened on a lock's file loses its own lock. So we remember which locks we hold and never open
+their files again, not even to read the holder, which is written in the file.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ def locked(path: Path, patience: float | None = None) -> Iterator[None]:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a process holds the lock, this one included; of a file that may not be opened, no one knows.
+    """Whether a process holds the lock, this one included; False for a file that may not be opened.
 
-    It writes nothing, so it can ask on a disk that is read-only.
+    It writes nothing, so it works on a read-only disk.
     """
     if _is_mine(path):
         return True
     try:
         with open(path, "rb") as file:
             if fcntl is not None:
-                fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: who asks at the same time is no holder
+                fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: others asking at the same time don't hold it
     except BlockingIOError:
         return True
     except OSError:
@@ -68,7 +68,7 @@ def is_locked(path: Path) -> bool:
 
 
 def holder_of(path: Path) -> str:
-    """Who holds a lock that was refused, since when, and how to end that; "another process" where it isn't known."""
+    """The holder of a lock, since when it holds it, and how to end it; "another process" where it isn't known."""
     if _is_mine(path):
         return f"this process ({os.getpid()})"
     try:
@@ -81,7 +81,7 @@ def holder_of(path: Path) -> str:
 
 
 def _sign(file: IO[bytes]) -> None:
-    """Write into a lock's file who holds it; on a full disk, it is held all the same."""
+    """Write the holder into a lock's file; on a full disk, the lock is held all the same."""
     about = {
         "pid": os.getpid(),
         "host": socket.gethostname(),
@@ -93,7 +93,7 @@ def _sign(file: IO[bytes]) -> None:
 
 
 def _taken(path: Path) -> IO[bytes] | None:
-    """The file of the lock, which is now ours until it is closed; None where the lock is held."""
+    """The file of the lock, locked until it is closed; None where the lock is held."""
     if _is_mine(path):
         return None
     file = open(path, "a+b")  # noqa: SIM115

@@ -1,4 +1,4 @@
-r"""Lines of a file, any of them at once and none in memory.
+r"""Random access to the lines of a file, without loading it into memory.
 
 NAME.jsonl     the lines
 offsets.bin    int64, one more than lines: line i is the bytes offsets[i]:offsets[i + 1]
@@ -23,13 +23,13 @@ class MappedLines:
     """The lines of a file; ``lines[i]`` is one, with its end of line."""
 
     def __init__(self, path: Path, what: str) -> None:
-        """Map the lines. Raises DataError where there are none, naming ``what`` they are, or they are cut short."""
+        """Map the lines. Raises DataError where there are none, naming ``what`` they are, or they are incomplete."""
         try:
             self.offsets = mapped(path.with_name(OFFSETS), OFFSET)
             self._bytes = mapped(path, "u1")
         except OSError as error:
             raise DataError(f"{path.parent}: no {what}s here: {error.strerror}") from error
-        except ValueError as error:  # no whole number of offsets
+        except ValueError as error:  # not a whole number of offsets
             raise cut_short(path.parent) from error
         if not len(self.offsets) or self.offsets[-1] != len(self._bytes):
             raise cut_short(path.parent)
@@ -45,7 +45,7 @@ class MappedLines:
 
 
 class LineWriter:
-    """Writes lines and where they begin."""
+    """Writes lines and their offsets."""
 
     def __init__(self, lines: IO[bytes], offsets: IO[bytes]) -> None:
         self._lines, self._offsets = lines, offsets
@@ -63,7 +63,7 @@ class LineWriter:
 
 @contextmanager
 def writing_lines(path: Path) -> Iterator[LineWriter]:
-    """A writer for lines at ``path``; behind it, they are on the disk."""
+    """A writer for lines at ``path``; on exit, they are on the disk."""
     offsets = path.with_name(OFFSETS)
     with open(path, "wb") as lines_file, open(offsets, "wb") as offsets_file:
         yield LineWriter(lines_file, offsets_file)
@@ -72,13 +72,13 @@ def writing_lines(path: Path) -> Iterator[LineWriter]:
 
 
 def mapped(path: Path, kind: str) -> np.ndarray:
-    """The values of a file, mapped; an empty file, that can't be, has none.
+    """The values of a file, memory-mapped; an empty file, which can't be mapped, has none.
 
-    Raises OSError where there is no file, and ValueError where it holds no whole number of values.
+    Raises OSError where there is no file, and ValueError where it doesn't hold a whole number of values.
     """
     return np.asarray(np.memmap(path, kind, mode="r")) if path.stat().st_size else np.empty(0, kind)
 
 
 def cut_short(folder: Path) -> DataError:
-    """What is said of a folder that doesn't hold all it should."""
+    """The error for a folder that doesn't hold all it should."""
     return DataError(f"{folder}: this is incomplete; delete the folder to make it again")

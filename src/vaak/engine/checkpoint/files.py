@@ -1,4 +1,4 @@
-"""A checkpoint: a folder that is there whole or not at all, and says of each file what it must contain.
+"""A checkpoint: a folder that exists complete or not at all, with a manifest of what each file must contain.
 
     step-00001000/model.safetensors      parameters and buffers by name, tied tensors once
                   optimizer.safetensors  moments by parameter name
@@ -8,7 +8,7 @@
                   MANIFEST.json          size and SHA-256 of the others; who wrote it and why
                   completed.json         state.json as it is after what was due at this step (an evaluation)
 
-It is written beside, flushed, and renamed. Nothing in it is code: safetensors and JSON only.
+It is written under a temporary name, flushed, and renamed. Nothing in it is code: safetensors and JSON only.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def model_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def copy_to_cpu(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Copies that training can't change any more. From CUDA, all are on their way at once, with one wait for them."""
+    """Copies that training can't change any more. From CUDA, all are copied at once, with a single wait."""
     devices = {tensor.device for tensor in tensors.values() if tensor.is_cuda}
     if not devices:
         return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
@@ -84,27 +84,27 @@ def _on_its_way(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def save_checkpoint(folder: Path, snapshot: Snapshot, about: dict[str, Any] | None = None) -> Path:
-    """Write ``folder``/step-N whole or not at all and return it; one that exists is replaced.
+    """Write ``folder``/step-N completely or not at all and return it; an existing one is replaced.
 
-    ``about`` goes into the manifest: what is to be known of this checkpoint, but is no part of the run's state.
+    ``about`` goes into the manifest: facts about this checkpoint that are not part of the run's state.
 
-    Raises CheckpointError where the disk is full or can't be written; whatever was there is unharmed.
+    Raises CheckpointError where the disk is full or can't be written; existing files are unharmed.
     """
     final = folder / step_folder(snapshot.step)
-    beside = folder / f".{final.name}.{os.getpid()}.tmp"
+    temporary = folder / f".{final.name}.{os.getpid()}.tmp"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(beside, ignore_errors=True)
-        beside.mkdir()
-        _write_files(beside, snapshot, about or {})
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir()
+        _write_files(temporary, snapshot, about or {})
         replaced = folder / f".{final.name}{REPLACED}"
         if final.exists():
             final.rename(replaced)
-        beside.rename(final)
+        temporary.rename(final)
         files.sync_directory(folder)
         shutil.rmtree(replaced, ignore_errors=True)
     except (OSError, SafetensorError) as error:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
         raise CheckpointError(f"checkpoint {final} can't be written: {error}; the earlier ones are complete") from error
     return final
 
@@ -126,7 +126,7 @@ def _write_files(folder: Path, snapshot: Snapshot, about: dict[str, Any]) -> Non
 
 
 def about_checkpoint(path: Path) -> dict[str, Any]:
-    """What the manifest of a checkpoint says; nothing where it can't be read."""
+    """The content of a checkpoint's manifest; empty where it can't be read."""
     try:
         manifest = files.read_json(path / MANIFEST)
     except (OSError, ValueError):
@@ -137,7 +137,7 @@ def about_checkpoint(path: Path) -> dict[str, Any]:
 def complete_checkpoint(path: Path, state: dict[str, Any]) -> None:
     """Replace what a checkpoint says of the state, in one rename, by the state after what was due at its step.
 
-    Its tensors are the same. The hash of what is replaced goes along, so that it can't be of another checkpoint.
+    Its tensors are the same. The hash of what is replaced is stored too, so that it can't belong to another checkpoint.
     """
     files.write_json(path / COMPLETED, {"state": state, "completes": files.sha256_of(path / STATE)})
 
@@ -211,7 +211,7 @@ def load_weights(model: nn.Module, tensors: dict[str, torch.Tensor], source: Pat
 
 
 def find_latest_checkpoint(folder: Path) -> Path | None:
-    """The newest whole checkpoint, None where there is none at all; damaged ones that are newer are set aside.
+    """The newest complete checkpoint, None if there are none; newer ones that are damaged are set aside.
 
     Raises CheckpointError, with nothing changed, where every one is damaged.
     """
@@ -222,7 +222,7 @@ def find_latest_checkpoint(folder: Path) -> Path | None:
 
 
 def newest_whole(folder: Path) -> tuple[Path | None, dict[Path, str]]:
-    """The newest whole checkpoint, None where there is none at all, and what is wrong with newer ones.
+    """The newest complete checkpoint, None if there are none, and what is wrong with newer ones.
 
     Raises CheckpointError where every one is damaged.
     """
@@ -243,7 +243,7 @@ def newest_whole(folder: Path) -> tuple[Path | None, dict[Path, str]]:
 
 
 def set_damaged_aside(path: Path, damage: str) -> None:
-    """Move a damaged checkpoint out of the way, and say so."""
+    """Move a damaged checkpoint out of the way, with a warning."""
     log.warning("%s; it is set aside and the previous one is used", damage)
     set_aside(path)
 
@@ -278,7 +278,7 @@ def pointed(folder: Path, name: str) -> Path | None:
 
 
 def warn_of_lost(folder: Path, name: str, instead: str) -> None:
-    """Say that best or last is there, but names no checkpoint, and what is used ``instead``."""
+    """Warn that best or last exists but doesn't name a checkpoint, and what is used ``instead``."""
     if (folder / name).exists() and pointed(folder, name) is None:
         said = (folder / name).read_bytes()[:40].decode(errors="replace").strip() if (folder / name).is_file() else ""
         log.warning("%s does not name a checkpoint there (it holds %r); %s", folder / name, said, instead)

@@ -1,4 +1,4 @@
-"""The weights that a new run begins with: those that its task drew, or another run's.
+"""The weights that a new run starts with: randomly initialised by its task, or another run's.
 
 ``training.checkpoint.init_except`` names what is not taken over: the head of a model that is to learn other classes.
 ``init_rename`` gives the other run's parameters the names that they have in this model.
@@ -23,7 +23,7 @@ RENAME = "training.checkpoint.init_rename"
 def initialise(model: nn.Module, options: CheckpointConfig) -> None:
     """Copy the weights of ``options.init_from`` into the model, if any are asked for.
 
-    Raises CheckpointError where they are of another model, and UserError for a pattern that matches nothing.
+    Raises CheckpointError where they are from another model, and UserError for a pattern that matches nothing.
     """
     if options.init_from is None:
         return

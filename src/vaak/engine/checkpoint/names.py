@@ -1,4 +1,4 @@
-"""How checkpoints are named, and which folders are some. Imports no torch, for those who list runs."""
+"""How checkpoints are named, and which folders are some. Doesn't import torch, so that listing runs is fast."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def step_folder(step: int) -> str:
 
 
 def step_of(path: Path) -> int | None:
-    """The step of the checkpoint with this name, None for a name that is no checkpoint's (a user's copy of one).
+    """The step of the checkpoint with this name, None for a name that isn't a checkpoint's (a user's copy of one).
 
     >>> step_of(Path("step-00001000")), step_of(Path("step-00001000-copy"))
     (1000, None)

@@ -1,6 +1,6 @@
-"""Checkpoints written behind training: one in flight, a failure raised at the next step.
+"""Checkpoints written in the background: one in flight, a failure raised at the next step.
 
-The order on disk keeps every moment safe to be killed in: the log is flushed, then the checkpoint renamed into place,
+The order on disk makes it safe to be killed at any moment: the log is flushed, then the checkpoint renamed into place,
 then ``last`` and ``best`` point to it, and only then are superfluous ones removed.
 """
 
@@ -31,7 +31,7 @@ class Order:
 
 
 class CheckpointWriter:
-    """Writes snapshots into ``folder`` on a thread of its own. ``session`` is that of the run, noted in each manifest.
+    """Writes snapshots into ``folder`` on a separate thread. ``session`` is that of the run, noted in each manifest.
 
     Of those written periodically (or asked for) it keeps the newest ``total_limit``; of those written only because
     they were the best, the best.
@@ -52,7 +52,7 @@ class CheckpointWriter:
         thread = threading.Thread(target=self._write, args=(order,), name="checkpoint")
         try:
             thread.start()
-        except RuntimeError:  # the system has no room for another thread: it is written here and now
+        except RuntimeError:  # the system can't start another thread: write it here and now
             self._write(order)
         else:
             self.thread = thread
@@ -74,7 +74,7 @@ class CheckpointWriter:
         self.raise_failure()
 
     def take_finished(self) -> list[Path]:
-        """The checkpoints that were finished since this was last asked, oldest first. They are whole and in place."""
+        """The checkpoints finished since the last call, oldest first. They are complete and in place."""
         finished, self._finished = self._finished, []
         return finished
 
@@ -98,7 +98,7 @@ class CheckpointWriter:
             self._finished.append(path)
 
     def raise_failure(self) -> None:
-        """Raise what went wrong behind, if anything did."""
+        """Raise what went wrong in the background, if anything did."""
         failure, self.failure = self.failure, None
         if failure is not None:
             raise failure
@@ -127,7 +127,7 @@ class CheckpointWriter:
         return {"periodic": is_periodic} | ({} if self.session is None else {"session": self.session})
 
     def _remove_superfluous(self) -> None:
-        """Remove what is superfluous; best and last stay whatever their age, and so does what is no checkpoint."""
+        """Remove superfluous checkpoints; best and last stay whatever their age, as does anything else in the folder."""
         if self.total_limit is None:
             return
         pointed = {checkpoint.pointed(self.folder, "best"), checkpoint.pointed(self.folder, "last")}

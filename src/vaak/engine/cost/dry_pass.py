@@ -6,7 +6,7 @@
         take = dry_pass(fake, task, model, batch, precision, passes)
 
 Every storage that an operation makes is counted while it lives, so the peak has what is kept for the backward pass,
-what is there for a moment, and the gradients. It has no allocator's rounding, and nothing of what libraries use inside.
+temporary tensors, and the gradients. It excludes allocator rounding and what libraries use internally.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ NEEDS_NUMBERS = (
     fake_tensor.DynamicOutputShapeException,
     fake_tensor.UnsupportedOperatorException,
 )
-"""What is raised where shapes depend on numbers."""
+"""The errors raised where shapes depend on numbers."""
 
 
 @dataclass(frozen=True)
 class DryPass:
-    """Operations of one microbatch, by the ``count`` of its ``unit``; and bytes at their worst beside the weights."""
+    """Operations of one microbatch, by the ``count`` of its ``unit``; and its peak bytes in addition to the weights."""
 
     flops: int
     unit: str
@@ -51,7 +51,7 @@ class DryPass:
 
 @contextlib.contextmanager
 def numberless(device: torch.device) -> Iterator[fake_tensor.FakeTensorMode]:
-    """While this holds, tensors are made for ``device`` and take no memory; a single number read from one is 0."""
+    """Within this context, tensors are made for ``device`` and take no memory; a single number read from one is 0."""
     fake = fake_tensor.FakeTensorMode()
     with fake, torch.device(device), _Zeros():
         yield fake

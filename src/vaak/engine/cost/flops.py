@@ -31,12 +31,12 @@ from vaak.engine.training_data import TrainingData
 log = logging.getLogger("vaak")
 
 UNITS = ("token", "frame")
-"""What operations are proportional to, where a batch counts it; else it is what there is most of."""
+"""The unit that operations are proportional to, where a batch counts it; else its most frequent unit."""
 
 
 @dataclass(frozen=True)
 class Peak:
-    """Dense TFLOP/s of a GPU without sparsity; None where its tensor cores don't know the type of number."""
+    """Dense TFLOP/s of a GPU without sparsity; None where its tensor cores don't support the type."""
 
     fp32: float
     tf32: float | None
@@ -102,7 +102,7 @@ def work_of(
 ) -> Work | None:
     """The work of a run, counted once on its next microbatch; ``peak`` in TFLOP/s, None looks the device up.
 
-    None, which is said, where the device's peak isn't known or where that microbatch doesn't fit in memory.
+    None, with a log line, where the device's peak isn't known or that microbatch doesn't fit in memory.
     """
     device = precision.device
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
@@ -132,7 +132,7 @@ def main_unit(counts: dict[str, float]) -> str:
 
 
 def _next_batch(data: TrainingData, position: Position) -> Batch | None:
-    """The batch of the run's next microbatch; None where none of it can be read. Generators stay as they stand."""
+    """The batch of the run's next microbatch; None where nothing in it can be read. Generators keep their state."""
     places = {"step": position.step, "epoch": position.epoch, "place": position.place}
     address = next(training_addresses(data.planner, 1, **places, rank=0, world_size=1))
     with keeping_generators(data.ranks.device):
@@ -140,9 +140,9 @@ def _next_batch(data: TrainingData, position: Position) -> Batch | None:
 
 
 def count_flops(task: Task, model: nn.Module, batch: Batch, precision: Precision) -> int:
-    """Operations of one forward and backward pass over a batch; the batch may lie on another device.
+    """Operations of one forward and backward pass over a batch; the batch may be on another device.
 
-    Weights, gradients, buffers, the model's mode and all generators are left as they were. ``model`` is the one that
+    Weights, gradients, buffers, the model's mode and all generators don't change. ``model`` is the one that
     isn't compiled: operations that a compiler has fused can't be counted.
     """
     from torch.utils.flop_counter import FlopCounterMode

@@ -20,7 +20,7 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Precision:
-    """How forward passes compute on a device: ``name`` is no, bf16 or fp16, after any fall-back."""
+    """How forward passes compute on a device: ``name`` is ``no``, bf16 or fp16, after any fallback."""
 
     def __init__(self, name: str, device: torch.device) -> None:
         self.name = supported(name, device)
@@ -84,7 +84,7 @@ class LossScale:
             self.value, self.steps_since_change = self.value * 2, 0
 
     def state_dict(self) -> dict[str, Any]:
-        """What it has learned; nothing without fp16, so that a resume with it begins as a new run does."""
+        """What it has learned; nothing without fp16, so that a resume with it starts like a new run."""
         return {"value": self.value, "steps_since_change": self.steps_since_change} if self.enabled else {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ from vaak.config.training import TrainingConfig
 
 
 def seed_everything(key: int, device: torch.device) -> None:
-    """Seed Python's, NumPy's, the CPU's and this device's generator.
+    """Seed the generators of Python, NumPy, the CPU and this device.
 
     ``torch.manual_seed`` would touch every backend there is and take 80 microseconds; this takes a tenth.
     """
@@ -30,7 +30,7 @@ def seed_everything(key: int, device: torch.device) -> None:
 
 @contextlib.contextmanager
 def keeping_generators(device: torch.device) -> Iterator[None]:
-    """While this holds, draw as you like: afterwards all the generators stand where they stood."""
+    """Restore the state of all generators on exit."""
     python, numpy, torchs = random.getstate(), np.random.get_state(), torch.get_rng_state()
     place = (device,) if device.type == "cuda" else ()
     module = torch.get_device_module(device) if device.type in ("cuda", "mps") else None

@@ -1,11 +1,11 @@
 """What every module of a model gives, and where a number is first not finite: in the forward or the backward pass.
 
-Hooks on all modules follow who calls whom. A module that is *given* something broken, when no module before it has put
-out such a thing, isn't to blame: the code of its caller between two of its parts is (attention scores, say), and the
+Hooks on all modules follow who calls whom. A module that is *given* something broken, when no module before it has
+output such a thing, isn't to blame: the code of its caller between two of its parts is (attention scores, say), and the
 caller is named. Backwards it is the same: what a module's inputs are given as gradient is its own work, what comes to
 its output is its caller's.
 
-Negative infinity alone is no sign of a mistake (masks are made of it); NaN and positive infinity are.
+Negative infinity alone is not a sign of a mistake (masks are made of it); NaN and positive infinity are.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class _Call:
 class Watch:
     """What was seen: ``statistics`` in the order in which modules completed, and the ``first`` broken place.
 
-    ``backward`` runs the backward pass of what was watched, behind the ``with`` of ``watching``; ``first_gradient`` is
+    ``backward`` runs the backward pass of what was watched, after the ``with`` of ``watching``; ``first_gradient`` is
     then the place where a gradient was first not finite.
     """
 
@@ -153,9 +153,9 @@ class Watch:
 
 @contextlib.contextmanager
 def watching(model: nn.Module) -> Iterator[Watch]:
-    """While this holds, watch what every module of ``model`` is given and gives; its draws and outputs stay the same.
+    """Watch the inputs and outputs of every module of ``model``; its draws and outputs stay the same.
 
-    Gradients are those of the unwatched model to rounding: what reaches a tensor on several ways may be added up in
+    Gradients are those of the unwatched model to rounding: what reaches a tensor by several paths may be added up in
     another order. Of a compiled model the plain one is watched: call that one. Nothing that was computed is kept alive.
     """
     watch = Watch(getattr(model, "_orig_mod", model))

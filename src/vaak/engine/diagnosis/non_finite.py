@@ -1,6 +1,6 @@
-"""A step whose loss or gradient is not finite: what it comes of, found by running it once more, piece by piece.
+"""A step whose loss or gradient is not finite: the cause, found by running it once more, piece by piece.
 
-The model is left as it was: nothing here updates it, buffers are put back and gradients dropped.
+The model doesn't change: nothing here updates it, buffers are restored and gradients dropped.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class NonFinite:
     record: Path | None
 
     def sentence(self, run: Path) -> str:
-        """One line for who trains: what, where, which examples, and how to look at it."""
+        """One line for the user: what, where, which examples, and how to inspect it."""
         parts = [f"step {self.step}: {_what(self.finding)}"]
         if self.examples and self.finding is not None and self.finding.kind != "weight":
             parts.append(_named(self.examples))
@@ -67,7 +67,7 @@ class NonFinite:
         return "; ".join(parts)
 
     def as_json(self) -> dict[str, Any]:
-        """All of it but where it is written, as JSON but for numbers that aren't finite."""
+        """All of it except ``record``, as JSON apart from numbers that aren't finite."""
         finding = asdict(self.finding) if self.finding else {"kind": None}
         place = finding.pop("place", None) or {}
         return {
@@ -90,9 +90,9 @@ class Diagnosis:
     rank: int
 
     def of(self, objective: Descent, state: State, data: StepData) -> NonFinite:
-        """Run a step's microbatches of this rank again, say what is not finite first, and write it down.
+        """Run a step's microbatches of this rank again, find what is not finite first, and record it.
 
-        No rank waits for another here. Gradients are dropped; weights, buffers and the model's mode stay as they are.
+        No rank waits for another here. Gradients are dropped; weights, buffers and the model's mode don't change.
         """
         model = state.model.module
         plain = replace(objective.gradient, forward=replace(objective.gradient.forward, model=model))
@@ -108,7 +108,7 @@ class Diagnosis:
     def _recorded(
         self, step: int, found: tuple[MicrobatchPiece, Inspection] | None, examples: list[Example]
     ) -> NonFinite:
-        """The diagnosis, written whole to the run's directory; a disk that can't be written doesn't hide it."""
+        """The diagnosis, written to the run's directory; a failed write doesn't hide it."""
         path = record_path(self.directory, step, self.rank)
         if found is None:
             diagnosis = NonFinite(step, None, {}, None, None, [], path)
@@ -134,7 +134,7 @@ def record_path(directory: Path, step: int, rank: int) -> Path:
 
 @contextlib.contextmanager
 def leaving_no_trace(*modules: nn.Module) -> Iterator[None]:
-    """While this holds, run modules forward and backward; then their buffers are put back and gradients dropped."""
+    """Within this context, run modules forward and backward; then their buffers are put back and gradients dropped."""
     buffers = [(buffer, buffer.clone()) for module in modules for buffer in module.buffers()]
     try:
         yield
@@ -154,7 +154,7 @@ def _drop_gradients(model: nn.Module) -> None:
 def _inspected(plain: GradientPass, step: int, piece: MicrobatchPiece, batch: Batch) -> Inspection:
     """A forward and backward pass of some rows of a piece, with the piece's draws.
 
-    Not scaled as fp16 gradients are: that they overflow is nothing that needs to be found.
+    Gradients are not scaled as in fp16: an overflow isn't what is looked for.
     """
 
     def terms(rows: Batch) -> dict[str, Term]:

@@ -28,9 +28,9 @@ class Store(Protocol):
 
 
 class Attendance:
-    """Every rank signs in at the store that all reach; ``lost`` then says who has ended.
+    """Every rank signs in at the common store; ``lost`` then gives the ranks that have ended.
 
-    A process that shares this one's machine is looked up in the system's table. One elsewhere is known by what a rank
+    A process that shares this one's machine is looked up in the system's table. One elsewhere is known from what a rank
     there wrote into the store.
     """
 
@@ -40,7 +40,7 @@ class Attendance:
         self._prefix = f"vaak {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
 
     def wait_for_all(self, seconds: float) -> None:
-        """Sign in and wait until every rank has. Raises UserError, with who is missing, after so long."""
+        """Sign in and wait until every rank has. Raises UserError, naming the missing ranks, after a timeout."""
         self.store.set(self._key(self.rank), json.dumps(own_place()))
         begun = time.monotonic()
         while len(self.places) < self.world_size:
@@ -59,10 +59,10 @@ class Attendance:
                 time.sleep(LOOK_AGAIN_SECONDS)
 
     def lost(self) -> list[int]:
-        """The ranks that have ended, as far as anyone knows; this waits some seconds where no one does yet.
+        """The ranks that have ended, as far as any rank knows; this waits some seconds where none does yet.
 
-        Whoever finds out first tells the others, and stays for a moment: they would otherwise count those that ended
-        because of it.
+        The first rank to find out tells the others, and stays for a moment: otherwise they would count it as ended
+        too.
         """
         deadline = time.monotonic() + ENDING_SECONDS
         while True:
@@ -78,7 +78,7 @@ class Attendance:
     def describe(self, ranks: list[int]) -> str:
         """Ranks, with process and machine.
 
-        An end is told of them in one sentence: "rank 1 (process 4711 on node7)".
+        Their end is reported in one sentence: "rank 1 (process 4711 on node7)".
         """
         described = []
         for rank in ranks:
@@ -87,7 +87,7 @@ class Attendance:
         return ", ".join(described)
 
     def _told(self, found: list[int]) -> list[int]:
-        """What the first who found out wrote down, which may be this rank now; empty where no one has."""
+        """What the first rank to find out wrote, which may be this rank now; empty where none has."""
         with contextlib.suppress(RuntimeError):  # a store that ended, too
             key = f"{self._prefix} lost"
             if self.store.check([key]):
@@ -97,7 +97,7 @@ class Attendance:
         return found
 
     def _ended_here(self) -> list[int]:
-        """The ranks of this machine whose process is no more."""
+        """The ranks of this machine whose process has ended."""
         own = own_place()
         return [
             rank
@@ -112,7 +112,7 @@ class Attendance:
 
 
 def wait_for_an_answer(address: str, port: int, seconds: float) -> bool:
-    """Whether someone takes connections at an address within so long."""
+    """Whether an address accepts a connection before the timeout."""
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -126,7 +126,7 @@ def wait_for_an_answer(address: str, port: int, seconds: float) -> bool:
 
 
 def _store_is_of_launcher() -> bool:
-    """Whether torchrun keeps the store, and not rank 0."""
+    """Whether torchrun, rather than rank 0, keeps the store."""
     return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 

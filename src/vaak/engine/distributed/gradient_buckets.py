@@ -1,10 +1,10 @@
 """The gradients of a step, added over ranks after every backward.
 
-They lie in a few flat buckets of fixed size: each parameter's ``grad`` is a view of its bucket, so that backward adds
-into it in place and nothing is copied before or after the sum. The layout follows from the parameters that are trained,
-and the buckets are summed in their order, so the same ranks get the same bits in every run.
+They are stored in a few flat buckets of fixed size: each parameter's ``grad`` is a view of its bucket, so that backward
+adds into it in place and nothing is copied before or after the sum. The layout follows from the parameters that are
+trained, and the buckets are summed in their order, so the same ranks get the same bits in every run.
 
-Behind the last gradient the same sum carries a tail:
+After the last gradient the same sum carries a tail:
 
     which parameters this rank reached | for each rank its own row: unknown term? | which terms | the terms' sums
 
@@ -23,10 +23,10 @@ from torch import Tensor, nn
 
 BUCKET_BYTES = 128 * 2**20
 ALIGNMENT = 16
-"""Elements: a parameter's gradient begins where vector instructions like it."""
+"""Elements: the alignment of each gradient, for vector instructions."""
 
 TERMS = 16
-"""Terms that a row of the tail has room for; a task with more sends them by name, in every step."""
+"""Number of terms that fit into a row of the tail; a task with more sends them by name, in every step."""
 
 
 class World(Protocol):
@@ -71,7 +71,7 @@ class GradientBuckets(OwnGradients):
     """The gradients of a run of several processes. ``begin``, the backwards, then ``reduce``, once a step.
 
     ``drop`` gives the memory back until the next ``begin``. A parameter that is frozen has no place; when one is
-    frozen or let go, which has to happen on all ranks in the same step, ``begin`` lays out anew.
+    frozen or unfrozen, which has to happen on all ranks in the same step, ``begin`` makes a new layout.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], world: World, bucket_bytes: int = BUCKET_BYTES) -> None:
@@ -103,7 +103,7 @@ class GradientBuckets(OwnGradients):
         A parameter that no rank's microbatches reached has no gradient, as in a single process: its optimizer leaves
         it alone.
         """
-        # 1. Every gradient lies in its bucket: where a backward made a new tensor, it is copied there.
+        # 1. Every gradient is in its bucket: where a backward made a new tensor, it is copied there.
         # 2. The tail of the last bucket says what this rank reached, and has its terms in a row of its own.
         # 3. The buckets are added over ranks in their order: the only sum of the step, and the same on every rank.
         # 4. What no rank reached was added up from zeros: it gets no gradient, or its optimizer would decay it.

@@ -1,4 +1,4 @@
-"""What torchrun, accelerate launch and the machine say of a run, held against its YAML: contradictions are errors."""
+"""Compares what torchrun, accelerate launch and the machine say with a run's YAML: contradictions are errors."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def pick_device(name: str) -> torch.device:
 
 
 def warn_of_what_a_device_lacks(config: TrainingConfig, device: torch.device) -> None:
-    """Say which options that were asked for do nothing on this device."""
+    """Warn about options that have no effect on this device."""
     if device.type == "cuda":
         return
     if config.performance.tf32:

@@ -4,7 +4,8 @@ On the wire it is a row of fixed width, the same for every rank and every step:
 
     hash of unit names | hash of texts | flags | saved | 16 counts, in the order of the unit names
 
-Names and texts are only sent where a hash says that a rank has others: the names once, a text when someone asks.
+Names and texts are only sent where a hash says that a rank has others: the names once, a text when a rank requests
+something.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 SLOTS = 16
-"""Counts that a row has room for; a run with more units sends all of them as text, in every step."""
+"""Number of counts that fit into a row; a run with more units sends all of them as text, in every step."""
 
 ROW = struct.Struct(f"<4q{SLOTS}d")
 EVALUATE, SAVE, TOO_MANY = 1, 2, 4
@@ -27,11 +28,11 @@ PRESENT = 3
 
 @dataclass
 class StepMessage:
-    """What one rank counts and asks before a step; combined, what all of them do.
+    """What one rank counts and requests before a step; combined, what all of them do.
 
-    ``counts``: the next step's units on this rank. ``stop``: the reason. ``piece_rules``: in how many
-    pieces microbatches are computed from the next step on (microbatch_pieces.py), each with the reason. ``saved``: the
-    step of a checkpoint that rank 0 has finished writing.
+    ``counts``: the next step's units on this rank. ``stop``: the reason. ``piece_rules``: in how many pieces
+    microbatches are computed from the next step on (microbatch_pieces.py), each with the reason. ``saved``: the step of
+    a checkpoint that rank 0 has finished writing.
     """
 
     counts: dict[str, float] = field(default_factory=dict)
@@ -47,7 +48,7 @@ class StepMessage:
 
 
 def combine(messages: Sequence[StepMessage]) -> StepMessage:
-    """The messages of all ranks, in their order, as one: counts are added, and what any rank asks is asked.
+    """The messages of all ranks, in their order, as one: counts are added, and what any rank requests is requested.
 
     >>> combine([StepMessage({"token": 3}), StepMessage({"token": 4}, stop="SIGTERM", save=True)])
     StepMessage(counts={'token': 7.0}, stop='SIGTERM', evaluate=False, save=True, piece_rules=[], saved=0)

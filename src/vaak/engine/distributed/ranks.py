@@ -57,7 +57,7 @@ class Ranks:
         return self.rank == 0
 
     def exchange(self, message: StepMessage) -> StepMessage:
-        """What all ranks count and ask before a step. Every rank calls it once a step, and gets the same."""
+        """What all ranks count and request before a step. Every rank calls it once a step, and gets the same."""
         return message if self.world_size == 1 else self._exchange(message)
 
     def gradients(self, parameters: Iterable[torch.nn.Parameter]) -> OwnGradients:
@@ -140,7 +140,7 @@ class Ranks:
         return text.numpy().tobytes()
 
     def _broadcast(self, tensor: torch.Tensor) -> None:
-        """Rank 0's values, on every rank. Signals are heard while it waits, and a machine that no longer answers."""
+        """Rank 0's values, on every rank. While it waits, it notices signals and a machine that no longer answers."""
         options = dist.BroadcastOptions()
         options.rootRank, options.timeout = 0, FOREVER
         group: Any = dist.group.WORLD
@@ -184,7 +184,7 @@ class Ranks:
 
     @contextlib.contextmanager
     def _naming_lost_ranks(self) -> Iterator[None]:
-        """While this holds, a connection that breaks because another process ended is a UserError that names it."""
+        """Within this context, a connection that breaks because another process ended is a UserError that names it."""
         try:
             yield
         except RuntimeError as error:
@@ -199,13 +199,13 @@ class Ranks:
             raise self._ranks_lost(self._attendance.lost() if self._attendance else []) from error
 
     def _ranks_lost(self, lost: list[int]) -> UserError:
-        """What is said where a connection broke; ``lost`` are those known to have ended."""
+        """The message for a broken connection; ``lost`` are the ranks known to have ended."""
         who = self._attendance.describe(lost) if self._attendance and lost else "another process of the run"
         has = "have" if len(lost) > 1 else "has"
         return UserError(f"{who} {has} ended, and so this one (rank {self.rank}); resume with --resume auto")
 
     def _rank_0_lost(self) -> UserError:
-        """What is said where rank 0's machine doesn't answer: perhaps only its process ended."""
+        """The message where rank 0's machine doesn't answer: perhaps only its process ended."""
         lost = self._attendance.lost() if self._attendance else []
         if 0 in lost:
             return self._ranks_lost(lost)
@@ -215,9 +215,9 @@ class Ranks:
         )
 
 
-def _sized(content: bytes, room: int) -> bytes:
-    """Content behind its length in 8 bytes; what has no room in ``room`` bytes is cut."""
-    return (len(content).to_bytes(8, "little") + content)[: 8 + room].ljust(8 + room, b"\0")
+def _sized(content: bytes, size: int) -> bytes:
+    """The content's length in 8 bytes, then the content, padded or truncated to ``size`` bytes."""
+    return (len(content).to_bytes(8, "little") + content)[: 8 + size].ljust(8 + size, b"\0")
 
 
 def _meeting_point() -> tuple[str, int]:

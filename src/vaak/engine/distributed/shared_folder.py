@@ -37,7 +37,7 @@ def demand_shared(ranks: Ranks, folder: Path) -> None:
 
 
 def _leave_witness(folder: Path) -> str:
-    """The name of a file that no one has ever looked for, so that no cache says that there is none."""
+    """The name of a file that was never looked up, so that no cache has it as missing."""
     name = f".seen-by-all-{os.urandom(8).hex()}"
     try:
         (folder / name).touch()

@@ -1,8 +1,8 @@
-"""Memory of a device: how much is in use, how to give back what is only kept.
+"""Memory of a device: how much is in use, how to release what is only cached.
 
-What counts as used is what nobody else could have. Memory that torch's caching allocator, glibc or the file cache
-keep for later can be had, so it isn't used; what a step needed at its worst since the last look can't, though it was
-given back by the time one looks.
+Memory counts as used where it is unavailable to others. What torch's caching allocator, glibc or the file cache keep
+for later is available, so it isn't used; the peak of a step since the last reading is not, though it was released by
+the time of the reading.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def free_memory(device: torch.device) -> None:
 
 @dataclass(frozen=True)
 class MemoryReading:
-    """Bytes in use that can't be had, of ``limit``; ``own`` of them are this process's."""
+    """Bytes in use and unavailable, of ``limit``; ``own`` of them are this process's."""
 
     used: int
     limit: int
@@ -42,12 +42,12 @@ class MemoryReading:
 
     @property
     def pressure(self) -> float:
-        """The part of the memory that is used."""
+        """The fraction of the memory that is used."""
         return self.used / self.limit
 
     @property
     def own_share(self) -> float:
-        """The part of the used memory that is this process's."""
+        """The fraction of the used memory that is this process's."""
         return self.own / self.used if self.used else 0.0
 
 

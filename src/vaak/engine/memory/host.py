@@ -45,7 +45,7 @@ class ControlGroup:
 
     def __init__(self, folder: Path, names: tuple[str, str, str]) -> None:
         limit, usage, prefix = names
-        self.limit = int((folder / limit).read_text())  # "max" is no number: no limit
+        self.limit = int((folder / limit).read_text())  # "max" is not a number: no limit
         self.usage, self.stat = OpenFile(folder / usage), OpenFile(folder / "memory.stat")
         self.file_pages = [f"{prefix}{kind}_file " for kind in ("inactive", "active")]
 
@@ -103,13 +103,13 @@ class LinuxMemory:
         return KIBIBYTE * number_after("VmHWM:", self.status.read())
 
     def reset_peak(self) -> None:
-        """Count the peak from now on; in a sandbox that doesn't let one, it goes on from the process's beginning."""
+        """Count the peak from now on; where a sandbox forbids that, it counts from the process's start."""
         with contextlib.suppress(OSError):
             self.clear.write_text("5")
 
 
 class OtherMemory:
-    """Where there is no /proc: what psutil, which comes with accelerate, says of the present moment."""
+    """Where there is no /proc: the present values of psutil, which comes with accelerate."""
 
     def read(self) -> tuple[int, int, int]:
         import psutil
@@ -124,7 +124,7 @@ class OtherMemory:
         return int(psutil.Process().memory_info().rss)
 
     def reset_peak(self) -> None:
-        """Nothing: there is no peak."""
+        """Nothing: no peak is counted."""
 
 
 def host_memory() -> LinuxMemory | OtherMemory:

@@ -1,8 +1,8 @@
 """How full a memory is, in four bands, each device with its own.
 
-CUDA's bands are seed 2's. MPS's lie lower: the rest of the system lives in the same memory, and slows down by swapping
-long before an allocation fails. A CPU's lie higher, since a machine in use is never near empty; but there the kernel
-kills without an error, so the last band begins while there is still something to be done.
+CUDA's bands are the TTS trainer's. MPS's are lower: the rest of the system uses the same memory, and slows down by
+swapping long before an allocation fails. A CPU's are higher, since a machine in use is never nearly empty; but there
+the kernel kills without an error, so the last band begins while something can still be done.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ THRESHOLDS: dict[str, Thresholds] = {
     "mps": (0.55, 0.70, 0.80),
     "cpu": (0.70, 0.80, 0.90),
 }
-"""By device: the parts of the memory from which pressure is moderate, high and critical."""
+"""By device: the fractions of the memory from which pressure is moderate, high and critical."""
 
 MARGIN = 0.03  # so far below its threshold must pressure fall before its band is left
 
@@ -39,7 +39,7 @@ class Band(IntEnum):
 def thresholds_of(device: torch.device, given: Sequence[float] | None = None) -> Thresholds:
     """The thresholds given, or else the device's own.
 
-    Raises UserError where those given are not three rising parts of 1.
+    Raises UserError where those given are not three increasing fractions.
     """
     if given is None:
         return THRESHOLDS.get(device.type, THRESHOLDS["cuda"])

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-IGNORED = -100  # torch's mark of what is no target
+IGNORED = -100  # torch's value for positions without a target
 CPU_LOGITS_AT_ONCE, LOGITS_AT_ONCE = 2**20, 2**24
 
 
@@ -81,7 +81,7 @@ class _CrossEntropy(torch.autograd.Function):
 
 
 def _at_once(logits: Tensor) -> int:
-    """How many logits keep the device busy and still lie in a processor's cache."""
+    """How many logits keep the device busy and still fit in a processor's cache."""
     return CPU_LOGITS_AT_ONCE if logits.device.type == "cpu" else LOGITS_AT_ONCE
 
 

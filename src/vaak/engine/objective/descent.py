@@ -1,6 +1,6 @@
 """The objectives of a step: one for most tasks; a discriminator's and then its generator's for some.
 
-Each has parameters of its own, its optimizers, and its gradient. While one is computed, the others' parameters need no
+Each has its own parameters, optimizers, and gradient. While one is computed, the others' parameters need no
 gradient: their part of the graph is passed through, and nothing is added up in them.
 """
 
@@ -83,7 +83,7 @@ class Descent:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """While this holds, only this objective's parameters need a gradient, as far as freezing lets them."""
+        """Within this context, only this objective's parameters need a gradient, as far as freezing lets them."""
         held = [parameter for parameter in self.others if parameter.requires_grad]
         for parameter in held:
             parameter.requires_grad_(False)
@@ -95,7 +95,7 @@ class Descent:
 
 
 class Undo:
-    """Copies of what a step has changed so far, so that it can be taken back as a whole."""
+    """Copies of what a step has changed so far, so that it can be rolled back as a whole."""
 
     def __init__(self) -> None:
         self._kept: list[tuple[Optimizer, nn.Parameter, torch.Tensor, dict[str, Any] | None]] = []

@@ -69,7 +69,7 @@ class BinaryCrossEntropy(nn.Module):
 
 
 class FocalLoss(nn.Module):
-    """Cross-entropy times (1 - p)^gamma, so that what is known already weighs less (Lin et al. 2017, equation 4).
+    """Cross-entropy times (1 - p)^gamma, so that easy examples weigh less (Lin et al. 2017, equation 4).
 
     It is computed from the margin m between the target's logit and the log-sum of all others: p = sigmoid(m) and
     1 - p = sigmoid(-m). So 1 - p isn't rounded to 0 where p is nearly 1, where the derivative of its power is infinite

@@ -20,7 +20,7 @@ from vaak.core.errors import UserError
 from vaak.engine.objective.cross_entropy import IGNORED
 
 Auxiliary = Callable[[Tensor, Tensor, Tensor, str], Term]
-"""A further loss of the model's ``outputs`` (..., classes): ``(outputs, targets, valid, per) -> Term``.
+"""An additional loss of the model's ``outputs`` (..., classes): ``(outputs, targets, valid, per) -> Term``.
 
 ``targets`` are those of the main loss; what counts is where ``valid`` (...) is True. The term is the sum of the loss
 over the places that count, and its unit, for which ``per`` is right.
@@ -30,7 +30,7 @@ AUXILIARY = "training.loss.auxiliary"
 
 
 class LossRegistry:
-    """Losses that users of the library add under a short name, by the first pipeline's name for it."""
+    """Losses that users of the library add under a short name; the class has the universal pipeline's name for it."""
 
     register = staticmethod(register_loss)
 
@@ -179,7 +179,7 @@ def losses_of_logits(
 
 
 def _term(name: str, found: Any) -> Term:
-    """What an auxiliary loss gave. Raises UserError where it is not a sum with its unit."""
+    """The result of an auxiliary loss. Raises UserError where it is not a sum with its unit."""
     if not (isinstance(found, Term) and isinstance(found.total, Tensor) and found.total.ndim == 0):
         raise UserError(
             f"{AUXILIARY}.{name} gives {type(found).__name__}; expected vaak.core.batch.Term with the sum of the loss, "

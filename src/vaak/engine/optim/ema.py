@@ -1,4 +1,4 @@
-"""An exponential moving average of the weights, kept beside them.
+"""An exponential moving average of the weights, kept in addition to them.
 
     after step s, with n = s - start_step steps averaged before it:
     average ← w                             n = 0
@@ -40,7 +40,7 @@ class WeightAverage:
         self._averages: list[Tensor] = []
 
     def decay(self, step: int) -> float:
-        """How much of the average stays in the update after a step from ``start_step`` + 1 on."""
+        """The fraction of the average that is kept in the update after a step from ``start_step`` + 1 on."""
         averaged = step - self.config.start_step
         return min(self.config.decay, (1 + averaged) / (10 + averaged)) if self.config.warmup else self.config.decay
 
@@ -57,7 +57,7 @@ class WeightAverage:
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
-        """While this holds, the model computes with the averages; afterwards with its own weights, to the bit.
+        """Within this context, the model computes with the averages; afterwards with its own weights, to the bit.
 
         The tensors are exchanged, not copied (but for low-precision weights, whose averages are rounded to them). What
         writes to the weights meanwhile changes the averages.

@@ -21,13 +21,13 @@ log = logging.getLogger("vaak")
 
 
 class Freezing:
-    """Freezes a model's parameters by rules and lets them go when their time has come; the first rule matching wins.
+    """Freezes a model's parameters by rules and unfreezes them when due; the first matching rule wins.
 
-    Making one freezes what is never let go; ``apply`` freezes the rest for as long as it is due. Build the optimizers
+    The constructor freezes what is never unfrozen; ``apply`` freezes the rest for as long as due. Build the optimizers
     in between, of the parameters that then need a gradient: those that are ever trained. What the model itself froze
     stays frozen. A tied parameter is matched by any of its names.
 
-    Raises UserError where a rule is no regular expression or matches nothing, or nothing is trained at first.
+    Raises UserError where a rule isn't a regular expression or matches nothing, or nothing is trained at first.
     """
 
     def __init__(self, model: nn.Module, rules: Sequence[FreezeConfig]) -> None:
@@ -52,7 +52,7 @@ class Freezing:
         self._set(self._holding)
 
     def apply(self, step: int, epoch: int) -> bool:
-        """Freeze and let go for a step that is to be taken; return whether anything changed.
+        """Freeze and unfreeze for the step to come; return whether anything changed.
 
         Steps count from 1, epochs from 0: ``epoch`` is the one that the step belongs to.
         """
@@ -76,7 +76,7 @@ class Freezing:
 
 
 def freeze_parameters(model: nn.Module, names: Iterable[str]) -> None:
-    """Train these parameters no more: each name is a parameter's, or that of a module that holds some.
+    """Stop training these parameters: each name is a parameter's, or that of a module that holds some.
 
     Call it before the optimizer is built, or the trainer. Raises UserError, with nothing changed, where a name is
     unknown.
@@ -114,7 +114,7 @@ def _names(model: nn.Module) -> dict[nn.Parameter, list[str]]:
 
 
 def pattern_of(match: str, names: Iterable[str], key: str) -> re.Pattern[str]:
-    """The regular expression ``match``. Raises UserError, naming ``key``, where it is none or matches no name."""
+    """The regular expression ``match``. Raises UserError, naming ``key``, where it is invalid or matches no name."""
     try:
         pattern = re.compile(match)
     except re.error as error:

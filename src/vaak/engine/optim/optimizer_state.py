@@ -1,6 +1,6 @@
 """What optimizers remember, by parameter name, so that it outlives a process and the order of parameters.
 
-Of Vaak's own optimizers it is known what they remember of a parameter. A user's may remember anything, and count in its
+What Vaak's own optimizers keep for a parameter is known. A user's may remember anything, and count in its
 groups, too (``group["k"] += 1``): what it changed there is kept as well.
 """
 
@@ -20,7 +20,7 @@ from vaak.core.errors import CheckpointError, UserError
 
 WITHOUT_STATE = "without_state"
 GROUPS = "groups"
-"""Before the names of a group's values, as in ``groups.0.1.k``: of optimizer 0, its second group."""
+"""The prefix of the names of a group's values, as in ``groups.0.1.k``: of optimizer 0, its second group."""
 
 _GIVEN = ("params", "names", "lr", "base_lr", "weight_decay")
 """What Vaak gives a group: parameters, rates and decay, which come from the configuration and the schedule."""
@@ -45,7 +45,7 @@ class Moments:
         self._groups = GroupValues(self.optimizers) if of_user else None
 
     def state_dict(self) -> dict[str, Any]:
-        """Tensors, live, and the values that are none, by name.
+        """Tensors, live, and the values that aren't tensors, by name.
 
         Raises UserError where a user's optimizer remembers what a checkpoint can't keep.
         """
@@ -56,7 +56,7 @@ class Moments:
         return {**tensors, **values, **self._groups.changed()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Remember what ``state_dict`` gave. Raises CheckpointError where it is of another model or optimizer."""
+        """Remember what ``state_dict`` gave. Raises CheckpointError where it is from another model or optimizer."""
         load_optimizer_tensors(self._names, self.optimizers, state, self.of_user)
         if self._groups is not None:
             self._groups.load(state)
@@ -144,7 +144,7 @@ def optimizer_tensors(
     """All that the optimizers remember: tensors, and JSON for the rest.
 
     Tensors are the live ones, called ``<optimizer>.<state>.<parameter>``, as in ``0.exp_avg.layers.0.weight``. JSON has
-    the values that are no tensors by the same names, and under ``without_state`` the parameters never updated.
+    the values that aren't tensors by the same names, and under ``without_state`` the parameters never updated.
     """
     tensors: dict[str, Tensor] = {}
     values: dict[str, Any] = {WITHOUT_STATE: []}
@@ -166,8 +166,8 @@ def load_optimizer_tensors(
     Raises CheckpointError, before anything is changed, where a name is missing or foreign to these optimizers. What
     those ``of_user`` remember of a parameter isn't known, so of these only the parameters' names are checked.
     """
-    beside = (WITHOUT_STATE, f"{GROUPS}.")
-    content = {name: value for name, value in state.items() if not name.startswith(beside)}
+    others = (WITHOUT_STATE, f"{GROUPS}.")
+    content = {name: value for name, value in state.items() if not name.startswith(others)}
     found = _keys_found(content)
     stateless = set(state.get(WITHOUT_STATE, ()))
     owned = list(_owned(names, optimizers))
@@ -212,7 +212,7 @@ def _owned(
 
 
 def _state_keys(optimizer: Optimizer, group: dict[str, Any], parameter: nn.Parameter) -> list[str]:
-    """What an optimizer remembers of a parameter with so many dimensions, found by a step on one of a single number."""
+    """What an optimizer keeps for a parameter with this many dimensions, found by a step on a tiny one."""
     number = torch.zeros([1] * parameter.ndim, device=parameter.device, dtype=parameter.dtype, requires_grad=True)
     number.grad = torch.zeros_like(number)
     trial = copy.copy(optimizer)

@@ -2,7 +2,7 @@
 
 Muon (Jordan et al. 2024) updates the hidden layers' matrices; AdamW the embeddings, heads, norms and biases. The
 matrices' rate is scaled by √max(1, rows / columns), Jordan's rule (torch's ``original``): ``lr`` then is the spectral
-size of an update, alike at every width. AdamW's rate measures another thing; it has its own, a third of ``lr`` unless
+size of an update, alike at every width. AdamW's rate means something else, so it has its own, a third of ``lr`` unless
 given.
 """
 
@@ -46,8 +46,8 @@ def build_optimizers(model: nn.Module, config: OptimizerConfig, folder: Path = P
 def optimizers_of(parameters: list[NamedParameter], config: OptimizerConfig, folder: Path) -> list[Optimizer]:
     """The optimizers of these parameters: one, or for muon two.
 
-    Raises UserError where there is no parameter, fused kernels are wanted and don't exist, or a user's class doesn't
-    fit.
+    Raises UserError without parameters, where fused kernels are wanted and don't exist, or where a user's class
+    doesn't fit.
     """
     if not parameters:
         raise UserError("the model has no trainable parameters: all are frozen")

@@ -1,7 +1,7 @@
 """Which parameters share a learning rate and a weight decay.
 
 Matrices decay; norms, biases and other vectors don't. A layer's rate falls with its distance from the top by
-``layer_decay`` (as in Clark et al. 2020, ELECTRA): embeddings lie below all layers, the head and the last norm on top;
+``layer_decay`` (as in Clark et al. 2020, ELECTRA): embeddings are below all layers, the head and the last norm on top;
 the first number in a parameter's name is its layer. ``groups`` scale the rate or replace the decay by name.
 """
 
@@ -35,7 +35,7 @@ class NamedParameter:
 
     @property
     def layer(self) -> int | None:
-        """The number of the layer that the parameter lies in: -1 below all layers, None above them."""
+        """The number of the layer that the parameter is in: -1 below all layers, None above them."""
         if self.is_embedding:
             return -1
         return next((int(part) for part in self.name.split(".") if part.isdigit()), None)
@@ -81,7 +81,7 @@ def parameter_groups(
 
 
 def check_groups(parameters: Sequence[NamedParameter], config: OptimizerConfig) -> None:
-    """Raise UserError where ``groups`` holds a pattern that is none, or that matches no parameter."""
+    """Raise UserError where ``groups`` has an invalid pattern, or one that matches no parameter."""
     for group in config.groups:
         try:
             pattern = re.compile(group.match)

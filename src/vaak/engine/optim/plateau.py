@@ -1,4 +1,4 @@
-"""The one schedule with memory: the rate falls when a metric no longer improves."""
+"""The only schedule with state: the rate falls when a metric no longer improves."""
 
 from __future__ import annotations
 

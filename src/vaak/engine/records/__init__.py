@@ -1,1 +1,1 @@
-"""What a run writes of itself: metrics.jsonl, pictures, the journal."""
+"""What a run records: metrics.jsonl, pictures, the journal."""

@@ -1,6 +1,6 @@
-"""What the world did to a run, written down before it acts: skipped examples, batches cut in pieces.
+"""Events from outside that change a run, written down before they apply: skipped examples, batches split in pieces.
 
-A resume reads it, so what happened once happens again at the same place: same draws, and the same bits.
+A resume reads it, so the same happens at the same step: same draws, and the same bits.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Journal:
     """``NAME.jsonl`` in the run directory (``NAME.rank1.jsonl`` on other ranks than the first): flushed line by line.
 
     ``entries`` are those of all ranks, as they were when the journal was opened. ``data`` is the fingerprint of what
-    they are about: each carries it, and those of other data are left out.
+    they are about: each carries it, and those for other data are ignored.
     """
 
     def __init__(self, directory: Path, name: str, rank: int, data: str | None = None) -> None:
@@ -39,7 +39,7 @@ class Journal:
         self.ends_in_half_line = self.path.exists() and not self.path.read_bytes().endswith(b"\n")
 
     def forget(self) -> None:
-        """Have no entries: the files were moved away."""
+        """Clear the entries: the files were moved away."""
         self.entries, self.ends_in_half_line = [], False
 
     def append(self, entries: Iterable[dict[str, Any]]) -> None:
@@ -56,14 +56,14 @@ class Journal:
 
 
 class SkippedExamples:
-    """The examples that could not be read; one that failed once is left out again even if it could now be read."""
+    """The examples that could not be read; one that failed once is skipped again even if it could now be read."""
 
     def __init__(self, directory: Path, rank: int, data: str | None = None) -> None:
         self.journal = Journal(directory, "skipped", rank, data)
         self.known = {(entry["epoch"], entry["index"], entry.get("occurrence", 0)) for entry in self.journal.entries}
 
     def forget(self) -> None:
-        """Know of none."""
+        """Clear them."""
         self.journal.forget()
         self.known.clear()
 

@@ -1,4 +1,4 @@
-"""What a run says of itself in numbers: ``metrics.jsonl``, and whoever repeats it (trackers, console).
+"""The numbers that a run logs: ``metrics.jsonl``, and its subscribers (trackers, console).
 
 Each line is one JSON object: ``kind`` (step, evaluation, epoch, learning_rates), ``step``, ``epoch``, then values. A
 line is handed to the system as soon as it is written, so a killed process loses none.
@@ -18,7 +18,7 @@ TAIL_BYTES = 1 << 20  # more than the records of one step take
 
 
 class Records:
-    """Appends records to a file and hands each to those who subscribed. ``path`` None (other ranks) keeps silent."""
+    """Appends records to a file and passes each to its subscribers. With ``path`` None (other ranks) it does nothing."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
@@ -29,7 +29,7 @@ class Records:
         self.listeners.append(listener)
 
     def write(self, record: Record) -> None:
-        """Write one record down and hand it on. Numbers that JSON can't hold are written as text (``"nan"``)."""
+        """Write one record and pass it on. Numbers that JSON can't hold are written as text (``"nan"``)."""
         if self.path is None:
             return
         with open(self.path, "a", encoding="utf-8") as file:
@@ -57,7 +57,7 @@ def read_records(path: Path) -> list[dict[str, Any]]:
 
 
 def read_newest_records(path: Path, step: int) -> list[dict[str, Any]]:
-    """The records of ``step`` and of later ones, read from the file's end; none where there is no file."""
+    """The records of ``step`` and of later ones, read from the file's end; none without a file."""
     if not path.exists():
         return []
     with open(path, "rb") as file:

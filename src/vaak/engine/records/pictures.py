@@ -1,8 +1,8 @@
-"""What evaluations have to show, as PNG files: ``RUN/pictures/NAME/step-00001000.png``, the newest of each name.
+"""Pictures of evaluations, as PNG files: ``RUN/pictures/NAME/step-00001000.png``, the newest of each name.
 
 Meters that have ``pictures`` (vaak.core.task.Meters) are asked after their evaluation, on the main process.
-Pictures are no records: ``metrics.jsonl`` and the state know nothing of them, and one that can't be drawn or written
-stops no run.
+Pictures are not records: ``metrics.jsonl`` and the state don't know them, and one that can't be drawn or written
+doesn't stop a run.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Pictures:
         self.listeners.append(listener)
 
     def show(self, step: int, draw: Callable[[], Mapping[str, bytes]]) -> None:
-        """Draw the pictures of a step, write them, and hand them on. What fails is said, the first time."""
+        """Draw the pictures of a step, write them, and pass them on. The first failure is logged."""
         try:
             drawn = draw()
             for name, content in drawn.items():

@@ -1,4 +1,4 @@
-"""A run's place in its data, carried over to other batches: exactly, or not at all.
+"""A run's position in its data, converted to other batches: exactly, or not at all.
 
 An epoch's end is the same place whatever the batches are. Within an epoch, batches of a fixed number of rows follow one
 order of the examples, so the place can be kept where it falls between two of the new batches. Every other plan orders

@@ -1,12 +1,12 @@
-"""What a run has written so far, cut to what lies before the point where it now begins or resumes.
+"""What a run has written so far, reduced to what precedes the point where it now starts or resumes.
 
 Only what a kill leaves is deleted: log lines beyond the newest checkpoint, which come again. All else is set aside:
 
-    RUN/set-aside/0001/    metrics.jsonl, whole, as it was; journals; pictures
+    RUN/set-aside/0001/    metrics.jsonl, complete; journals; pictures
     CHECKPOINTS/set-aside/step-00001000.1/    and asides.json: which of those folders has its log, and after which step
                                               the run took another way
 
-A kill in the midst of it leaves a run that resumes: checkpoints go first, then the log that belongs to those left.
+A kill in the middle leaves a run that can be resumed: checkpoints go first, then the log that belongs to those left.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ METRICS, ASIDES = "metrics.jsonl", "asides.json"
 
 
 class HasPast(Protocol):
-    """What is asked of a trainer here."""
+    """What is required of a trainer here."""
 
     directory: Path
     pictures: Pictures
@@ -53,7 +53,7 @@ class Past:
         self.aside = _free_folder(self.directory / checkpoint.SET_ASIDE)
 
     def forget(self) -> None:
-        """Start without one: what an earlier start left is set aside."""
+        """Start without a past: what an earlier start left is set aside."""
         if left := self._set_all_aside():
             log.warning(
                 "the run starts from step 0: %s of an earlier start is set aside in %s", ", ".join(left), self.aside
@@ -65,7 +65,7 @@ class Past:
         self.trainer.pictures.cut(self._last_shown())
 
     def go_back(self, snapshot: Snapshot) -> None:
-        """Back to an earlier checkpoint of the run: what lies beyond is set aside."""
+        """Back to an earlier checkpoint of the run: what comes after it is set aside."""
         later = [path for path in list_checkpoints(self.checkpoints) if _step(path) > snapshot.step]
         if later or _size(self.metrics) > snapshot.state["metrics_bytes"]:
             self._copy_log()
@@ -88,7 +88,7 @@ class Past:
         self.trainer.pictures.cut(-1, self.aside / "pictures")
 
     def replace(self) -> None:
-        """To a checkpoint of another run: all that lies here is set aside."""
+        """To a checkpoint of another run: everything here is set aside."""
         self._copy_log()
         self._set_aside(list_checkpoints(self.checkpoints), 0)
         self._set_all_aside()
@@ -137,7 +137,7 @@ def _free_folder(folder: Path) -> Path:
 
 
 def _asides(folder: Path) -> dict[str, dict[str, Any]]:
-    """What is known of the checkpoints that were set aside, by their names."""
+    """The records of the checkpoints that were set aside, by name."""
     try:
         found = files.read_json(folder / ASIDES)
         return {name: {"in": Path(aside["in"]).name, "after": int(aside["after"])} for name, aside in found.items()}

@@ -1,4 +1,4 @@
-"""Going on from a checkpoint: which one, under which promise, and what of the run directory lies beyond it.
+"""Resuming from a checkpoint: which one, under which guarantees, and what in the run directory is newer than it.
 
 Same draws (batches, order, random numbers) hold always; same bits where machine, versions, threads, ranks and compile
 mode are those that the checkpoint was made under.
@@ -32,7 +32,7 @@ NOT_SAVED = -1
 
 
 class Resumes(HasPast, Protocol):
-    """What resuming asks of a trainer (trainer.py)."""
+    """What resuming requires of a trainer (trainer.py)."""
 
     task: Task
     ranks: Ranks
@@ -49,11 +49,11 @@ class Resumes(HasPast, Protocol):
 
 
 def resume(trainer: Resumes, source: str) -> bool:
-    """Put the trainer where a checkpoint was made; ``auto`` is the newest whole one of its run directory, if any.
+    """Put the trainer where a checkpoint was made; ``auto`` is the newest complete one of its run directory, if any.
 
     The main process finds and verifies it, and tells the others. Until it was restored, the run stays as it is.
 
-    Raises CheckpointError where the checkpoint is of another model or of other data.
+    Raises CheckpointError where the checkpoint is from another model or other data.
     """
     folder = trainer.checkpoints
     found = trainer.ranks.decide_on_main(lambda: _find(folder, source))
@@ -78,7 +78,7 @@ def resume(trainer: Resumes, source: str) -> bool:
 
 
 def begin_anew(trainer: Resumes) -> None:
-    """Begin a run: what an earlier start left in its directory is set aside, and acts on nothing."""
+    """Start a run: what an earlier start left in its directory is set aside and ignored."""
     _forget_journals(trainer)
     trainer.ranks.decide_on_main(Past(trainer).forget)
 
@@ -117,7 +117,7 @@ def _demand_seen(ranks: Ranks, found: dict[str, Any]) -> None:
 
 
 def _forget_journals(trainer: Resumes) -> None:
-    """Act on nothing that was written down before."""
+    """Ignore everything that was written down before."""
     trainer.data.forget_skipped()
     trainer.state.piece_rules.forget()
 
@@ -175,7 +175,7 @@ def changes_to(configuration: Mapping[str, Any], reference: str | None, snapshot
 
 
 def _say_promise(before: dict[str, Any], now: dict[str, Any], changes: list[Change], path: Path) -> None:
-    """Say what is the same as in a run that was never interrupted: draws, bits; and what makes it otherwise."""
+    """Log what is the same as in an uninterrupted run (draws, bits), and why something isn't."""
     for change in of_class(changes, "converts"):
         log.warning("resuming from %s with other batches from here on: %s", path, change)
     for change in of_class(changes, "other numbers"):

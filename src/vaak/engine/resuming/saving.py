@@ -1,4 +1,4 @@
-"""Checkpoints of a run: made at the boundary of a step, written behind training, completed, and restored."""
+"""Checkpoints of a run: made at the boundary of a step, written in the background, completed, and restored."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Saving:
 
     @contextlib.contextmanager
     def doing_what_is_due(self) -> Iterator[None]:
-        """While this holds, what is due at this boundary is done; where it fails, the state before it is what is saved.
+        """Do what is due at this boundary within this context; where it fails, the state before it is saved.
 
         An evaluation that has changed rates and patience would change them again when the resumed run repeats it. No
         tensor is changed by what is due.
@@ -111,9 +111,9 @@ class Saving:
                 log.info("step %d, which was reached before the error, is saved", self.state.position.step)
 
     def newly_written(self) -> int:
-        """The step of the oldest checkpoint that was written whole and not told of yet; 0 if there is none.
+        """The step of the oldest complete checkpoint that was not reported yet; 0 if there is none.
 
-        One that the limit has removed since is not told of.
+        One that the limit has removed since is not reported.
         """
         self._untold += self.writer.take_finished()
         while self._untold:
@@ -148,7 +148,8 @@ class Saving:
     def restore(self, snapshot: Snapshot, source: Path) -> None:
         """Make the state that of a snapshot, at the same place in the data.
 
-        Raises CheckpointError where it is of another model or other data, or where other batches have no such place.
+        Raises CheckpointError where it is from another model or other data, or where other batches have no such
+        position.
         """
         data, plan = _fingerprints(snapshot)
         if data != self.data.fingerprint:

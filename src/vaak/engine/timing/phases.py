@@ -2,9 +2,9 @@
 
     ──loading──forward──backward──optimizer── gap ──loading── …        gap = all time that is in no phase
 
-On a CPU a phase is timed by the clock. CUDA and MPS run behind the program, so there events are put among the device's
+On a CPU a phase is timed by the clock. CUDA and MPS run asynchronously, so there events are put among the device's
 work and read later, in one go: a phase is then the time that passes on the device, and waiting for data counts only
-where it lets the device stand still.
+where it leaves the device idle.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Phases:
         self.running = False
 
     def measure(self, name: str) -> contextlib.AbstractContextManager[Any]:
-        """While this holds, time belongs to the phase ``name``. Phases follow one another, none lies in another."""
+        """Count the time in this context as phase ``name``. Phases follow one another and don't nest."""
         if not self.running:
             return _NOT_MEASURED
         phase = self.phases.get(name)

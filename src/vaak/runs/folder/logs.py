@@ -45,7 +45,7 @@ class JsonHandler(logging.Handler):
 
 @contextlib.contextmanager
 def logging_to(directory: Path, rank: int, json_lines: bool = False) -> Iterator[None]:
-    """While this holds, messages go to the console (of other ranks than the first, warnings alone) and to train.log."""
+    """Send messages to the console (on ranks other than the first, only warnings) and to train.log."""
     least = logging.INFO if rank == 0 else logging.WARNING
     handlers: list[logging.Handler] = [JsonHandler(least, rank) if json_lines else ConsoleHandler(least)]
     handlers.append(logging.FileHandler(directory / "train.log", encoding="utf-8"))

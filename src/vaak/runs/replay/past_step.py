@@ -194,7 +194,7 @@ def _taken(trainer: Trainer, data: StepData, agreement: ReplayAgreement, debug: 
 
 @contextlib.contextmanager
 def _quietly() -> Iterator[None]:
-    """While this holds, what a run would say as it trains is left unsaid: the results have it."""
+    """Within this context, what a run would say as it trains is left unsaid: the results have it."""
     level = log.level
     log.setLevel(logging.ERROR)
     try:

@@ -38,7 +38,7 @@ def test_workers_get_its_path_and_places_outside_are_refused(tmp_path: Path):
 
 
 def test_damage_is_noticed(tmp_path: Path):
-    with pytest.raises(DataError, match="there are no pairs here"):
+    with pytest.raises(DataError, match="no pairs here"):
         PairStore(tmp_path)
     write_pairs(tmp_path, [Pair("a", ("b",), "f:1")])
     (tmp_path / "pairs.jsonl").write_text("{}\n")
