@@ -23,7 +23,7 @@ from bilingual_grammar.clauses import (
 )
 from bilingual_grammar.composer import TENSES, BilingualComposer
 from bilingual_grammar.phrases import WHO, YOU, Phrase, Speaker
-from vaak.core.random_keys import draw_key
+from vaak.core.random_keys import Purpose, draw_key
 from vaak.text.grammar.composer import OWNED, PLACES, NoChoiceError
 from vaak.text.grammar.corpus import is_sound
 from vaak.text.grammar.holdout import meets_held_out, split_of
@@ -45,7 +45,7 @@ def pairs(split: str, num_pairs: int, seed: int) -> Iterator[tuple[str, str]]:
     ``vaak.text.grammar.sentences``: the set of a sentence's nouns, verbs and adjectives decides, and what is held out
     for the minimal pairs is in none.
     """
-    composer = BilingualComposer(draw_key("hindi pairs", split, seed))
+    composer = BilingualComposer(draw_key(Purpose.GRAMMAR_PAIRS, split, seed))
     seen: set[Words] = set()
     while len(seen) < num_pairs:
         english, hindi = draw_pair(composer)

@@ -1,23 +1,44 @@
-"""Random keys: every draw in Vaak is seeded by a hash of what it is for, never by what was drawn before.
-
-    data        draw_key("data", seed, epoch, index, occurrence)
-    model       draw_key("model", seed, step, microbatch, piece)
-    evaluation  draw_key("evaluation", seed, split, index)
-    plan        draw_key("plan", seed, epoch)
-    curriculum  draw_key("curriculum", seed, epoch, scheduler)
+"""Random keys: every draw in Vaak is seeded by a hash of its purpose and place, never by what was drawn before.
 
 Keys have 32 bits because torch's CPU generator keeps no more of a seed.
 """
 
 import hashlib
+from enum import StrEnum
 
 
-def draw_key(purpose: str, *parts: int | str) -> int:
+class Purpose(StrEnum):
+    """What a key is for; behind each, the parts that follow it. No two uses share a purpose and its parts."""
+
+    DATA = "data"  # seed, epoch, index, occurrence
+    EVALUATION = "evaluation"  # of the data: split, seed, 0, index, 0; of the model: seed, split, microbatch, piece
+    MODEL = "model"  # seed, step, microbatch, piece, objective (if it is not the only one)
+    INITIALISE = "initialise"  # seed
+    PLAN = "plan"  # seed, epoch
+    CURRICULUM = "curriculum"  # seed, epoch, scheduler
+    RANDOM_FEATURES = "features"  # of linear attention: seed, step, number of the module
+    FEATURE_EXTRACTION = "extraction"  # index
+    AUGMENTATION = "augmentation"  # key of the example, name of the change
+    CONVERSATION = "conversation"  # seed, split, index
+    DURATIONS = "durations"  # of conversations: seed, split
+    VOICES = "voices"  # seed
+    SENTENCES = "sentences"  # of voices: seed, number
+    GRAMMAR_SENTENCES = "hindi sentences"  # split, seed
+    GRAMMAR_SPLIT = "hindi split"  # lexemes
+    GRAMMAR_COMBINATION = "hindi combination"  # two lexemes
+    GRAMMAR_PAIRS = "hindi pairs"  # minimal pairs: phenomenon, seed; pairs of texts: split, seed
+    GENERATE = "generate"  # seed, row
+    TRANSLATE = "translate"  # seed, copy, token ids
+    FINGERPRINT = "fingerprint"  # index
+    CHECK = "check"  # gradients: seed, what; draws of a task: number, index
+
+
+def draw_key(purpose: Purpose, *parts: int | str) -> int:
     """A seed in [0, 2**32) that depends on every part and on their order.
 
-    >>> draw_key("data", 1, 0, 7, 0) == draw_key("data", 1, 0, 7, 0)
+    >>> draw_key(Purpose.DATA, 1, 0, 7, 0) == draw_key(Purpose.DATA, 1, 0, 7, 0)
     True
-    >>> draw_key("data", 1, 0, 7, 0) == draw_key("data", 1, 7, 0, 0)
+    >>> draw_key(Purpose.DATA, 1, 0, 7, 0) == draw_key(Purpose.DATA, 1, 7, 0, 0)
     False
     """
     text = "\x1f".join((purpose, *map(str, parts)))

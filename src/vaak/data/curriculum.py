@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from vaak.core.errors import DataError, UserError
-from vaak.core.random_keys import draw_key
+from vaak.core.random_keys import Purpose, draw_key
 from vaak.data.plan import BatchPlan, Planner, smallest_integers, starts_of
 
 PACINGS = ("linear", "root")
@@ -99,7 +99,7 @@ class CurriculumPlanner:
         if self._pool_size(epoch) == len(self._order):
             return self._whole.plan(epoch)
         # The scheduler is in the key, so that a run can't be resumed under another one: its plans would look alike.
-        seed = draw_key("curriculum", self._seed, epoch, str(self._scheduler))
+        seed = draw_key(Purpose.CURRICULUM, self._seed, epoch, str(self._scheduler))
         passes: list[BatchPlan] = []
         place = 0
         while place < self.num_microbatches:

@@ -20,7 +20,7 @@ from typing import Protocol
 import numpy as np
 
 from vaak.core.errors import DataError
-from vaak.core.random_keys import draw_key
+from vaak.core.random_keys import Purpose, draw_key
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class LastPlan:
 
 def plan_generator(seed: int, epoch: int) -> np.random.Generator:
     """The random numbers of one epoch's plan."""
-    return np.random.Generator(np.random.PCG64(draw_key("plan", seed, epoch)))
+    return np.random.Generator(np.random.PCG64(draw_key(Purpose.PLAN, seed, epoch)))
 
 
 def checked_lengths(lengths: np.ndarray, limit: float | None = None, limit_name: str = "") -> np.ndarray:

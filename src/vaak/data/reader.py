@@ -18,7 +18,7 @@ import torch
 from vaak.core.batch import Batch
 from vaak.core.errors import DataError, HostMemoryError, UserError
 from vaak.core.out_of_memory import is_the_machines_fault
-from vaak.core.random_keys import draw_key
+from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.task import Dataset, demand_kind
 
 
@@ -78,7 +78,7 @@ class MicrobatchReader(torch.utils.data.Dataset[Microbatch]):
     def __init__(
         self,
         dataset: Dataset,
-        purpose: tuple[str, ...],
+        purpose: tuple[Purpose, *tuple[str, ...]],
         seed: int,
         *,
         skip_bad: bool = False,
@@ -110,7 +110,7 @@ class MicrobatchReader(torch.utils.data.Dataset[Microbatch]):
         if self.known_bad and (epoch, index, occurrence) in self.known_bad:
             skipped.append(Skip(epoch, index, self.dataset.describe(index), "skipped before", occurrence))
             return None
-        rng = self.generator(draw_key(*self.purpose, self.seed, epoch, index, occurrence))
+        rng = self.generator(draw_key(self.purpose[0], *self.purpose[1:], self.seed, epoch, index, occurrence))
         try:
             return self.dataset.example(index, rng)
         except Exception as error:

@@ -13,7 +13,7 @@ from torch import nn
 from vaak.config.training import TrainingConfig
 from vaak.core.batch import Batch
 from vaak.core.errors import UserError
-from vaak.core.random_keys import draw_key
+from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.task import Dataset, Meters, Task, demand_kind
 from vaak.data.batching.planner import evaluation_plan
 from vaak.data.loader import evaluation_addresses, load
@@ -158,7 +158,7 @@ class Evaluator:
         dataset, seed, device = self.task.dataset(split), self.config.random_seed, self.ranks.device
         meters, skipped, precision = self.task.meters(split), 0.0, Precision(self.config.mixed_precision, device)
         demand_kind(meters, Meters, f"{type(self.task).__name__}.meters({split!r})")
-        reader = MicrobatchReader(dataset, ("evaluation", split), seed, skip_bad=self.skip_bad)
+        reader = MicrobatchReader(dataset, (Purpose.EVALUATION, split), seed, skip_bad=self.skip_bad)
         addresses = evaluation_addresses(share.plan, share.first, share.stride)
         microbatches = load(reader, addresses, self.config.performance, pin_memory=device.type == "cuda")
         for number, microbatch in zip_longest(range(share.rounds), microbatches):
@@ -168,7 +168,7 @@ class Evaluator:
                 continue
             skipped += len(microbatch.skipped)
             for piece, batch in enumerate(microbatch.batch.split(pieces) if microbatch.batch else ()):
-                seed_everything(draw_key("evaluation", seed, split, microbatch.address.number, piece), device)
+                seed_everything(draw_key(Purpose.EVALUATION, seed, split, microbatch.address.number, piece), device)
                 if not _fits(meters, model, batch, precision):
                     if batch.num_rows == 1:
                         raise _too_large(split, dataset, batch)

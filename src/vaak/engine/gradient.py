@@ -17,7 +17,7 @@ from torch import nn
 
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
-from vaak.core.random_keys import draw_key
+from vaak.core.random_keys import Purpose, draw_key
 from vaak.data.reader import Microbatch
 from vaak.engine.devices.precision import Precision
 from vaak.engine.devices.randomness import seed_everything
@@ -109,7 +109,7 @@ class Forward:
         """The terms of a piece; its draws depend on the step, its microbatch's number and its own alone."""
         objective = (self.number,) if self.number else ()
         seed_everything(
-            draw_key("model", self.seed, step, piece.number, piece.piece, *objective), self.precision.device
+            draw_key(Purpose.MODEL, self.seed, step, piece.number, piece.piece, *objective), self.precision.device
         )
         with self.precision.autocast():
             return self.losses(self.model, piece.batch.to(self.precision.device))

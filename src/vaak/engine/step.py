@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 
 from vaak.config.optimization import GradientClippingConfig
 from vaak.core.errors import NonFiniteError, UserError
-from vaak.core.random_keys import draw_key
+from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.report import StepReport
 from vaak.engine.devices.precision import LossScale
 from vaak.engine.diagnosis.non_finite import Diagnosis, NonFinite
@@ -176,7 +176,7 @@ class Step:
             for number, module in enumerate(state.model.module.modules()):
                 redraw = getattr(module, "redraw_features", None)
                 if redraw is not None:
-                    redraw(draw_key("features", self.seed, step, number))
+                    redraw(draw_key(Purpose.RANDOM_FEATURES, self.seed, step, number))
         if state.average is not None:
             state.average.update(step)
 

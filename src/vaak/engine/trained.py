@@ -16,7 +16,7 @@ from torch import nn
 from vaak.config.training import TrainingConfig
 from vaak.core.callback import Callback
 from vaak.core.errors import UserError
-from vaak.core.random_keys import draw_key
+from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.task import Objective, Task, demand_kind
 from vaak.engine.checkpoint.best import Best
 from vaak.engine.devices.allocator import keep_freed_memory
@@ -82,7 +82,7 @@ def make_trained(task: Task, config: TrainingConfig, device: torch.device, folde
     """
     make_deterministic(config, device)
     keep_freed_memory(device)
-    seed_everything(draw_key("initialise", config.random_seed), device)
+    seed_everything(draw_key(Purpose.INITIALISE, config.random_seed), device)
     model = model_of(task).to(device)
     recompute = config.performance.gradient_checkpointing
     if not set_gradient_checkpointing(model, recompute) and recompute:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vaak.config.training import TrainingConfig
+from vaak.core.random_keys import Purpose
 from vaak.core.task import Dataset
 from vaak.data.batching.planner import training_planner
 from vaak.data.loader import load, training_addresses
@@ -50,7 +51,7 @@ class TrainingData:
         self.padding_waste = plan.padding_waste(dataset.lengths)
         self.skipped = SkippedExamples(directory, ranks.rank, dataset.fingerprint)
         self.reader = MicrobatchReader(
-            dataset, ("data",), config.random_seed, skip_bad=skip_bad, known_bad=self.skipped.known
+            dataset, (Purpose.DATA,), config.random_seed, skip_bad=skip_bad, known_bad=self.skipped.known
         )
         self.epoch_size = self.planner.num_microbatches
         self.steps_per_epoch = -(-self.epoch_size // config.gradient_accumulation_steps)

@@ -12,7 +12,7 @@ import torch
 
 from vaak.core.batch import Batch
 from vaak.core.errors import UserError
-from vaak.core.random_keys import draw_key
+from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.task import Dataset
 from vaak.data.reader import seed_generators
 from vaak.engine.devices.randomness import keeping_generators
@@ -50,7 +50,7 @@ class Examples(Dataset):
         with keeping_generators(torch.device("cpu")):
             for index in range(len(self.data)):
                 if self.draws_globally:
-                    seed_generators(draw_key("fingerprint", index))
+                    seed_generators(draw_key(Purpose.FINGERPRINT, index))
                 example = self.data[index]
                 lengths.append(length(example))
                 add_to_hash(content, example)

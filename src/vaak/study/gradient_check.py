@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from vaak.config.load import Loaded
 from vaak.core.batch import Batch
 from vaak.core.errors import UserError
-from vaak.core.random_keys import draw_key
+from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.task import Task
 from vaak.engine.devices.randomness import keeping_generators, seed_everything
 from vaak.runs.temporary_run import temporary_trainer
@@ -77,13 +77,13 @@ def check_gradients(
     counts, weights = batch.totals(), dict(loss_weights or {})
 
     def loss() -> Tensor:
-        seed_everything(draw_key("check", seed), device)
+        seed_everything(draw_key(Purpose.CHECK, seed), device)
         terms = task.losses(exact, batch).items()
         parts = [weights.get(name, 1.0) * term.total / (counts.get(term.per) or 1.0) for name, term in terms]
         return torch.stack(parts).sum()
 
     with keeping_generators(device):
-        generator = torch.Generator().manual_seed(draw_key("check", seed, "weights"))
+        generator = torch.Generator().manual_seed(draw_key(Purpose.CHECK, seed, "weights"))
         _jitter(exact, generator)
         total = loss()
         total.backward()

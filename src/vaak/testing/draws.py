@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from vaak.core.random_keys import draw_key
+from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.task import Dataset
 from vaak.data.reader import generator_of, seed_generators
 from vaak.testing.case import Case, folder, microbatches, open_trainer
@@ -40,7 +40,7 @@ def check_examples(case: Case) -> None:
 
 def _read(dataset: Dataset, index: int, *, key: int, elsewhere: int) -> Any:
     """A copy of an example read with an rng of this key, generators that it doesn't use standing ``elsewhere``."""
-    seed_generators(draw_key("elsewhere", elsewhere, index))
+    seed_generators(draw_key(Purpose.CHECK, elsewhere, index))
     generator = seed_generators if dataset.draws_globally else generator_of
     return copy.deepcopy(dataset.example(index, generator(key)))
 

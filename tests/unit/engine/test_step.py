@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from toy import ToyTask, next_data, next_microbatches, one_step, same_bits, toy_trainer, weights
 from vaak.config.training import GradientClippingConfig
 from vaak.core.batch import Term
-from vaak.core.random_keys import draw_key
+from vaak.core.random_keys import Purpose, draw_key
 from vaak.data.reader import Address, Microbatch
 from vaak.engine.gradient import Losses
 from vaak.engine.step import clip_gradients
@@ -143,7 +143,7 @@ def test_features_are_redrawn_every_so_many_steps_by_a_key_of_the_step(tmp_path:
         drawn.append(trainer.model.features.projection.clone())
     assert not drawn[1].any()
     for step in (3, 6):
-        generator = torch.Generator().manual_seed(draw_key("features", 42, step, number))
+        generator = torch.Generator().manual_seed(draw_key(Purpose.RANDOM_FEATURES, 42, step, number))
         assert drawn[step - 1].equal(torch.randn(8, 8, generator=generator))
     assert drawn[3].equal(drawn[2])
     assert drawn[6].equal(drawn[5])

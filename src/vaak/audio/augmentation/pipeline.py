@@ -17,7 +17,7 @@ from vaak.audio.augmentation.rooms import reverberated, room_responses
 from vaak.audio.augmentation.speed import at_speed
 from vaak.audio.config import AugmentationConfig
 from vaak.audio.labelled import AudioSource, LabelledAudio, Segment
-from vaak.core.random_keys import draw_key
+from vaak.core.random_keys import Purpose, draw_key
 
 Voices = Callable[[np.random.Generator], np.ndarray]
 """Gives the samples ``(time,)`` of a drawn utterance of someone else, at the same rate."""
@@ -64,7 +64,7 @@ def voices_of(source: AudioSource) -> Voices:
 
 
 def _generator(key: int, name: str) -> np.random.Generator:
-    return np.random.default_rng(draw_key("augmentation", key, name))
+    return np.random.default_rng(draw_key(Purpose.AUGMENTATION, key, name))
 
 
 def _at_drawn_speed(audio: LabelledAudio, config: AugmentationConfig, rng: np.random.Generator) -> LabelledAudio:

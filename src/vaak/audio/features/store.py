@@ -31,7 +31,7 @@ from vaak.audio.labelled import AudioSource
 from vaak.core.child_processes import begin_as_worker
 from vaak.core.errors import DataError, UserError
 from vaak.core.progress import progress
-from vaak.core.random_keys import draw_key
+from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.storage.files import fingerprint_of, read_json, write_bytes, write_json
 from vaak.core.storage.lock import locked
 from vaak.core.storage.sizes import damage_in, sizes_of
@@ -251,7 +251,7 @@ class _Worker:
         source = self.extraction.source
         for together in _runs(source.durations[indices.start : indices.stop], BATCH_SECONDS):
             batch = indices[together.start : together.stop]
-            rngs = [np.random.default_rng(draw_key("features", index)) for index in batch]
+            rngs = [np.random.default_rng(draw_key(Purpose.FEATURE_EXTRACTION, index)) for index in batch]
             loaded = [source.load(index, rng).samples for index, rng in zip(batch, rngs, strict=True)]
             yield from self.features.batch(loaded)
 

@@ -24,7 +24,7 @@ from vaak.audio.augmentation.speed import at_speed
 from vaak.audio.config import ConversationsConfig, NoiseConfig
 from vaak.audio.labelled import LabelledAudio, Segment
 from vaak.core.errors import DataError
-from vaak.core.random_keys import draw_key
+from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.storage.files import fingerprint_of
 
 BABBLING_VOICES = 5
@@ -66,7 +66,7 @@ class SimulatedConversations:
                 f"{config.num_speakers[1]} (datasets.conversations.num_speakers)"
             )
         number = {"train": config.train, "valid": config.valid, "test": config.test}[split]
-        lengths = np.random.default_rng(draw_key("durations", config.seed, split))
+        lengths = np.random.default_rng(draw_key(Purpose.DURATIONS, config.seed, split))
         drawn = lengths.uniform(*config.durations(split), number)
         self.durations = np.ceil(drawn * utterances.sampling_rate) / utterances.sampling_rate
         options = config.model_dump(mode="json")
@@ -75,7 +75,7 @@ class SimulatedConversations:
     def load(self, index: int, rng: np.random.Generator) -> LabelledAudio:
         """Conversation ``index``; of valid and test always the same one, whatever ``rng`` is."""
         if self.split != "train":
-            rng = np.random.default_rng(draw_key("conversation", self.config.seed, self.split, index))
+            rng = np.random.default_rng(draw_key(Purpose.CONVERSATION, self.config.seed, self.split, index))
         num_samples = round(self.durations[index] * self.utterances.sampling_rate)
         if self.split == "train" and self.config.silence and rng.random() < self.config.silence:
             return LabelledAudio(self.describe(index), self._silence(num_samples, rng), self.utterances.sampling_rate)

@@ -26,7 +26,7 @@ from vaak import __version__
 from vaak.audio.formats.rttm import write_rttm
 from vaak.audio.labelled import AudioSource, LabelledAudio, Segment
 from vaak.core.errors import UserError
-from vaak.core.random_keys import draw_key
+from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.storage.files import fingerprint_of, read_json, sync_file, write_bytes, write_json, write_text
 from vaak.core.storage.lock import locked
 
@@ -68,7 +68,7 @@ def write_conversations(
             advance(len(there))
             with open(folder / MANIFEST, "ab") as manifest:
                 for index in range(len(there), number):
-                    rng = np.random.default_rng(draw_key("data", seed, 0, index, 0))
+                    rng = np.random.default_rng(draw_key(Purpose.DATA, seed, 0, index, 0))
                     line = _write_conversation(source.load(index, rng), folder)
                     manifest.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
                     manifest.flush()

@@ -17,7 +17,7 @@ from vaak.audio.simulation.folder import write_conversations
 from vaak.audio.waveforms.speech_regions import find_speech
 from vaak.config.base import from_options
 from vaak.core.errors import UserError
-from vaak.core.random_keys import draw_key
+from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.storage.files import fingerprint_of
 
 
@@ -74,4 +74,6 @@ def simulate(
     source = SimulatedConversations(SpokenArrays(spoken, sampling_rate), config, "train")
     if folder is not None:
         write_conversations(source, Path(folder), seed=seed)
-    return (source.load(index, np.random.default_rng(draw_key("data", seed, 0, index, 0))) for index in range(number))
+    return (
+        source.load(index, np.random.default_rng(draw_key(Purpose.DATA, seed, 0, index, 0))) for index in range(number)
+    )

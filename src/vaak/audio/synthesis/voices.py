@@ -28,7 +28,7 @@ from vaak.audio.simulation.conversations import LEVEL
 from vaak.audio.synthesis.espeak import Spoken, Timed, speak
 from vaak.audio.synthesis.sentences import sentences
 from vaak.core.errors import UserError
-from vaak.core.random_keys import draw_key
+from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.storage.files import fingerprint_of, sync_directory, sync_file
 from vaak.core.storage.lock import locked
 
@@ -71,7 +71,7 @@ def make_voices(number: int, seed: int) -> list[Voice]:
 
     Voices of one variant have different languages (the first eight) and pitches from different parts of the range.
     """
-    rng = np.random.default_rng(draw_key("voices", seed))
+    rng = np.random.default_rng(draw_key(Purpose.VOICES, seed))
 
     def spread(least: float, greatest: float) -> np.ndarray:
         return least + (greatest - least) * (rng.permutation(number) + rng.random(number)) / number
@@ -132,7 +132,7 @@ def voice_cuts(dataset: DatasetConfig, folder: Path) -> Iterator[MonoCut]:
     Raises UserError where the folder can't be written.
     """
     for number, voice in enumerate(make_voices(dataset.num_voices, dataset.seed)):
-        rng = np.random.default_rng(draw_key("sentences", dataset.seed, number))
+        rng = np.random.default_rng(draw_key(Purpose.SENTENCES, dataset.seed, number))
         texts = sentences(dataset.num_sentences, rng)
         try:
             there = _folder_of(voice, texts, folder)

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save
 
 from vaak.compat.hindi_lm.config import ExperimentConfig
 from vaak.core.errors import CheckpointError, UserError
-from vaak.core.random_keys import draw_key
+from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.storage import files
 from vaak.engine.checkpoint.files import copy_to_cpu, load_weights, model_tensors
 from vaak.tasks.lm.config import LanguageModelConfig
@@ -28,7 +28,7 @@ class ModelFactory:
         """A new model: the same weights that a run of this configuration begins with."""
         training = self.config.experiment.training
         with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(draw_key("initialise", training.random_seed))
+            torch.default_generator.manual_seed(draw_key(Purpose.INITIALISE, training.random_seed))
             model = LanguageModel(self.config.experiment.model, vocab_size)
         model.stack.gradient_checkpointing = training.performance.gradient_checkpointing
         return model

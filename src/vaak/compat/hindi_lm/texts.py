@@ -16,6 +16,7 @@ from vaak.compat.hindi_lm.config import ExperimentConfig
 from vaak.config.experiment import Experiment
 from vaak.core.batch import Batch
 from vaak.core.errors import UserError
+from vaak.core.random_keys import Purpose
 from vaak.core.split_ranges import SPLITS
 from vaak.core.storage import files
 from vaak.data.batching.planner import evaluation_plan, training_planner
@@ -73,7 +74,7 @@ class TextLoader:
         self.dataset = self.task.dataset(split)
         self.reader = MicrobatchReader(
             self.dataset,
-            ("data",) if split == "train" else ("evaluation", split),
+            (Purpose.DATA,) if split == "train" else (Purpose.EVALUATION, split),
             self.training.random_seed,
             skip_bad=experiment.skips_bad_examples,
         )

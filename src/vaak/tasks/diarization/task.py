@@ -23,6 +23,7 @@ from vaak.audio.features.extractors import Features
 from vaak.audio.labelled import AudioSource
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
+from vaak.core.random_keys import Purpose
 from vaak.data.batching.planner import evaluation_plan
 from vaak.data.loader import evaluation_addresses
 from vaak.data.reader import Address, MicrobatchReader
@@ -233,7 +234,7 @@ class DiarizationTask(PreparedTask[DiarizationExperiment, Prepared]):
         """Examples as an evaluation reads them: without those that can't be read, where these are skipped."""
         dataset, skip_bad = self.dataset(split), self.experiment.skips_bad_examples
         reader = MicrobatchReader(
-            dataset, ("evaluation", split), self.experiment.training.random_seed, skip_bad=skip_bad
+            dataset, (Purpose.EVALUATION, split), self.experiment.training.random_seed, skip_bad=skip_bad
         )
         for batch in (reader[address].batch for address in addresses):
             yield from batch.extra["examples"] if batch is not None else ()

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from vaak.core.errors import UserError
-from vaak.core.random_keys import draw_key
+from vaak.core.random_keys import Purpose, draw_key
 from vaak.nn.decoding.cache import StackCache
 from vaak.nn.decoding.rows import without_dropout
 from vaak.nn.decoding.sampling import SamplingSettings, next_tokens
@@ -103,7 +103,7 @@ def _steps(
 
 def _draw_steps(reader: RowDecoder, settings: SamplingSettings) -> Iterator[list[int | None]]:
     rows = range(len(reader.contexts))
-    generators = [torch.Generator().manual_seed(draw_key("generate", settings.seed, row)) for row in rows]
+    generators = [torch.Generator().manual_seed(draw_key(Purpose.GENERATE, settings.seed, row)) for row in rows]
     ended = [False for _ in rows]
     for _ in range(settings.max_new_tokens):
         drawn = next_tokens(reader.next_logits(), reader.contexts, settings, generators)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from vaak.core.errors import UserError
-from vaak.core.random_keys import draw_key
+from vaak.core.random_keys import Purpose, draw_key
 from vaak.nn.decoding.beam_search import beam_search
 from vaak.nn.decoding.rows import Hypothesis, without_dropout, write
 from vaak.nn.models import EncoderDecoderModel
@@ -138,7 +138,7 @@ class Translator:
             if settings.method == "greedy":
                 return [[one] for one in write(writer, begin, settings.sampling(end))]
             copies = settings.width
-            keys = (draw_key("translate", settings.seed, copy, *ids) for ids in sources for copy in range(copies))
+            keys = (draw_key(Purpose.TRANSLATE, settings.seed, copy, *ids) for ids in sources for copy in range(copies))
             generators = [torch.Generator().manual_seed(key) for key in keys]
             rows = torch.arange(len(sources), device=writer.device).repeat_interleave(copies)
             writer.select(rows)

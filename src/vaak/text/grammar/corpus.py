@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import accumulate
 
-from vaak.core.random_keys import draw_key
+from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.split_ranges import SPLITS
 from vaak.text.grammar.composer import PLACES, Composer, NoChoiceError
 from vaak.text.grammar.holdout import meets_held_out, readings, split_of
@@ -31,7 +31,7 @@ def sentences(split: str, count: int, seed: int) -> Iterator[str]:
     """
     if split not in SPLITS:
         raise ValueError(f"split is {split!r}; expected one of {', '.join(SPLITS)}")
-    composer = Composer(draw_key("hindi sentences", split, seed))
+    composer = Composer(draw_key(Purpose.GRAMMAR_SENTENCES, split, seed))
     seen: set[Words] = set()
     while len(seen) < count:
         words = draw_sentence(composer)

@@ -11,7 +11,7 @@ from functools import cache
 from itertools import combinations
 from typing import NamedTuple
 
-from vaak.core.random_keys import draw_key
+from vaak.core.random_keys import Purpose, draw_key
 from vaak.text.grammar.lexicon import NUMERALS, POSTPOSITIONS, RELATIONS, lexicon
 from vaak.text.grammar.morphology import ASPECT_OF, Features, adjective_form, imperative, noun_form, verb_group
 
@@ -29,7 +29,7 @@ class FormReading(NamedTuple):
 @cache
 def held_out(first: str, second: str) -> bool:
     """Whether two lexemes never meet in a sentence of a split; their order doesn't matter."""
-    return draw_key("hindi combination", *sorted((first, second))) % HELD_OUT_ONE_IN == 0
+    return draw_key(Purpose.GRAMMAR_COMBINATION, *sorted((first, second))) % HELD_OUT_ONE_IN == 0
 
 
 @cache
@@ -80,5 +80,5 @@ def split_of(words: Sequence[str]) -> str:
     """
     table = readings()
     lexemes = sorted({lemma for word in words if word in table for part in table[word] for lemma in part})
-    bucket = draw_key("hindi split", *lexemes) % 10
+    bucket = draw_key(Purpose.GRAMMAR_SPLIT, *lexemes) % 10
     return "valid" if bucket == 0 else "test" if bucket == 1 else "train"

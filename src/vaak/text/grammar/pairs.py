@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from vaak.core.random_keys import draw_key
+from vaak.core.random_keys import Purpose, draw_key
 from vaak.text.grammar import contrasts
 from vaak.text.grammar.composer import Composer, NoChoiceError
 from vaak.text.grammar.contrasts import Marked
@@ -60,7 +60,7 @@ class MinimalPair:
 def minimal_pairs(count_per_phenomenon: int, seed: int) -> Iterator[MinimalPair]:
     """So many different pairs of each phenomenon, twins one after the other; a pure function of its arguments."""
     for phenomenon in PHENOMENA:
-        composer = Composer(draw_key("hindi pairs", phenomenon.name, seed))
+        composer = Composer(draw_key(Purpose.GRAMMAR_PAIRS, phenomenon.name, seed))
         seen: set[Words] = set()
         while len(seen) < count_per_phenomenon:
             twins = _twins(composer, phenomenon)

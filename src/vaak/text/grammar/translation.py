@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from importlib.resources import files
 from itertools import islice
 
-from vaak.core.random_keys import draw_key
+from vaak.core.random_keys import Purpose, draw_key
 
 NUM_PAIRS = {"train": 20_000, "valid": 2_500, "test": 2_500}
 """How many pairs each split has."""
@@ -41,7 +41,7 @@ def _ordered(split: str, seed: int) -> Iterator[tuple[str, str]]:
         yield from _stored(split)
         return
     pairs = list(_stored(split))
-    random.Random(draw_key("hindi pairs", split, seed)).shuffle(pairs)
+    random.Random(draw_key(Purpose.GRAMMAR_PAIRS, split, seed)).shuffle(pairs)
     yield from pairs
 
 
