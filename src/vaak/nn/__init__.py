@@ -1,1 +1,1 @@
-"""Building blocks of networks: one idea and one paper per file. None of them writes state in its forward pass."""
+"""Building blocks of networks: one idea and one paper per file. No block writes state in its forward pass."""

@@ -127,7 +127,7 @@ class CheckpointWriter:
         return {"periodic": is_periodic} | ({} if self.session is None else {"session": self.session})
 
     def _remove_superfluous(self) -> None:
-        """Remove superfluous checkpoints; best and last stay whatever their age, as does anything else in the folder."""
+        """Remove superfluous checkpoints; best and last stay whatever their age, and so do other files."""
         if self.total_limit is None:
             return
         pointed = {checkpoint.pointed(self.folder, "best"), checkpoint.pointed(self.folder, "last")}

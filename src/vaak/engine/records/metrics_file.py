@@ -18,7 +18,7 @@ TAIL_BYTES = 1 << 20  # more than the records of one step take
 
 
 class Records:
-    """Appends records to a file and passes each to its subscribers. With ``path`` None (other ranks) it does nothing."""
+    """Appends records to a file and passes each to subscribers. Without a ``path`` (other ranks) it does nothing."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
