@@ -1,4 +1,4 @@
-"""Those who watch a run, one file each. What a callback may do is said in vaak.core.callback."""
+"""Callbacks, which watch a run, one file each. What a callback may do is described in vaak.core.callback."""
 
 from vaak.callbacks.early_stopping import EarlyStoppingCallback
 from vaak.callbacks.feature_redraw import FeatureRedrawCallback

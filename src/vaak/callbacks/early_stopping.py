@@ -20,7 +20,7 @@ class EarlyStoppingCallback(Callback):
         self.evaluations_without = 0
 
     def on_fit_start(self, trainer: Run) -> None:
-        """A run that had ended, or was killed on its way out, has ended still; a larger patience lets it go on."""
+        """A run that had ended, or was killed while ending, stays ended; a larger patience lets it continue."""
         self._stop_if_exhausted(trainer)
 
     def on_evaluate_end(self, trainer: Run, metrics: dict[str, float]) -> None:

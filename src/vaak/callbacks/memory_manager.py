@@ -1,14 +1,12 @@
-"""Watches memory pressure, and does something about it before memory runs out.
+"""Watches memory pressure, and acts before memory runs out.
 
-band      what is done on entering it
-low       nothing
-moderate  garbage is collected
-high      the caches are emptied too
-critical  the same, and a warning; on a CPU, where that wasn't enough for the next step, microbatches are cut finer
+band      what is done on entering it low       nothing moderate  garbage is collected high      the caches are emptied
+too critical  the same, and a warning; on a CPU, where that wasn't enough for the next step, microbatches are computed
+in more pieces
 
 A GPU may be full: its allocator raises an error where a step really doesn't fit, and the engine then computes that step
-in pieces. So nothing is cut there beforehand, which would change the draws of a healthy run. On a CPU the kernel kills
-the process without an error.
+in pieces. So nothing is split there beforehand, which would change the draws of a healthy run. On a CPU the kernel
+kills the process without an error.
 """
 
 from __future__ import annotations
@@ -28,19 +26,19 @@ from vaak.engine.memory.pressure import Band, band_of, thresholds_of
 log = logging.getLogger("vaak")
 
 GIBIBYTE = 2**30
-LEAST_EFFECT = 0.01  # by so much must a cut lower the pressure to be worth another
+LEAST_EFFECT = 0.01  # how much a split must lower the pressure to be worth another
 
 
 class AdaptiveMemoryManager(Callback):
-    """Reads the memory after a step, as often as ``overhead`` allows, and acts when pressure rises into a band.
+    """Reads the memory after steps, within the time that ``overhead`` allows, and acts when pressure rises into a band.
 
-    ``thresholds`` are the parts of the memory from which pressure is moderate, high and critical; None takes the
+    ``thresholds`` are the fractions of the memory from which pressure is moderate, high and critical; None takes the
     device's own. ``shrink`` lets it ask for smaller microbatches, which it does only on a CPU where this process holds
     at least ``own_share`` of what is used, and again only when the last cut has lowered the pressure. All it does
-    counts as its own time, of which it takes no more than the part ``overhead``: after an expensive clean-up it waits
-    for long.
+    counts as its own time, of which it takes no more than the fraction ``overhead``: after an expensive clean-up it
+    waits for long.
 
-    To be read at any time: ``pressure`` (the part in use at the last look), ``band``, ``highest`` (the greatest
+    Readable at any time: ``pressure`` (the fraction in use at the last reading), ``band``, ``highest`` (the greatest
     pressure), ``peak`` (the most bytes this process used), ``looks`` and ``measured_overhead``. With the last step they
     are written down as a record ``memory``.
     """
@@ -69,7 +67,7 @@ class AdaptiveMemoryManager(Callback):
 
     @property
     def measured_overhead(self) -> float:
-        """The part of the time since training began that went into watching."""
+        """The fraction of the time since training began that was spent on watching."""
         return self.spent / max(self.clock() - self.begun, 1e-9)
 
     def on_fit_start(self, trainer: Run) -> None:
@@ -88,7 +86,7 @@ class AdaptiveMemoryManager(Callback):
             trainer.record("memory", {"clock": self.figures()})  # as with time: no two runs have the same
 
     def on_evaluate_end(self, trainer: Run, metrics: dict[str, float]) -> None:
-        """What an evaluation needed at its worst is none of the microbatches' doing."""
+        """The peak of an evaluation isn't caused by the microbatches."""
         now = self.clock()
         self.peak = max(self.peak, read_peak(self.device))
         reset_peak(self.device)
@@ -108,7 +106,7 @@ class AdaptiveMemoryManager(Callback):
             )
 
     def emergency_cleanup(self) -> None:
-        """Give back all that can be given back, at once."""
+        """Release all memory that can be released, now."""
         free_memory(self.device)
 
     def look(self, trainer: Run, step: int) -> None:
@@ -154,7 +152,7 @@ class AdaptiveMemoryManager(Callback):
         trainer.cut_finer(_said(reading))
 
     def figures(self) -> dict[str, float]:
-        """What there is to report of the whole run; bytes, and parts of 1."""
+        """The report on the whole run, in bytes and fractions."""
         return {
             "memory_peak_bytes": self.peak,
             "memory_limit_bytes": self.limit,

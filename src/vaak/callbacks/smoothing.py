@@ -8,7 +8,7 @@ import math
 class Smoothed:
     """Exponential averages by name, corrected for having begun at zero; the past weighs ``decay`` in each step.
 
-    Source: Kingma and Ba 2015, section 3 (the bias correction). A value that isn't finite is left out: it would stay in
+    Source: Kingma and Ba 2015, section 3 (the bias correction). A value that isn't finite is ignored: it would stay in
     the average for ever.
     """
 

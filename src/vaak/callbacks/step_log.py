@@ -1,4 +1,4 @@
-"""The figures of training: every so many steps, of every evaluation, of every epoch.
+"""The figures of training: every N steps, of every evaluation, of every epoch.
 
 A logged loss is the mean over all that was counted since the last log (total over count, not a mean of steps). What has
 been added up so far is part of the state, so a resumed run logs the same numbers.
@@ -19,7 +19,7 @@ MOST_UNREAD = 256  # reports that are kept back; each holds tensors
 
 
 def is_logged(trainer: Run, step: int, every: int) -> bool:
-    """Whether a step is logged: every so many, the first and the last one."""
+    """Whether a step is logged: every N-th, the first and the last one."""
     return step % every == 0 or step == 1 or step == trainer.total_steps
 
 
@@ -120,7 +120,7 @@ class StepLogCallback(Callback):
 
 
 def with_total(parts: dict[str, float], weights: dict[str, float]) -> dict[str, float]:
-    """``loss``, the weighted sum of all losses, and each of them; of none it is no number.
+    """``loss``, the weighted sum of all losses, and each of them; without losses it is NaN.
 
     >>> with_total({"main": 2.0, "z_loss": 3.0}, {"z_loss": 0.1})
     {'loss': 2.3, 'main': 2.0, 'z_loss': 3.0}

@@ -26,7 +26,7 @@ CHECKPOINTS_OF_SPACE = 2
 
 
 class SystemMetricsCallback(Callback):
-    """Writes a ``system`` record beside each step record, and warns once where the disk is nearly full."""
+    """Writes a ``system`` record with each step record, and warns once where the disk is nearly full."""
 
     main_process_only = True
 
@@ -42,7 +42,7 @@ class SystemMetricsCallback(Callback):
             return
         try:
             values = self.machine() | self._device(trainer.ranks.device) | self._disk(trainer)
-        except Exception as error:  # a machine that doesn't tell is no reason to stop
+        except Exception as error:  # missing readings are not a reason to stop
             self.works = False
             log.warning("system metrics are left out from now on: %s", reason_of(error))
         else:

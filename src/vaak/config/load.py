@@ -124,7 +124,7 @@ class _Task:
 
 
 def _task_of(layers: list[Node], source: Path, folder: Path, problems: list[Problem], trust_code: bool) -> _Task:
-    """The task given last, or the only one that has keys of its own in the files; else none, and a problem."""
+    """The task given last, or the only one whose own keys are in the files; else none, and a problem."""
     names = ", ".join(TASKS)
     given = [layer.value["task"] for layer in layers if "task" in layer.value]
     if given:

@@ -1,4 +1,4 @@
-"""Easy examples first: training draws from a part of the data that grows, and that never loses its easy examples.
+"""Easy examples first: training draws from a growing fraction of the data, which never loses its easy examples.
 
 An epoch is made of passes. Each pass takes the easiest part of the data that is open when it begins (the pool) and is a
 whole plan of it, so it holds every example of the pool once, in full batches; as soon as it ends, the next one begins
@@ -33,7 +33,7 @@ PACINGS = ("linear", "root")
 class CurriculumScheduler:
     """How much of the data, easiest first, is open at which time: from ``initial_difficulty`` to ``final_difficulty``.
 
-    Both are parts of the data in (0, 1]. It takes ``num_epochs``, ``linear`` or fast at first (``root``).
+    Both are fractions of the data in (0, 1]. It takes ``num_epochs``, ``linear`` or fast at first (``root``).
 
     >>> scheduler = CurriculumScheduler(initial_difficulty=0.3, final_difficulty=1.0, num_epochs=10)
     >>> [round(scheduler.get_difficulty(epoch), 2) for epoch in (0, 1, 5, 10, 11)]
@@ -58,11 +58,11 @@ class CurriculumScheduler:
             )
 
     def get_difficulty(self, epoch: float) -> float:
-        """The part of the data that is open at a time in epochs: 2.5 is the middle of the third."""
+        """The fraction of the data that is open at a time in epochs: 2.5 is the middle of the third."""
         return self.competence(epoch / self.num_epochs)
 
     def competence(self, progress: float) -> float:
-        """The part of the data that is open when ``progress`` of the curriculum, from 0 to 1, has passed.
+        """The fraction of the data that is open when ``progress`` of the curriculum, from 0 to 1, has passed.
 
         Source: Platanios et al. 2019, equations 6 and 7. Differs: it may end below 1.
         """
@@ -152,7 +152,7 @@ def first_microbatches(plan: BatchPlan, number: int) -> BatchPlan:
 
 
 def one_after_another(plans: list[BatchPlan]) -> BatchPlan:
-    """One plan of several, each a pass of its own; all have rows of one example, or none has."""
+    """One plan of several, each a separate pass; all have rows of one example, or none has."""
     rows = [np.diff(plan.row_starts) for plan in plans if plan.row_starts is not None]
     return BatchPlan(
         np.concatenate([plan.indices for plan in plans]),

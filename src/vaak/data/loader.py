@@ -1,4 +1,4 @@
-"""The loader: torch's own, over addresses of microbatches, begun at whichever one is wanted.
+"""The loader: torch's own, over addresses of microbatches, started at any of them.
 
 One iteration spans the whole rest of the run, so workers never wait for an epoch to end, and starting in the middle
 costs the same as starting at the beginning.
@@ -70,7 +70,7 @@ def load(
         num_workers=options.num_workers,
         collate_fn=_as_read,  # type: ignore[arg-type]
         pin_memory=pin_memory,
-        generator=torch.Generator(),  # its own: the loader draws a seed that must not come from the model's
+        generator=torch.Generator(),  # separate: the loader draws a seed that must not come from the model's generator
         prefetch_factor=options.prefetch_factor,
         worker_init_fn=_start_worker,
     )

@@ -1,4 +1,4 @@
-"""A plan: which examples lie in which microbatch of an epoch, as flat arrays and offsets.
+"""A plan: which examples are in which microbatch of an epoch, as flat arrays and offsets.
 
 ::
 
@@ -56,7 +56,7 @@ class BatchPlan:
         return self._longest(self._row_lengths(lengths)) * np.diff(self.microbatch_starts)
 
     def padding_waste(self, lengths: np.ndarray) -> float:
-        """The part of all cells that is padding, where rows are padded to the longest of their microbatch."""
+        """The fraction of all cells that is padding, where rows are padded to the longest of their microbatch."""
         row_lengths = self._row_lengths(lengths)
         cells = float(np.sum(self.cells(lengths), dtype=np.float64))
         return 1.0 - float(np.sum(row_lengths, dtype=np.float64)) / cells
@@ -114,7 +114,7 @@ def plan_generator(seed: int, epoch: int) -> np.random.Generator:
 def checked_lengths(lengths: np.ndarray, limit: float | None = None, limit_name: str = "") -> np.ndarray:
     """The lengths as one array of numbers.
 
-    Raises DataError if there is none, or one isn't a number above zero, or is above ``limit``; it names the example.
+    Raises DataError if it is empty, or a length isn't a number above zero, or is above ``limit``; it names the example.
     """
     lengths = np.asarray(lengths)
     if lengths.size == 0:

@@ -38,7 +38,7 @@ class Address:
 
 @dataclass(frozen=True)
 class Skip:
-    """An example that could not be read and was left out."""
+    """An example that could not be read and was skipped."""
 
     epoch: int
     index: int
@@ -54,7 +54,7 @@ class Skip:
 
 @dataclass
 class Microbatch:
-    """A batch that has been read, and what had to be left out of it. ``batch`` is None where nothing was left."""
+    """A batch that has been read, and what had to be skipped. ``batch`` is None where nothing is left."""
 
     address: Address
     batch: Batch | None

@@ -2,7 +2,7 @@
 
     for each step:   read its data and meet the other ranks; do what is due at this boundary; take the step; report it
 
-Everything a step uses besides the state follows from its number, so the loop keeps no state of its own.
+Everything a step uses besides the state follows from its number, so the loop itself has no state.
 """
 
 from __future__ import annotations

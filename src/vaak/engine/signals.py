@@ -14,7 +14,7 @@ from types import FrameType
 def stop_on_signal(request_stop: Callable[[str], None]) -> Iterator[None]:
     """Within this context, SIGINT and SIGTERM call ``request_stop`` with their name.
 
-    Only a second Ctrl-C leaves at once: torchrun answers the first one by a SIGTERM of its own.
+    Only a second Ctrl-C leaves at once: torchrun answers the first one by its own SIGTERM.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

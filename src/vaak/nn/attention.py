@@ -1,11 +1,11 @@
 """The attention layer: heads of queries, keys and values, what mixes them, and the way back to the stream.
 
 Self-attention takes all three from the stream; cross-attention takes keys and values from a memory, an encoder's
-output. What mixes them is a kernel of its own: ``softmax_attention``, ``local_attention`` or ``linear_attention``.
+output. What mixes them is a separate kernel: ``softmax_attention``, ``local_attention`` or ``linear_attention``.
 
 Source: Vaswani et al. 2017, "Attention Is All You Need", section 3.2.2; Henry et al. 2020, "Query-Key Normalization for
-Transformers" (here as RMSNorm per head, like Qwen3). Query, key and value keep matrices of their own: one fused product
-is no faster on a CPU, and Muon treats each as a matrix.
+Transformers" (here as RMSNorm per head, like Qwen3). Query, key and value keep separate matrices: one fused product
+isn't faster on a CPU, and Muon treats each as a matrix.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class Attention(nn.Module):
 
     @staticmethod
     def _repeated(x: Tensor, query: Tensor) -> Tensor:
-        """Heads of keys or values, each as often as there are query heads that share it."""
+        """Heads of keys or values, each repeated for every query head that shares it."""
         groups = query.shape[1] // x.shape[1]
         return x.repeat_interleave(groups, 1) if groups > 1 else x
 

@@ -9,7 +9,7 @@ from vaak.nn.config import StackConfig
 
 
 def stack_findings(section: str, stack: StackConfig, *, is_encoder: bool) -> Iterable[CheckFinding]:
-    """What is to be said of a stack whose options stand in ``section``."""
+    """Findings about a stack whose options are in ``section``."""
     unread = (*_unread_by_attention(stack), *_unread_by_positions(stack))
     found = [no_effect(f"{section}.{name}", reason) for name, reason in unread]
     if is_encoder and stack.attention_type == "causal_linear":

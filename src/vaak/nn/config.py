@@ -9,7 +9,7 @@ from pydantic import model_validator
 from vaak.config.base import ResumeClass, Section, option
 
 FACTORS_END = 32
-"""A ``d_ff`` below this is no width but a multiple of ``d_model``."""
+"""A ``d_ff`` below this is not a width but a multiple of ``d_model``."""
 
 LINEAR = ("linear", "causal_linear")
 """The attention types that never form a score for each pair of tokens."""

@@ -2,10 +2,10 @@
 
     p(token) = p_generate · softmax(logits)[token] + (1 − p_generate) · attention on the source's places that are it
 
-What is rare in training, or new (names, numbers, a gloss), can so be said without having been learned.
+What is rare in training, or new (names, numbers, a gloss), can so be output without having been learned.
 
 Source: See, Liu and Manning 2017, "Get To The Point: Summarization with Pointer-Generator Networks", equations 8 and 9.
-Differs: the attention is one of its own, with a single head, and the decision to generate is made from the decoder's
+Differs: the attention is a separate one, with a single head, and the decision to generate is made from the decoder's
 state alone.
 """
 

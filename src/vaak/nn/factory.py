@@ -22,7 +22,7 @@ MODEL_TYPES = ("encoder", "decoder", "encoder_decoder")
 class ModelFactory:
     """Makes what a ``model:`` section describes: ``model_type`` encoder, decoder or encoder_decoder.
 
-    ``global_config`` holds options of both sides; what ``encoder`` or ``decoder`` say lies over it. A single stack may
+    ``global_config`` holds options of both sides; what ``encoder`` or ``decoder`` say overrides it. A single stack may
     have its options flat, too. Weights are drawn from torch's default generator: seed it first.
 
     Raises UserError, with every mistake, where the options are wrong.

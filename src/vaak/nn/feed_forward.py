@@ -90,7 +90,7 @@ def make_feed_forward(feed_forward_type: str, width: int, inner_width: int, bias
 
 
 def inner_width(d_model: int, d_ff: int | None, feed_forward_type: str) -> int:
-    """The width that ``d_ff`` means: itself, under 32 so many times ``d_model``, None what the layer is used to.
+    """The width that ``d_ff`` means: itself, below 32 a multiple of ``d_model``, None the layer's default.
 
     >>> inner_width(512, 2048, "gelu"), inner_width(512, 4, "gelu"), inner_width(512, None, "swiglu")
     (2048, 2048, 1376)

@@ -9,7 +9,7 @@
 A stack of L blocks adds n = 2 · L outputs to the stream (attention and feed-forward), a decoder that looks at an
 encoder n = 3 · L. Dividing their deviation by sqrt(n) keeps the stream's variance from growing with depth. n is counted
 in the model, so the two sides of an encoder–decoder may differ in depth. The rule is the same wherever the norms stand:
-after the sum (post), small outputs keep each norm close to the identity, and gradients from vanishing; behind the layer
+after the sum (post), small outputs keep each norm close to the identity, and gradients from vanishing; after the layer
 (sandwich), the norm takes the factor out again.
 
 Sources: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners" (GPT-2), section 2.3; Zhang, Titov
@@ -30,9 +30,9 @@ RESIDUAL_OUTPUTS = ("attention.output", "feed_forward.down")
 
 
 def initialise(model: nn.Module) -> None:
-    """Draw every weight anew, in the order of the modules' names, from torch's default generator.
+    """Draw every weight again, in the order of the modules' names, from torch's default generator.
 
-    So the weights are a function of the seed that the generator was given. Gains of norms stay as they are made.
+    So the weights are a function of the generator's random seed. Gains of norms don't change.
     """
     modules = sorted(model.named_modules())
     num_outputs = Counter(_stack_of(name) for name, _ in modules if name.endswith(RESIDUAL_OUTPUTS))

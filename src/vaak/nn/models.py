@@ -149,7 +149,7 @@ class EncoderDecoderModel(nn.Module):
         return memory
 
     def decode(self, target: Tensor, memory: Tensor, source_mask: Tensor, *, cache: StackCache | None = None) -> Tensor:
-        """What ``logits`` scores, ``(batch, target time, width)``; beside ``cache``, ``target`` has new tokens only."""
+        """What ``logits`` scores, ``(batch, target time, width)``; with a ``cache``, ``target`` has new tokens only."""
         embedded = self.target_dropout(embed(self.target_embedding, target, self.config.decoder))
         hidden: Tensor = self.decoder(embedded, cache=cache, memory=memory, memory_mask=source_mask)
         return hidden

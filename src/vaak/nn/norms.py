@@ -34,7 +34,7 @@ class LayerNorm(nn.Module):
 
 
 class RMSNorm(nn.Module):
-    """``x / sqrt(mean(x²) + eps) · weight`` over the last dimension: no mean is subtracted, and there is no bias."""
+    """``x / sqrt(mean(x²) + eps) · weight`` over the last dimension, without mean subtraction or bias."""
 
     def __init__(self, width: int, eps: float = 1e-5) -> None:
         super().__init__()

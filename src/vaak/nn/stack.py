@@ -1,4 +1,4 @@
-"""Transformer blocks, one on another, with the positions beneath them and, before its end, a last normalisation.
+"""Transformer blocks, one on another, with the positions below them and, before its end, a last normalisation.
 
 The options say which blocks (``vaak.nn.config``); the defaults are Llama's. Source: Touvron et al. 2023, "LLaMA"
 (pre-norm, RMSNorm, rotary positions and SwiGLU together).
@@ -63,7 +63,7 @@ class TransformerStack(nn.Module):
         where it is padding: tokens see only their own document, and positions restart with each. Without it a row is
         one document, padded on the right where ``mask`` ``(batch, time)`` is False; a causal stack needs none, for no
         token sees what comes after it. ``positions`` replaces the positions computed so. A causal stack with ``cache``
-        goes on behind the tokens already read; ``documents`` then holds the new tokens' only.
+        continues after the tokens already read; ``documents`` then holds the new tokens' only.
 
         ``memory`` ``(batch, memory time, memory_width)`` is what cross-attention looks at, where ``memory_mask``
         ``(batch, memory time)`` is True. ``norms`` tally what enters feature maps, of these places and of the memory's.

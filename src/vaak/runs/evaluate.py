@@ -1,4 +1,4 @@
-"""A trained run's figures on any split, of its own data or of others."""
+"""A trained run's figures on any split, of its own or other data."""
 
 from __future__ import annotations
 

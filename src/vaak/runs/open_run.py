@@ -60,7 +60,7 @@ def open_run(
 ) -> OpenedRun:
     """Open a run, or one checkpoint of it; a run alone stands for its best checkpoint.
 
-    RUN/tuned.yml, where ``vaak tune`` left one, goes over its configuration, and over both go ``files`` and
+    RUN/tuned.yml, where ``vaak tune`` left one, overrides its configuration, and both are overridden by ``files`` and
     ``overrides``, as for training. Where these name other data, its ``splits`` are prepared in
     ``temporary_folder`` with what the run learned from its own data (its tokenizer, its speakers). User code is
     executed only where the model can't be used without it, and with ``trust_code``.

@@ -2,7 +2,7 @@
 
 FOLDER (RUN/prepared, or CACHE_DIR/FINGERPRINT, to which RUN/prepared then points)
   …                            whatever the task makes
-  prepared.json                the fingerprint, the options, the size of every file, what there is to say; written last:
+  prepared.json                the fingerprint, the options, the size of every file, remarks; written last:
                                it means "complete"
 """
 
@@ -52,7 +52,7 @@ class PreparedFolder:
         return cls(folder)
 
     def split_folder(self, split: str) -> Path:
-        """Where a split lies. Raises UserError where the corpus has no such split, DataError where it is damaged."""
+        """The folder of a split. Raises UserError where the corpus has no such split, DataError where it is damaged."""
         about = self.about
         there = about["statistics"]
         if split not in there:
@@ -62,7 +62,7 @@ class PreparedFolder:
 
     @property
     def about(self) -> dict[str, Any]:
-        """What ``prepared.json`` says. Raises DataError where it is damaged."""
+        """The content of ``prepared.json``. Raises DataError where it is damaged."""
         path = self.folder / DONE
         try:
             found = read_json(path)
@@ -102,9 +102,9 @@ def _how_to_repair(folder: Path) -> str:
 class Recipe:
     """How a task's data are made.
 
-    ``make`` fills a folder and returns what ``prepared.json`` is to say. ``fingerprint`` hashes everything that it
-    depends on, and raises UserError where a source has gone. ``options`` are those that decide over the data besides
-    where they lie: a run may find them elsewhere after it has moved. ``sections`` is what a message calls them.
+    ``make`` fills a folder and returns the content of ``prepared.json``. ``fingerprint`` hashes everything that it
+    depends on, and raises UserError where a source has gone. ``options`` are those that determine the data, except
+    where they are: a run may find them elsewhere after it has moved. ``sections`` is what a message calls them.
     """
 
     make: Callable[[Path], dict[str, Any]]
@@ -114,16 +114,16 @@ class Recipe:
 
 
 def prepared_folder(directory: Path) -> Path:
-    """Where a run's prepared data are found, whether they lie there or in a cache."""
+    """Where a run's prepared data are found, whether they are there or in a cache."""
     return directory / "prepared"
 
 
 def prepare_for_run(recipe: Recipe, directory: Path, cache: str | None) -> None:
-    """Prepare a run's data; with a ``cache`` they lie there and RUN/prepared points to them.
+    """Prepare a run's data; with a ``cache`` they are there and RUN/prepared points to them.
 
     So a run finds what it was trained with even when its corpus has changed or gone; and one that has begun keeps it.
 
-    Raises UserError where a run that has begun is to go on with other options, or its data are damaged.
+    Raises UserError where a run that has begun is to continue with other options, or its data are damaged.
     """
     folder = prepared_folder(directory)
     if holds_a_run(directory) and (folder / DONE).exists():
@@ -144,7 +144,7 @@ def prepare_for_run(recipe: Recipe, directory: Path, cache: str | None) -> None:
 
 
 def _keep(recipe: Recipe, prepared: PreparedFolder) -> None:
-    """Go on with the data that a run was begun with; say so where their sources are no longer what they were."""
+    """Continue with the data that a run was started with; warn where their sources have changed."""
     prepared.check_what_training_reads()
     if prepared.about.get("options", recipe.options) != recipe.options:
         raise UserError(
@@ -192,7 +192,7 @@ def prepare_folder(recipe: Recipe, folder: Path) -> None:
 
 
 def _is_done(folder: Path, mark: str) -> bool:
-    """Whether a folder holds, whole, what is to be made; where files are damaged, they are removed.
+    """Whether a folder holds all of what is to be made; where files are damaged, they are removed.
 
     They are never written over: another run may have them mapped, and keeps what it has mapped.
     """

@@ -65,7 +65,7 @@ class Outcome:
 def train(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Task | None = None) -> Outcome:
     """Train what a configuration describes, into its run directory; ``task`` replaces the one that it names.
 
-    Raises UserError for everything a user can mend; the run directory then holds no more than before.
+    Raises UserError for everything a user can fix; the run directory then holds no more than before.
     """
     with begun(loaded, callbacks, task) as trainer:
         reason = _fit(trainer)
@@ -78,7 +78,7 @@ def train(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Task | Non
 
 
 def _samples(trainer: Trainer) -> list[str]:
-    """A few lines to look at. The run is finished: what can't be shown is no error of it."""
+    """A few samples. The run is finished, so an error here doesn't fail it."""
     try:
         return trainer.task.samples(trainer.model.eval())
     except (UserError, OSError) as error:
@@ -88,7 +88,7 @@ def _samples(trainer: Trainer) -> list[str]:
 
 @contextlib.contextmanager
 def begun(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Task | None = None) -> Iterator[Trainer]:
-    """A trainer where its run begins or goes on: the directory made and held, the data prepared."""
+    """A trainer where its run starts or resumes: the directory made and held, the data prepared."""
     loaded = _with_launchers_precision(loaded)
     training, directory = loaded.experiment.training, loaded.experiment.run_dir
     ranks = start_ranks(training)
@@ -125,9 +125,9 @@ def _compare(loaded: Loaded, ranks: Ranks) -> None:
 
 @contextlib.contextmanager
 def _held_directory(loaded: Loaded, ranks: Ranks) -> Iterator[list[str]]:
-    """Make the run directory and hold it; the main process for all. What is there of a run stays as it is.
+    """Make the run directory and hold it; the main process for all. Existing files of a run don't change.
 
-    Yields what there is to say of it.
+    Yields remarks on it.
     """
     experiment, checkpointing = loaded.experiment, loaded.experiment.training.checkpoint
     directory = experiment.run_dir
@@ -181,7 +181,7 @@ def _begin(trainer: Trainer) -> None:
 
 
 def _fit(trainer: Trainer) -> str:
-    """Train, and say in the run directory how it ended."""
+    """Train, and write in the run directory how it ended."""
     directory, is_main = trainer.directory, trainer.ranks.is_main
     if is_main:
         (directory / "status.json").unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""What a configuration describes, ready to train, in a folder that is gone afterwards."""
+"""What a configuration describes, ready to train, in a temporary folder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from vaak.engine.trainer import Trainer
 
 @contextlib.contextmanager
 def temporary_trainer(loaded: Loaded) -> Iterator[Trainer]:
-    """A trainer at the beginning of a run, watched by no one; generators are left as they were.
+    """A trainer at the start of a run, without callbacks; the state of generators is restored.
 
     It begins with the weights of ``training.checkpoint.init_from``, if any. One process does the work of all: steps
     don't depend on their number. Raises UserError where several were started.

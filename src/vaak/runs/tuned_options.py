@@ -1,6 +1,6 @@
-"""Options that were found after training: ``RUN/tuned.yml``, which lies over ``RUN/config.yml`` wherever a run is used.
+"""Options that were found after training: ``RUN/tuned.yml``, which overrides ``RUN/config.yml`` wherever a run is used.
 
-Training doesn't read it, so a run that goes on is evaluated as it was begun.
+Training doesn't read it, so a resumed run is evaluated as it was started.
 """
 
 from __future__ import annotations

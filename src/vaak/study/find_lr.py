@@ -20,10 +20,10 @@ from vaak.study.lr_range import Curve, RateRange
 
 
 def find_lr(loaded: Loaded, rates: RateRange) -> Curve:
-    """The losses of the run's first steps, each taken with its rate of the range in place of the schedule's.
+    """The losses of the run's first steps, each taken with its rate of the range instead of the schedule's.
 
     Steps are those of training: accumulated, clipped, in its precision. ``training.optimizer.lr`` is what varies; the
-    rates of parameter groups, and muon's ``adamw_lr``, keep their proportion to it. Nothing is left behind.
+    rates of parameter groups, and muon's ``adamw_lr``, keep their proportion to it. Nothing is kept.
     """
     with temporary_trainer(loaded) as trainer:
         return _tested(trainer, rates)

@@ -4,7 +4,7 @@
     finite differences  (loss(w + h · direction) - loss(w - h · direction)) / 2 h
 
 in float64, with the same dropout in every forward. The direction, one for each parameter, is half along the gradient,
-so that the slope is no small number in a large matrix, and half random, so that what autograd misses shows.
+so that the slope isn't tiny in a large matrix, and half random, so that what autograd misses shows.
 """
 
 from __future__ import annotations

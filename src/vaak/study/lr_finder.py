@@ -21,7 +21,7 @@ TARGETS = ("targets", "labels")
 
 
 class LRFinder:
-    """Tries learning rates on a model and leaves it, its optimizer and all generators as they were, to the bit.
+    """Tries learning rates on a model; afterwards it, its optimizer and all generators are restored to the bit.
 
     ``criterion(outputs, targets)`` gives the loss to descend on. ``device`` is where the test runs, the model's own if
     not given. ``history`` has the last test's ``lr``, ``loss`` and ``smoothed``.
@@ -60,7 +60,7 @@ class LRFinder:
         """Take ``num_iter`` steps with rates from ``start_lr`` to ``end_lr``, or until the loss is 4 times the best.
 
         The rates are those of the group that has the largest; the others keep their proportion to it. A step is of
-        ``accumulation_steps`` batches; the loader is begun again when it ends. Raises UserError where it is empty.
+        ``accumulation_steps`` batches; the loader is restarted when it ends. Raises UserError where it is empty.
         """
         rates = RateRange(start_lr, end_lr, num_iter, spacing)  # type: ignore[arg-type]
         self.curve = Curve()
@@ -86,7 +86,7 @@ class LRFinder:
         return draw_curve(self.curve, None if path is None else Path(path))
 
     def reset(self) -> None:
-        """Forget the last test. The model needs no reset: each test leaves it as it was."""
+        """Forget the last test. The model needs no reset: each test restores it."""
         self.curve = Curve()
 
     def _demand_a_test(self) -> None:
@@ -100,7 +100,7 @@ class LRFinder:
         return [rate / largest if largest else 1.0 for rate in rates]
 
     def _step(self, batches: Iterator[Any], accumulation_steps: int) -> float:
-        """Take a step and return the loss before it; a loss that is no finite number takes none."""
+        """Take a step and return the loss before it; a loss that isn't finite takes none."""
         self.optimizer.zero_grad()
         total = 0.0
         for _ in range(accumulation_steps):

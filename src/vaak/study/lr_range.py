@@ -7,7 +7,7 @@
 
 Source: Smith 2017, "Cyclical Learning Rates for Training Neural Networks", section 3.3.
 Differs: rates grow exponentially, and the curve is smoothed by a window that looks to both sides; a running
-average would lag behind, and suggest too high a rate.
+average would lag, and suggest too high a rate.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CLEAR_FALL = 1.5  # in standard deviations of the noise; of curves that are noth
 class RateRange:
     """Rates from ``start_lr`` to ``end_lr`` in ``num_iter`` steps; growing by a factor, or ``linear``ly.
 
-    Raises UserError where that is no range.
+    Raises UserError for an invalid range.
     """
 
     start_lr: float = 1e-7
@@ -72,10 +72,10 @@ class Curve:
     _best: float = field(default=math.inf, repr=False)
 
     def add(self, rate: float, loss: float) -> bool:
-        """Take note of a step; return whether to go on.
+        """Record a step; return whether to continue.
 
         It is over where the loss, as a bias-corrected running average, is 4 times the best so far (for a negative best:
-        as far above it), or where it is no finite number; such a loss is left out.
+        as far above it), or where it isn't finite; such a loss is ignored.
         """
         if not math.isfinite(loss):
             self.diverged = True

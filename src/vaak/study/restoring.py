@@ -1,4 +1,4 @@
-"""Working with a model and its optimizer and leaving both as they were, to the bit."""
+"""Work with a model and its optimizer, then restore both to the bit."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from vaak.engine.devices.randomness import keeping_generators
 
 @contextlib.contextmanager
 def left_as_it_was(model: nn.Module, optimizer: Optimizer, device: torch.device) -> Iterator[None]:
-    """Within this context, train as you like, on ``device``: what changes are copies.
+    """Within this context, train freely on ``device``: only copies change.
 
     Afterwards the model has its own weights, buffers, gradients and modes again, the optimizer its own state and
-    options, and every generator stands where it stood; after an exception too.
+    options, and every generator its state, after an exception too.
     """
     groups = optimizer.param_groups
     parameters = list(dict.fromkeys([*model.parameters(), *(p for group in groups for p in group["params"])]))

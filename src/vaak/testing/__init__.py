@@ -1,4 +1,4 @@
-"""The contract that every task keeps, as functions that hold any task to it; no test framework is needed.
+"""The contract that every task keeps, as functions that check any task; no test framework is required.
 
 ``check_task(Case(make_task))`` runs them all. Each is a function of a ``Case`` that returns nothing, or raises
 AssertionError saying what was expected and what came out. How to use them is in docs/testing.md.

@@ -1,4 +1,4 @@
-"""A task in a small form, ready to be held to its contract."""
+"""A small form of a task, ready to be checked."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ SMALL: dict[str, Any] = {
 class Case:
     """What the checks need to know of a task.
 
-    ``make_task`` gives the task anew, prepared, each time it is called: small enough that a step takes milliseconds,
+    ``make_task`` makes a new task, prepared, each time it is called: small enough that a step takes milliseconds,
     with examples of different lengths where it can have them, and at least 16 of them. ``training`` goes over SMALL.
 
     ``counted`` counts a batch's units in another way than the task does; ``row_length`` gives the length of a batch's
     longest row in the unit of the dataset's ``lengths``, where that isn't the second dimension of its first tensor;
     ``inputs`` are for ``predict``, none where the task predicts nothing. In ``learning_steps`` steps at
-    ``learning_rate``, one batch is to be learned by heart: its loss ``learned_loss``, the first one where that is None,
-    falls to the part ``learned`` of what it was.
+    ``learning_rate``, one batch is to be overfitted: its loss ``learned_loss``, the first one where that is None,
+    falls to the fraction ``learned`` of what it was.
     """
 
     make_task: Callable[[], Task]
@@ -68,14 +68,14 @@ class Case:
 
 @contextlib.contextmanager
 def open_trainer(case: Case, task: Task | None = None, **options: Any) -> Iterator[Trainer]:
-    """A trainer of the case in a folder that is gone afterwards."""
+    """A trainer of the case in a temporary folder."""
     with folder() as directory:
         yield case.trainer(directory, task=task, **options)
 
 
 @contextlib.contextmanager
 def folder() -> Iterator[Path]:
-    """A folder for runs, gone afterwards."""
+    """A temporary folder for runs."""
     with tempfile.TemporaryDirectory(prefix="vaak-testing-") as name:
         yield Path(name)
 

@@ -1,4 +1,4 @@
-"""The whole contract: every check there is, and one call that makes them all."""
+"""The whole contract: every check, and one call that runs them all."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ CHECKS: tuple[Check, ...] = (
 
 
 def check_task(case: Case, checks: Sequence[Check] = CHECKS) -> None:
-    """Hold a task to its contract. Raises AssertionError with a line for each check that it doesn't pass.
+    """Check a task's contract. Raises AssertionError with a line for each check that fails.
 
     What the engine refuses by a UserError is such a line, too. Any other exception is the task's own, and says in a
     note during which check it came.

@@ -1,4 +1,4 @@
-"""When two things are the same, and what is said when they aren't."""
+"""When two values are the same, and the message when they aren't."""
 
 from __future__ import annotations
 

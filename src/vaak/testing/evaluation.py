@@ -1,4 +1,4 @@
-"""Evaluation adds up sums over the whole set, divides once, and leaves everything as it found it."""
+"""Evaluation adds up sums over the whole set, divides once, and changes nothing else."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SIZES = (1, 5, 64)
 
 
 class _BrokenError(Exception):
-    """Planted in a model, to see what is left behind."""
+    """Put into a model, to see what changes."""
 
 
 def check_figures(case: Case) -> None:
@@ -42,7 +42,7 @@ def check_figures(case: Case) -> None:
 
 
 def check_evaluation(case: Case) -> None:
-    """Evaluation leaves the model as it was: weights, buffers, what is trained, and the mode of every module."""
+    """Evaluation doesn't change the model: weights, buffers, what is trained, and the mode of every module."""
     with open_trainer(case) as trainer:
         model = trainer.model
         before = _state(model)

@@ -25,7 +25,7 @@ LOGGED_EVERY = 2
 
 
 def check_learning(case: Case) -> None:
-    """One batch, read once and shown again and again without dropout, is learned by heart."""
+    """One batch, read once and shown again and again without dropout, is overfitted."""
     task, witness = exact(case.make_task()), Witness()
     size = case.config().batch_size
     with folder() as directory:
@@ -43,7 +43,7 @@ def check_learning(case: Case) -> None:
 
 
 class _FewExamples:
-    """The first examples of a dataset, each as it was read the first time."""
+    """The first examples of a dataset, each as read the first time."""
 
     def __init__(self, dataset: Dataset, number: int) -> None:
         self.dataset = dataset
@@ -77,7 +77,7 @@ def _few_examples(task: Task, number: int) -> Task:
 
 
 def check_resume(case: Case) -> None:
-    """A run that is killed, resumed, asked to stop and resumed again ends with the bits of one that never was."""
+    """A run that is killed, resumed, asked to stop and resumed again ends with the bits of an uninterrupted one."""
     with folder() as runs:
         whole = _logged(case, runs / "whole", Witness())
         whole.fit()
@@ -109,7 +109,7 @@ def _demand_same_state(found: Trainer, expected: Trainer) -> None:
 
 
 def _records(run: Path) -> list[dict[str, Any]]:
-    """What a run logged, but for what the clock says."""
+    """What a run logged, except times."""
     records = read_records(run / "metrics.jsonl")
     return [{name: value for name, value in record.items() if name != "clock"} for record in records]
 

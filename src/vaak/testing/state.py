@@ -54,8 +54,8 @@ def check_state(case: Case) -> None:
 def check_step(case: Case) -> None:
     """A step depends on nothing but the state and its number.
 
-    Two trainers that were made apart, one of them with generators, modes, rates and gradients in disorder and other
-    steps behind it, take the same step to the bit.
+    Two trainers that were made separately, one of them with generators, modes, rates and gradients in disorder and
+    other steps before it, take the same step to the bit.
     """
     with folder() as runs:
         first = _begun(case, runs / "first", 2)
@@ -72,7 +72,7 @@ def check_step(case: Case) -> None:
 
 
 def _begun(case: Case, directory: Path, steps: int, **options: Any) -> Trainer:
-    """A trainer with every part of the state, after so many steps."""
+    """A trainer with every part of the state, after some steps."""
     trainer = case.trainer(directory, EarlyStoppingCallback(patience=99), **EVERY_PART, **options)
     _take_steps(trainer, steps)
     return trainer

@@ -35,7 +35,7 @@ def check_padding(case: Case) -> None:
 
 
 def check_split(case: Case) -> None:
-    """A batch cut in pieces has the losses, the counts and the gradients of the whole."""
+    """A batch split in pieces has the losses, the counts and the gradients of the whole."""
     with open_trainer(case, exact(case.make_task())) as trainer:
         for whole in batches(trainer):
             if not all(term.splittable for term in terms_of(trainer, whole).values()):

@@ -31,7 +31,7 @@ def stopped_after(values: list[float], callback: EarlyStoppingCallback, schedule
     [
         ([3, 2, 1, 0], {"patience": 1}, None),
         ([3, 4], {"patience": 1}, 2),
-        ([3, 3], {"patience": 1}, 2),  # equal is no improvement
+        ([3, 3], {"patience": 1}, 2),  # equal is not an improvement
         ([3, 4, 2, 3, 3], {"patience": 2}, 5),  # counted from the last improvement
         ([3, 2.95, 2.9, 2.5], {"patience": 2, "min_delta": 0.2}, 3),
         ([3, 2.9, 2.7, 2.6], {"patience": 2, "min_delta": 0.2}, None),  # from the best, not from the one before

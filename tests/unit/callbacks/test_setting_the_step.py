@@ -24,11 +24,11 @@ CASES: list[tuple[Callback, dict[str, Any], dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("callback", "beside", "option"), CASES)
+@pytest.mark.parametrize(("callback", "training", "option"), CASES)
 def test_attached_it_equals_the_option(
-    callback: Callback, beside: dict[str, Any], option: dict[str, Any], tmp_path: Path
+    callback: Callback, training: dict[str, Any], option: dict[str, Any], tmp_path: Path
 ):
-    attached, configured = toy_trainer(tmp_path / "a", callback, **beside), toy_trainer(tmp_path / "b", **option)
+    attached, configured = toy_trainer(tmp_path / "a", callback, **training), toy_trainer(tmp_path / "b", **option)
     plain = toy_trainer(tmp_path / "c", gradient_clipping={"norm": None})
     for trainer in (attached, configured, plain):
         trainer.fit()

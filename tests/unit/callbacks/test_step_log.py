@@ -193,7 +193,7 @@ def report_of(step: int, loss: float, skipped: str | None) -> StepReport:
 
 
 def test_overflows_and_non_finite_steps_are_counted_apart_and_no_number_is_hidden(tmp_path: Path):
-    """A loss that is no number is written as such and not left out; it isn't smoothed into those that follow."""
+    """A loss that is NaN is written as such and not left out; it isn't smoothed into those that follow."""
     trainer = toy_trainer(tmp_path)
     callback = StepLogCallback(1, smoothing=0.5)
     told = [(1, 3.0, None), (2, 3.0, "overflow"), (3, float("nan"), "non_finite"), (4, 3.0, "overflow")]

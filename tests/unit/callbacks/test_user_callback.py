@@ -17,7 +17,7 @@ from vaak.core.callback import Callback
 
 
 class EpochDiary(Callback):
-    """Writes a line at every epoch's end, and stops after so many."""
+    """Writes a line at every epoch's end, and stops after N epochs."""
 
     def __init__(self, file: str, epochs: int = 1):
         self.file, self.epochs = Path(file), epochs

@@ -1,4 +1,4 @@
-"""Classes by name, checked without running them and found beside the YAML."""
+"""Classes by name, checked without running them and found next to the YAML."""
 
 import sys
 from pathlib import Path

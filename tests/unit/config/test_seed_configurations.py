@@ -1,4 +1,4 @@
-"""What the seed documents write loads as written and means what they say."""
+"""What the original systems' documents write loads as written and means what they say."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A run with a curriculum that is stopped anywhere and goes on, or begins on other ranks, takes the same steps."""
+"""A run with a curriculum that is stopped anywhere and resumed, or started on other ranks, takes the same steps."""
 
 from __future__ import annotations
 

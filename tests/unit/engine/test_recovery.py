@@ -1,4 +1,4 @@
-"""Out of memory: the step is done over in pieces, to the same weights; what can't be helped is said by name."""
+"""Out of memory: the step is redone in pieces, to the same weights; what can't be helped is reported by name."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_one_example_too_large_is_named(tmp_path: Path):
 
 
 def test_caches_in_the_way_of_a_single_example_are_emptied_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """One row, no room: memory is freed, and then it fits."""
+    """One row, no memory: memory is freed, and then it fits."""
     task, freed = SmallMachine(most_rows=0), []
 
     def free(device: torch.device) -> None:

@@ -59,7 +59,7 @@ class Sharpened(nn.Module):
 
 @dataclass
 class SharpTask(ToyTask):
-    """A toy whose loss function has a parameter and a buffer of its own."""
+    """A toy whose loss function has a parameter and a buffer."""
 
     sharpened: Sharpened = field(default_factory=Sharpened)
 

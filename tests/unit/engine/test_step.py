@@ -89,7 +89,7 @@ def test_every_step_microbatch_and_seed_draws_differently(tmp_path: Path):
 
 
 def test_a_step_without_anything_to_read_changes_no_weights_but_counts(tmp_path: Path):
-    """All its examples were skipped: gradients are none, and the run goes on."""
+    """All its examples were skipped: gradients are none, and the run continues."""
     trainer = toy_trainer(tmp_path)
     before = weights(trainer)
     report = trainer.take_step(StepData(1, [Microbatch(Address(1, 0, 0, []), None)], {}))

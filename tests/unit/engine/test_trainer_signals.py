@@ -26,7 +26,7 @@ def test_a_signal_asks_to_stop_and_is_restored(number: signal.Signals):
 
 
 def test_several_sigterms_and_one_ctrl_c_are_no_hurry():
-    """torchrun answers a Ctrl-C by a SIGTERM of its own."""
+    """torchrun answers a Ctrl-C by its own SIGTERM."""
     asked = list[str]()
     with stop_on_signal(asked.append):
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGTERM):

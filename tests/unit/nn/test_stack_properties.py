@@ -159,7 +159,7 @@ def test_every_parameter_has_a_gradient(options: dict[str, Any], looks_across: b
     for name, parameter in stack.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.isfinite().all(), name
-        # A key's bias adds the same to all scores of a query; a lone scale is undone by a norm behind the layer.
+        # A key's bias adds the same to all scores of a query; a lone scale is undone by a norm after the layer.
         if not name.endswith("key.bias") and parameter.numel() > 1:
             assert parameter.grad.any(), name
 

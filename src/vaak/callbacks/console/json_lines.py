@@ -1,4 +1,4 @@
-"""What a run says to machines: lines of JSON on standard output, the records of ``metrics.jsonl`` among them."""
+"""Console output for machines: lines of JSON on standard output, the records of ``metrics.jsonl`` among them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from vaak.engine.records.metrics_file import Record, json_line
 
 
 class JsonLinesCallback(Tracker):
-    """Prints each record as it stands in ``metrics.jsonl``. A reader that goes away doesn't end training."""
+    """Prints each record as it is in ``metrics.jsonl``. A reader that goes away doesn't end training."""
 
     name = "standard output"
 

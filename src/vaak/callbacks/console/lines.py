@@ -1,4 +1,4 @@
-"""What a run says on the console: a line for each record, and a progress bar where there is a terminal."""
+"""Console output for people: a line for each record, and a progress bar where there is a terminal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REDRAW_SECONDS = 0.1
 
 
 class ConsoleCallback(Callback):
-    """Says every record in a line; with ``progress_bar``, draws rate and time left below them."""
+    """Logs every record in a line; with ``progress_bar``, draws rate and time left below them."""
 
     main_process_only = True
 

@@ -18,7 +18,7 @@ from vaak.callbacks.console.terminal import console
 
 
 class Rate(ProgressColumn):
-    """Steps a second, averaged over the last ones; none where the clock was set back meanwhile."""
+    """Steps a second, averaged over the last ones; none if the clock was set back meanwhile."""
 
     def render(self, task: Task) -> Text:
         return Text(f"{task.speed:.1f} steps/s" if task.speed and task.speed > 0 else "- steps/s")

@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 FORCING = ("FORCE_COLOR", "TTY_COMPATIBLE")
-"""Variables by which rich takes for a terminal what is none."""
+"""Variables that make rich treat any output as a terminal."""
 
 
 @functools.cache

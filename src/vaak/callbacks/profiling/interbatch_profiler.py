@@ -22,8 +22,8 @@ log = logging.getLogger("vaak")
 class InterbatchProfiler(Callback):
     """Measures loading, forward, backward, optimizer and the gap between them, but for the first ``warm_up`` steps.
 
-    At least one step warms up: what is made ready before it is no gap between steps.
-    Every ``every`` steps it writes a ``profile`` record; at the end it says a verdict, and RUN/profile.json keeps that
+    At least one step warms up: preparations before it are not a gap between steps.
+    Every ``every`` steps it writes a ``profile`` record; at the end it logs a verdict, and RUN/profile.json keeps it
     with the figures of all steps measured. ``peak_tflops`` is the most that the device can do, where Vaak doesn't know.
     Of several ranks, each interval shows the one that works longest, for which the others wait.
     """
@@ -66,7 +66,7 @@ class InterbatchProfiler(Callback):
             self._conclude(trainer)
 
     def _record(self, trainer: Run) -> None:
-        """Write down the steps since the last record; every rank comes here at the same steps."""
+        """Record the steps since the last record; every rank comes here at the same steps."""
         seconds = max(trainer.ranks.gather(trainer.phases.read()), key=_busy_seconds)
         window = Profile(self.steps, seconds, self.counts)
         self.steps, self.counts = 0, {}
@@ -92,7 +92,7 @@ class InterbatchProfiler(Callback):
             log.info("profile of %d steps: %s", self.whole.steps, line)
 
     def _mfu(self, profile: Profile) -> float | None:
-        """The part of what the devices could do that the model's operations were."""
+        """The model's operations as a fraction of what the devices could do."""
         if self.work is None:
             return None
         return profile.rates().get(rate_name(self.work.unit), 0.0) * self.work.seconds

@@ -9,7 +9,7 @@ from typing import Any
 from vaak.core.report import rate_name
 
 STEP_PHASES = ("loading", "forward", "backward", "optimizer", "gap")
-"""The phases of training; others (evaluation, saving) are measured but no part of its time."""
+"""The phases of training; others (evaluation, saving) are measured but not part of its time."""
 
 MUCH_LOADING = MUCH_GAP = 0.10
 MUCH_OPTIMIZER = MUCH_PADDING = 0.25
@@ -33,11 +33,11 @@ class Profile:
 
     @property
     def training_seconds(self) -> float:
-        """All time but that of evaluations and checkpoints."""
+        """All time except that of evaluations and checkpoints."""
         return sum(self.seconds.get(name, 0.0) for name in STEP_PHASES)
 
     def shares(self) -> dict[str, float]:
-        """The part of the training time that each phase took; they add up to 1."""
+        """The fraction of the training time that each phase took; they add up to 1."""
         whole = self.training_seconds
         return {name: self.seconds.get(name, 0.0) / whole if whole else 0.0 for name in STEP_PHASES}
 

@@ -62,7 +62,7 @@ class TraceCallback(Callback):
         folder = trainer.directory / "trace"
         folder.mkdir(exist_ok=True)
         path = folder / f"steps-{self.first}-to-{self.last}-rank-{trainer.ranks.rank}.json.gz"
-        beside = path.with_name(f".{path.name}")
-        profiler.export_chrome_trace(str(beside))
-        os.replace(beside, path)
+        temporary = path.with_name(f".{path.name}")
+        profiler.export_chrome_trace(str(temporary))
+        os.replace(temporary, path)
         log.info("trace of steps %d to %d: %s (open it in https://ui.perfetto.dev)", self.first, self.last, path)

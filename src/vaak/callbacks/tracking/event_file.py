@@ -1,7 +1,7 @@
 """TensorBoard's event files, written without TensorBoard's writers.
 
-Those keep events back for up to two minutes, so that a killed process loses them, and fail on a thread of their own,
-where nobody learns of it. Here each event is handed to the system at once, like the lines of ``metrics.jsonl``.
+Those keep events back for up to two minutes, so that a killed process loses them, and fail on a separate thread,
+unnoticed. Here each event is handed to the system at once, like the lines of ``metrics.jsonl``.
 
 Source: TensorFlow, tensorflow/core/lib/io/record_writer.h and tensorflow/core/util/event.proto.
 """
@@ -65,7 +65,7 @@ class EventFile:
 
 
 def _next_name(folder: Path) -> str:
-    """A name behind those of all event files that are there."""
+    """A name that sorts after all existing event files."""
     taken = [path.name.split(".")[3] for path in folder.glob("events.out.tfevents.*")]
     newest = max((int(second) for second in taken if second.isdigit()), default=0)
     return f"events.out.tfevents.{max(int(time.time()), newest + 1):010d}.vaak"

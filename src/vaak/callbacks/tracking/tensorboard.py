@@ -11,10 +11,10 @@ from vaak.engine.records.metrics_file import Record, read_newest_records
 
 
 class TensorBoardCallback(Tracker):
-    """Writes RUN/tensorboard; what it has beyond the place where the run begins or goes on is purged.
+    """Writes RUN/tensorboard; events after the step where the run starts or resumes are purged.
 
-    A run may have gone on at the very step where it goes on again (its evaluation was left to it, and then it was
-    killed). So that step is purged too, and what ``metrics.jsonl`` kept of it is written anew.
+    A run may have resumed before at the same step (its evaluation was still due, and then it was killed). So that step
+    is purged too, and what ``metrics.jsonl`` kept of it is written again.
     """
 
     name = "TensorBoard"
@@ -37,7 +37,7 @@ class TensorBoardCallback(Tracker):
 
     def _repeat_pictures(self, step: int, pictures: Mapping[str, bytes]) -> None:
         if self.works:
-            self.attempt("go on", lambda: self.write_pictures(step, pictures))
+            self.attempt("continue", lambda: self.write_pictures(step, pictures))
 
     def write(self, record: Record) -> None:
         if self.file is not None:

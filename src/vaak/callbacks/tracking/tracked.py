@@ -1,4 +1,4 @@
-"""What trackers have in common: which numbers of a record they get, and that none of them can stop a run."""
+"""What trackers have in common: which numbers of a record they get, and that they can't stop a run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LONGEST_REASON = 200  # characters
 class Tracker(Callback):
     """Repeats the records of a run elsewhere: a subclass opens, writes and closes.
 
-    Whatever fails there is said once; the tracker is then closed and left out, and training goes on.
+    A failure is logged once; the tracker is then closed and skipped, and training continues.
     """
 
     main_process_only = True
@@ -33,7 +33,7 @@ class Tracker(Callback):
         self.works = False
 
     def open(self, trainer: Run) -> None:
-        """Begin, where the run begins or goes on."""
+        """Begin, where the run starts or resumes."""
 
     def write(self, record: Record) -> None:
         """Repeat one record."""
@@ -69,7 +69,7 @@ class Tracker(Callback):
 
     def _repeat(self, record: Record) -> None:
         if self.works:
-            self.attempt("go on", lambda: self.write(record))
+            self.attempt("continue", lambda: self.write(record))
 
 
 def numbers(record: Record, only: tuple[str, ...] | None) -> dict[str, float]:

@@ -15,9 +15,9 @@ log = logging.getLogger("vaak")
 
 
 class CheckpointUploads:
-    """Hands checkpoints to W&B when they are whole, behind training: on a thread, for files are hashed and copied.
+    """Uploads complete checkpoints to W&B in the background: on a thread, since files are hashed and copied.
 
-    ``which`` is ``none``, ``best`` or ``all``. An upload that fails is said once; then no more are tried.
+    ``which`` is ``none``, ``best`` or ``all``. A failed upload is logged once; then no more are tried.
     """
 
     def __init__(self, which: str) -> None:
@@ -27,7 +27,7 @@ class CheckpointUploads:
         self.thread: threading.Thread | None = None
 
     def begin(self, run: Any, trainer: Run) -> None:
-        """Take those of a run that goes on along: W&B knows the ones that it has by their content."""
+        """Include those of a resumed run: W&B recognizes by their content the ones that it has."""
         if self.which == "none":
             return
         self.run = run

@@ -1,7 +1,7 @@
 """Weights & Biases, online or offline (``WANDB_MODE=offline``), repeating what ``metrics.jsonl`` says.
 
 W&B's step is the step of training. W&B can't take back what it has, and takes nothing for a step before its last one;
-but a run that goes on repeats itself, so what W&B has beyond a checkpoint is what comes again, and is left out.
+but a resumed run repeats itself, so steps after the checkpoint that W&B already has are skipped.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from vaak.core.report import StepReport
 from vaak.engine.records.metrics_file import Record, read_records
 
 BOUNDS = {"init_timeout": 30.0, "finish_timeout": 120.0, "login_timeout": 30.0}
-"""Seconds that W&B may take; a variable such as WANDB_INIT_TIMEOUT in the environment says otherwise."""
+"""Seconds that W&B may take; a variable such as WANDB_INIT_TIMEOUT in the environment overrides it."""
 UPLOAD_SECONDS = 3600.0  # finish_timeout where checkpoints are uploaded
 SUPERSEDED = "a later session has all of this\n"
 
@@ -29,9 +29,9 @@ class WandbCallback(Tracker):
     """One W&B run for one run directory, under an id that RUN/wandb/id keeps.
 
     ``settings`` are those of the section ``wandb``. What W&B lacks of ``metrics.jsonl`` (killed before it was sent, W&B
-    not reached then) is sent when the run goes on. An offline session begins with all of it, so the newest offline
+    not reached then) is sent when the run resumes. An offline session begins with all of it, so the newest offline
     folder alone is the whole run; those before it are marked as synced. If one was sent already, the session takes a
-    new id: W&B would put the rows behind those that it has. Raises UserError without the package wandb.
+    new id: W&B would put the rows after those that it has. Raises UserError without the package wandb.
     """
 
     name = "Weights & Biases"
@@ -39,7 +39,7 @@ class WandbCallback(Tracker):
     def __init__(self, settings: dict[str, Any], config: dict[str, Any], only: tuple[str, ...] | None = None) -> None:
         super().__init__(only)
         found = importlib.util.find_spec("wandb")
-        if found is None or found.origin is None:  # a folder wandb, which W&B leaves behind, isn't the package
+        if found is None or found.origin is None:  # a folder wandb, which W&B creates, isn't the package
             raise UserError("training.logging.wandb is true but wandb isn't installed: pip install 'vaak[wandb]'")
         self.settings = {name: value for name, value in settings.items() if name != "checkpoints"}
         self.config = config

@@ -214,7 +214,7 @@ def _below(annotation: Any, key: str, old: Any, new: Any, untouched: Any) -> Ite
 
 
 def _value(section: SectionType, values: Mapping[str, Any], name: str, untouched: Any) -> Any:
-    """What a section has under a name, or its default there; a section that is left out has no values of its own."""
+    """What a section has under a name, or its default there; a section that is left out has no values."""
     if name in values:
         return values[name]
     known = section.model_fields.get(name)

@@ -5,8 +5,8 @@ many as the budget allows at the bucket's longest. Buckets depend on the sorted 
 examples inside each bucket, and then the order of all batches.
 
 Where to cut is a shortest path: ``cost[i, j]`` is the padded cells of a bucket from candidate cut ``i`` to ``j``. To
-them comes a tenth of the space its batches leave empty, so that a small set isn't cut in tiny batches, and a tenth of a
-batch, so that it has few buckets of several batches, among which epochs can shuffle.
+them comes a tenth of the space its batches leave empty, so that a small set isn't split into tiny batches, and a tenth
+of a batch, so that it has few buckets of several batches, among which epochs can shuffle.
 """
 
 from __future__ import annotations

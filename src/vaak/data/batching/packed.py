@@ -5,7 +5,7 @@ the work grows with the number of different lengths and not with the number of e
 epoch; an epoch draws which example of a length fills which slot, and the order of the rows.
 
 Source: Krell, Kosec, Perez, Fitzgibbon 2021, "Efficient Sequence Packing without Cross-contamination", section 3.1
-(longest-pack-first histogram-packing). Differs: lengths that are no integers are rounded up to a 16384th of the row.
+(longest-pack-first histogram-packing). Differs: lengths that aren't integers are rounded up to a 16384th of the row.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CELLS_OF_A_ROW = 16384
 
 
 class RowShape(NamedTuple):
-    """So many rows alike, each with examples of these lengths."""
+    """A number of equal rows, each with examples of these lengths."""
 
     num_rows: int
     lengths: tuple[int, ...]

@@ -1,6 +1,6 @@
 """Batches that each hold the whole set's proportions of classes: examples are dealt like cards.
 
-The examples are laid out class by class and dealt in turn to all batches. A class of ``n`` examples lies together, so
+The examples are laid out class by class and dealt in turn to all batches. A class of ``n`` examples is contiguous, so
 over ``b`` batches each gets ``floor(n / b)`` or ``ceil(n / b)`` of them, and batches differ in size by at most one.
 """
 
@@ -13,7 +13,7 @@ from vaak.data.plan import BatchPlan, plan_generator, shuffled_within_groups, sm
 
 
 class StratifiedPlanner:
-    """Every microbatch has at most ``batch_size`` rows, and of each class its part to within one example."""
+    """Every microbatch has at most ``batch_size`` rows, and of each class its proportion to within one example."""
 
     def __init__(self, strata: np.ndarray, num_examples: int, batch_size: int, seed: int) -> None:
         if len(strata) != num_examples:

@@ -76,7 +76,7 @@ class _Call:
     inputs: list[Tensor] = field(default_factory=list)
 
     def received(self, value: Any) -> Any:
-        """The same tensor, with a gradient of its own: that of this call alone."""
+        """The same tensor, with a separate gradient: that of this call only."""
         if not (isinstance(value, Tensor) and value.requires_grad):
             return value
         self.inputs.append(value.view_as(value))

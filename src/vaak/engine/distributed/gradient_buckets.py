@@ -104,7 +104,7 @@ class GradientBuckets(OwnGradients):
         it alone.
         """
         # 1. Every gradient is in its bucket: where a backward made a new tensor, it is copied there.
-        # 2. The tail of the last bucket says what this rank reached, and has its terms in a row of its own.
+        # 2. The tail of the last bucket says what this rank reached, and has its terms in a separate row.
         # 3. The buckets are added over ranks in their order: the only sum of the step, and the same on every rank.
         # 4. What no rank reached was added up from zeros: it gets no gradient, or its optimizer would decay it.
         # 5. The rows, which no sum has mixed, are added in the order of ranks; unknown names are sent only now.

@@ -134,5 +134,5 @@ def host_memory() -> LinuxMemory | OtherMemory:
 
 @functools.lru_cache(maxsize=1)
 def _memory_of(process: int) -> LinuxMemory | OtherMemory:
-    """A process that was forked opens files of its own: those of /proc/self stay the parent's."""
+    """A process that was forked opens its own files: those of /proc/self stay the parent's."""
     return LinuxMemory() if sys.platform == "linux" else OtherMemory()

@@ -44,7 +44,7 @@ class BeamSettings:
     length_penalty: float = 1.0
     """Log-probabilities are divided by this power of the length; 0 prefers short rows."""
     n_best: int = 1
-    """How many hypotheses are given for each row, if so many are found."""
+    """Maximum number of hypotheses returned for each row."""
 
     def __post_init__(self) -> None:
         limits = {
@@ -59,7 +59,7 @@ class BeamSettings:
 
 
 def beam_search(writer: Writer, begin: Tensor, settings: BeamSettings) -> list[list[Hypothesis]]:
-    """The best hypotheses of each row behind its first token, ``begin`` ``(rows,)``; the best first, all different.
+    """The best hypotheses of each row after its first token, ``begin`` ``(rows,)``; the best first, all different.
 
     Of equal ones those that finished first are first, and of those that live on the ones with lower numbers.
     """
@@ -125,7 +125,7 @@ class _Search:
             del best[self.settings.n_best :]
 
     def _live_on(self, totals: Tensor, parents: Tensor, tokens: Tensor) -> Tensor:
-        """Go on with the best continuations that don't end, in the rows where one may still win."""
+        """Keep the best continuations that don't end, in the rows where one may still win."""
         totals = totals.masked_fill(tokens == self.settings.end_id, -math.inf)
         self.totals, order = highest(totals, min(self.settings.beam_size, totals.shape[1]))
         parents, tokens = parents.gather(1, order), tokens.gather(1, order)

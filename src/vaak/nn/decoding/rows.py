@@ -1,4 +1,4 @@
-"""Rows that a model writes token by token: each goes on until a token ends it, and then leaves the batch."""
+"""Rows that a model generates token by token: each continues until a token ends it, and then leaves the batch."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def penalised_score(log_probability: float, length: int, length_penalty: float) 
 def write(
     writer: Writer, begin: Tensor, settings: SamplingSettings, generators: Sequence[torch.Generator] = ()
 ) -> list[Hypothesis]:
-    """What each row writes behind its first token, ``begin`` ``(rows,)``: drawn, or the most probable (temperature 0).
+    """What a row generates after its first token, ``begin`` ``(rows,)``: drawn, or the most probable (temperature 0).
 
     Row ``i`` draws from ``generators[i]``; greedy rows need none.
     """
@@ -90,7 +90,7 @@ def write(
 
 @contextmanager
 def without_dropout(model: nn.Module) -> Iterator[None]:
-    """The model in evaluation mode, and afterwards as it was."""
+    """The model in evaluation mode; on exit, its mode is restored."""
     in_training = [module for module in model.modules() if module.training]
     for module in in_training:
         module.training = False

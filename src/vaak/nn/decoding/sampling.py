@@ -3,7 +3,7 @@
 Sources: Fan et al. 2018, "Hierarchical Neural Story Generation" (top-k); Holtzman et al. 2020, "The Curious Case of
 Neural Text Degeneration" (top-p); Keskar et al. 2019, "CTRL" (repetition penalty).
 
-A row's draws come from a generator of its own, on the CPU, so they depend neither on the other rows nor on the device.
+Each row draws from a separate generator, on the CPU, so they depend neither on the other rows nor on the device.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class SamplingSettings:
     temperature: float = 1.0
     """0 takes the most probable token, always."""
     top_k: int = 0
-    """Only so many most probable tokens; 0 is all of them. Of equal ones, those with lower numbers."""
+    """Sample only from the N most probable tokens; 0 is all. Of equal ones, those with lower numbers."""
     top_p: float = 1.0
     """Only the fewest most probable tokens that together have this probability; at least one."""
     repetition_penalty: float = 1.0
@@ -59,7 +59,7 @@ def next_tokens(
 ) -> list[int]:
     """One token for each row of ``logits`` ``(rows, vocab)``; ``contexts`` are the tokens that each row has read.
 
-    A logit of minus infinity is a token that can't follow. Raises UserError where a score is no number.
+    A logit of minus infinity is a token that can't follow. Raises UserError where a score is NaN.
     """
     scored = penalised(checked(logits), contexts, settings.repetition_penalty)
     if settings.temperature == 0:

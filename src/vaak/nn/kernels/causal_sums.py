@@ -2,7 +2,7 @@
 
 Tokens are cut in chunks. Within a chunk, the products of features of all pairs are formed and later keys cut off; what
 came before the chunk is one state, ``Σ features(key) valueᵀ``. States of a segment's chunks are added up one after the
-other, everything else is done for all its chunks at once. The backward pass computes features anew, a segment at a
+other, everything else is done for all its chunks at once. The backward pass recomputes features, a segment at a
 time from the last to the first, with the state that each segment began with.
 
 Documents don't mix, and nothing is ever subtracted: a state holds only tokens of the last document so far, so it is
@@ -37,7 +37,7 @@ def causal_sums(
     *,
     strict: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """For each query ``Σ (features(query) · features(key)) value``, and the state behind the last token.
+    """For each query ``Σ (features(query) · features(key)) value``, and the state after the last token.
 
     ``inputs`` are those of the maps of queries and keys, and the values, ``(batch, heads, time, ...)``. The sum is over
     the keys up to the query, without its own where ``strict``. ``documents`` ``(batch, 1 + time)`` begin with the
@@ -104,7 +104,7 @@ class _Segment:
 
 
 def _segments(value: Tensor, weights: Tensor) -> list[_Segment]:
-    """Segments in their order; what is left behind the last whole chunk is a shorter chunk of its own."""
+    """Segments in their order; what is left after the last whole chunk is a separate, shorter chunk."""
     time = value.shape[1]
     at_once = max(1, num_tokens_at_once(len(value), weights) // CHUNK)
     whole = time // CHUNK
@@ -125,7 +125,7 @@ def _seen(products: Tensor, visibility: _Visibility | None, strict: bool) -> Ten
 
 
 def _states(keys: Tensor, values: Tensor, begun: Tensor, visibility: _Visibility | None) -> Tensor:
-    """The state before each chunk and behind the last, ``(chunk + 1, row, feature, value width)``."""
+    """The state before each chunk and after the last, ``(chunk + 1, row, feature, value width)``."""
     num_chunks = len(keys) // len(begun)
     states = begun.new_empty(num_chunks + 1, *begun.shape)
     states[0] = begun

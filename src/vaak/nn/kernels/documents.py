@@ -1,7 +1,7 @@
 """Several documents in one row: positions that restart, and attention that stays within each document.
 
 ``documents`` ``(batch, time)`` numbers the document of each token, and is −1 where a token is padding. A document is
-a run of equal numbers. Padding is one more document of its own: no real token sees it, and every padded token sees at
+a run of equal numbers. Padding is one more document: no real token sees it, and every padded token sees at
 least itself, so no row of attention is empty (an empty one would be NaN).
 """
 

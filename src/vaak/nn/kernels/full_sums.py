@@ -1,10 +1,10 @@
 """Sums over all keys, read by each query, with gradients that keep no features.
 
-The backward pass computes the features anew, a piece of the tokens at a time: memory then holds the inputs, one matrix
+The backward pass recomputes the features, a piece of the tokens at a time: memory then holds the inputs, one matrix
 for each head and one piece, whose features stay in the processor's cache.
 
 Source: Choromanski et al. 2021, "Rethinking Attention with Performers", section 2.1; Rabe and Staats 2021,
-"Self-attention Does Not Need O(n²) Memory" (computing anew in pieces).
+"Self-attention Does Not Need O(n²) Memory" (recomputing in pieces).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     result = features(q) · Σ features(k) vᵀ  ÷  features(q) · Σ features(k)
 
 The sums over keys are one small matrix, made once for all queries (``full_sums``); where a query sees earlier tokens
-only, it grows from token to token (``causal_sums``). A column of ones behind the values gives the denominator. All of
+only, it grows from token to token (``causal_sums``). A column of ones after the values gives the denominator. All of
 it is computed in float32 (or float64), under autocast too, and a result depends on nothing but the tokens that the
 query may see. Weights of pairs are never formed, so none can be dropped and nothing added to them.
 
@@ -61,7 +61,7 @@ def linear_attention(
 
 
 def _values(value: Tensor, visibility: Visibility) -> Tensor:
-    """Values with ones behind, ``(batch, heads, time, width + 1)``; all 0 where a mask says padding."""
+    """Values followed by ones, ``(batch, heads, time, width + 1)``; all 0 where a mask says padding."""
     values = F.pad(precise(value), (0, 1), value=1.0)
     if visibility.documents is not None or visibility.key_documents is None:
         return values
@@ -99,5 +99,5 @@ def _causal(
 
 
 def _with_one_before(documents: Tensor, document: Tensor | None = None) -> Tensor:
-    """``documents`` ``(batch, time)`` behind the document of the token before, ``(batch, 1 + time)``."""
+    """``documents`` ``(batch, time)`` after the document of the token before, ``(batch, 1 + time)``."""
     return torch.cat((documents[:, :1] if document is None else document[:, None], documents), 1)

@@ -39,7 +39,7 @@ def local_attention(
 ) -> Tensor:
     """``(batch, heads, query, head_width)``: the same as softmax attention with all else masked.
 
-    With a cache, which keeps the last ``window`` keys and values, the row goes on from what it remembers.
+    With a cache, which keeps the last ``window`` keys and values, the row continues after what it remembers.
     """
     time = query.shape[2]
     key_documents = documents = _documents(visibility, query)

@@ -52,7 +52,7 @@ class RandomFeatures(nn.Module):
         self.redraw_features(int(torch.randint(2**31, ()).item()))
 
     def redraw_features(self, key: int) -> None:
-        """Draw the projection anew: a function of ``key``, with the same bits on every device."""
+        """Draw the projection again: a function of ``key``, with the same bits on every device."""
         num_features, head_width = self.projection.shape
         drawn = draw_projection(num_features, head_width, key, orthogonal=self.orthogonal)
         with torch.no_grad():
@@ -68,7 +68,7 @@ class RandomFeatures(nn.Module):
             return features * scale
 
     def key_inputs(self, x: Tensor, shift: Tensor | float = 0.0) -> Tensor:
-        """What ``weights`` turn into exponents: ``x`` and, for the softmax kernel, ``shift − |scaled x|²/2`` behind."""
+        """What ``weights`` turn into exponents: ``x`` and, for the softmax kernel, then ``shift − |scaled x|²/2``."""
         x = precise(x)
         if self.kernel == "relu":
             return x
@@ -76,7 +76,7 @@ class RandomFeatures(nn.Module):
         return torch.cat((x, shift - half_norms), -1)
 
     def weights(self, dtype: torch.dtype) -> Tensor:
-        """The projection times the scale of ``x`` and, for the softmax kernel, a column of ones behind."""
+        """The projection times the scale of ``x`` and, for the softmax kernel, a column of ones after it."""
         scaled = (self.projection * self.projection.shape[1] ** -0.25).to(dtype)
         return scaled if self.kernel == "relu" else torch.cat((scaled, torch.ones_like(scaled[:, :1])), 1)
 

@@ -23,7 +23,7 @@ def attend(
 
     ``mask`` ``(batch or 1, heads or 1, query, key)`` is True where a query may see a key, or what is added to its
     score; ``is_causal`` in its place lets it see itself and what is before. It must not be computed from a length:
-    under ``torch.compile`` that is no bool, and every length is compiled again. ``key`` and ``value`` may have fewer
+    under ``torch.compile`` that isn't a bool, and every length is recompiled. ``key`` and ``value`` may have fewer
     heads, each serving consecutive query heads.
     """
     without_kernel = query.dtype is torch.bfloat16 and paths_on(query.device).explicit_bfloat16_attention

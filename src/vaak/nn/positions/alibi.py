@@ -1,7 +1,7 @@
-"""ALiBi: attention's scores fall with the distance, in each head by a slope of its own; nothing is learned.
+"""ALiBi: attention's scores fall with the distance, in each head by its own slope; nothing is learned.
 
 Source: Press et al. 2022, "Train Short, Test Long: Attention with Linear Biases Enables Input Length Extrapolation",
-section 3, and its code for numbers of heads that are no power of two. Differs: where later tokens are seen too, they
+section 3, and its code for numbers of heads that are not a power of two. Differs: where later tokens are seen too, they
 count by their distance like earlier ones (the paper has decoders only).
 """
 

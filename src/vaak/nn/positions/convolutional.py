@@ -1,6 +1,6 @@
 """Convolutional positions: each token learns its place from its neighbours, ``x + gelu(convolution(x))``.
 
-The convolution is depthwise: every channel has a kernel of its own. In a decoder it reaches back only.
+The convolution is depthwise: every channel has its own kernel. In a decoder it reaches back only.
 
     a row            a b c d e _         three tokens of one document, two of the next, padding
     is convolved as  a b c 0 d e 0 0     documents set apart by zeros that a kernel of 3 can't reach across
@@ -36,14 +36,14 @@ class ConvolutionalPositions(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the kernels anew; biases begin at 0, or they would drown small embeddings."""
+        """Draw the kernels again; biases start at 0, or they would drown small embeddings."""
         nn.init.normal_(self.weight, std=self.kernel_size**-0.5)
         nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor, documents: Tensor | None, cache: LayerCache | None = None) -> Tensor:
         """Shape and type of ``x`` ``(batch, time, width)`` kept; ``documents`` ``(batch, time)`` are those of ``x``.
 
-        With a cache, ``x`` goes on from the tokens that it remembers.
+        With a cache, ``x`` continues after the tokens that it remembers.
         """
         read, read_documents = x, documents
         if cache is not None:
@@ -90,7 +90,7 @@ class ConvolutionalPositions(nn.Module):
         reach, blocks = self.kernel_size - 1, -(-time // BLOCK)
         padded = F.pad(x.permute(2, 0, 1), (before, blocks * BLOCK + reach - before - time))
         read = padded.unfold(2, BLOCK + reach, BLOCK).flatten(1, 2)
-        # a kernel with zeros behind it, again and again: cut in rows that are shorter by one, it moves on in each
+        # a kernel with zeros after it, repeated: cut in rows that are shorter by one, it moves on in each
         again = F.pad(self.weight[:, 0], (0, BLOCK)).repeat(1, BLOCK)
         kernels = again[:, : BLOCK * (BLOCK + reach)].unflatten(1, (BLOCK, BLOCK + reach))
         convolved = torch.bmm(read, kernels.transpose(1, 2)).reshape(width, rows, blocks * BLOCK)

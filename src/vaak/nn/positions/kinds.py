@@ -4,7 +4,7 @@
     rotary                                queries and keys are turned in every layer
     alibi, t5                             added to the score of every pair of tokens
 
-Each kind is a file of its own.
+Each kind has its own file.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ others by something between, so near tokens stay as far apart as they were.
 
 Sources: Su et al. 2021, "RoFormer", section 3.4.2; Chen et al. 2023, "Extending Context Window of Large Language Models
 via Positional Interpolation" (linear); bloc97 2023, "NTK-Aware Scaled RoPE", and Peng et al. 2023, "YaRN", section 3.1
-(ntk). Differs: pairs lie half a head apart, as in Llama's published weights.
+(ntk). Differs: the values of a pair are half a head apart, as in Llama's published weights.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ BASE = 10000.0
 
 
 class Sinusoidal(nn.Module):
-    """Adds each place's encoding; nothing is learned or stored, and there is no longest row."""
+    """Adds each place's encoding; nothing is learned or stored, and rows may be of any length."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

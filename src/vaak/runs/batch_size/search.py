@@ -45,8 +45,8 @@ def find_batch_size(
 ) -> Advice:
     """The sizes that fit, of ``training.batch_size`` or of the budget of bucketed batches.
 
-    Nothing is written into the run directory. ``limit`` is in bytes; ``up_to`` the largest size to try; ``tell`` hears
-    of each trial.
+    Nothing is written into the run directory. ``limit`` is in bytes; ``up_to`` the largest size to try; ``tell`` is
+    called with each trial.
 
     Raises UserError where not even one example fits, naming it.
     """

@@ -1,6 +1,6 @@
 """One size of batch, tried: the largest microbatch of its plan, forward, backward and update, on the run's device.
 
-A device with an allocator of its own says when it is out of memory, and that is caught. On a CPU the kernel kills
+A device with its own allocator reports when it is out of memory, and that is caught. On a CPU the kernel kills
 instead, so there a size is tried only where the sizes before it say that it will fit: memory grows by equal amounts for
 equal cells, from what the model takes alone.
 """
@@ -24,12 +24,12 @@ from vaak.engine.trainer import Trainer
 from vaak.engine.training_data import StepData, count_units
 
 OUT_OF_MEMORY = "out of memory"
-STEPS, MOST_SECONDS = 5, 2.0  # timed for each size: so many steps, but none is begun after so long
+STEPS, MOST_SECONDS = 5, 2.0  # limits of the timing of each size: steps, and seconds after which none starts
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What became of one size. ``problem`` says why it doesn't fit; None where it does.
+    """The result of trying one size. ``problem`` says why it doesn't fit; None where it does.
 
     ``memory_bytes`` is what this process uses at worst (of what was only forecast, the forecast); ``per_second`` is how
     much of each unit is trained on; ``holds_all`` says that the whole epoch is one microbatch.
@@ -55,7 +55,7 @@ class Trial:
 class Trials:
     """Tries sizes of ``option`` (``batch_size``, ``max_tokens`` or ``max_duration``) on a trainer's model.
 
-    ``limit`` is the memory in bytes that this process may use; None is all there is. Of either, the part that isn't
+    ``limit`` is the memory in bytes that this process may use; None is all there is. Of either, the fraction below
     critical pressure may be filled.
     """
 
@@ -164,7 +164,7 @@ class Trials:
         self.measured = sorted([*self.measured, (cells, used)])
 
     def _forecast(self, cells: float) -> int:
-        """The bytes that so many cells will use at worst, by the two largest that were measured, and by the largest."""
+        """The peak bytes of this many cells, by the two largest that were measured, and by the largest."""
         if not self.measured:
             return 0
         (before, least), (last, most) = self.measured[0], self.measured[-1]

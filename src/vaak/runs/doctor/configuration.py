@@ -1,6 +1,6 @@
 """Whether a configuration would run here: its mistakes, its data, its device, its run directory, space and memory.
 
-Nothing is prepared, made or written, and no code of a user's is executed.
+Nothing is prepared, created or written, and no user code is executed.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def _trackers(experiment: Experiment[Any, Any]) -> Iterator[DoctorFinding]:
 
 
 def _task(loaded: Loaded, device: torch.device | None) -> Iterator[DoctorFinding]:
-    """The task's data and model, as far as it tells of them by ``sources()`` and ``sketch()``."""
+    """The task's data and model, as far as ``sources()`` and ``sketch()`` describe them."""
     experiment = loaded.experiment
     try:
         task = task_class(experiment.reference)(experiment, experiment.run_dir, loaded.folder)
@@ -168,7 +168,7 @@ def _space_and_memory(
 
 
 def _space(checkpoint: float, limit: int | None, place: Path) -> DoctorFinding:
-    """Whether the checkpoints that are kept have room: the last ones, the best, and the one being written."""
+    """Whether the checkpoints that are kept fit on the disk: the last ones, the best, and the one being written."""
     free = shutil.disk_usage(place).free
     kept = "all are kept" if limit is None else f"up to {limit + 2} at a time"
     needed = checkpoint * (2 if limit is None else limit + 2)

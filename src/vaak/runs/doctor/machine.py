@@ -24,7 +24,7 @@ FEW_OPEN_FILES = 1024
 
 
 def examine_machine(folder: Path) -> Iterator[DoctorFinding]:
-    """What the machine has; runs would lie in ``folder``/runs."""
+    """What the machine has; runs would be in ``folder``/runs."""
     yield DoctorFinding(
         ABOUT, "Python", "ok", f"{platform.python_version()} ({sys.executable}) on {platform.platform()}"
     )
@@ -159,7 +159,7 @@ def open_files() -> Iterator[DoctorFinding]:
 
 
 def clock(now: float) -> DoctorFinding:
-    """Whether the clock is behind what was surely written in the past: this program."""
+    """Whether the clock is earlier than the files of this program, which were written in the past."""
     written = Path(vaak.__file__).stat().st_mtime
     said = time.strftime("%Y-%m-%d %H:%M %Z", time.localtime(now))
     if now < written - 86400:

@@ -1,8 +1,8 @@
 """The packages: what Vaak needs, what more it can use, and what is installed but broken.
 
-Binary wheels built for another torch install without a word and fail when they are imported, with OSError as often as
-with ImportError, and whatever imports them fails along. So each is tried, in a process of its own: one that takes
-Python down is named, too.
+Binary wheels built for another torch install silently and fail when they are imported, with OSError as often as
+with ImportError, and whatever imports them fails along. So each is tried in a separate process: one that crashes
+Python is named, too.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Import:
 
 
 def try_imports(names: Sequence[str] | None = None) -> dict[str, Import]:
-    """What came of importing each module, tried in processes of their own; by default all that matter to Vaak."""
+    """The result of importing each module, tried in separate processes; by default all that matter to Vaak."""
     if names is None:
         names = [*map(module_of, required()), *OPTIONAL, *OTHERS]
     found: dict[str, Import] = {}
@@ -95,7 +95,7 @@ def try_imports(names: Sequence[str] | None = None) -> dict[str, Import]:
 
 
 def _tried(names: Sequence[str]) -> dict[str, Import]:
-    """What came of the first names, at least of one: a process that ends early leaves the rest untried."""
+    """The result for the first names, at least of one: a process that ends early leaves the rest untried."""
     command = [sys.executable, "-P", "-c", TRIAL, *names]
     try:
         said = subprocess.run(command, capture_output=True, timeout=PATIENCE_SECONDS).stdout

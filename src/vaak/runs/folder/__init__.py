@@ -1,1 +1,1 @@
-"""The run directory and what lies in it: configuration by session, owner, logs, environment."""
+"""The run directory and its content: configuration by session, owner, logs, environment."""

@@ -2,8 +2,8 @@
 
 RUN/config.yml  environment.json  train.log  metrics.jsonl  status.json  checkpoints/  tensorboard/  prepared/
     run.json  which run this is        sessions.jsonl  sessions/  each start of it, with its configuration
-    pictures/  what evaluations have to show, if they have anything        tuned.yml  left by vaak tune
-    code/  users' own classes        set-aside/  what a resume took out of the way
+    pictures/  pictures of evaluations, if there are any        tuned.yml  left by vaak tune
+    code/  users' own classes        set-aside/  what a resume moved out of the way
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from vaak.runs.folder.owner import demand_free, owner_of
 LOCK = ".lock"
 CODE = "code"
 """Where users' own classes are copied to."""
-ASKING_SECONDS = 0.5  # who lists runs holds the lock for a moment, too
+ASKING_SECONDS = 0.5  # listing runs holds the lock for a moment, too
 
 
 def make_directory(path: Path, checkpoints: Path | None) -> None:
-    """Make a run directory; with ``checkpoints``, its checkpoints lie there and RUN/checkpoints points to them.
+    """Make a run directory; with ``checkpoints``, its checkpoints are there and RUN/checkpoints points to them.
 
     Raises UserError where it can't be made or written.
     """
@@ -76,7 +76,7 @@ def holds_a_run(path: Path) -> bool:
 
 
 def checkpoints_elsewhere(save_dir: str | None, name: str) -> Path | None:
-    """Where training.checkpoint.save_dir has the checkpoints of a run; None where they lie in its directory."""
+    """Where training.checkpoint.save_dir has the checkpoints of a run; None where they are in its directory."""
     return Path(save_dir) / name if save_dir else None
 
 
@@ -122,18 +122,18 @@ def is_being_written(path: Path) -> bool:
 
 
 def command_to_go_on(path: Path) -> str:
-    """The command with which a run goes on from its newest checkpoint."""
+    """The command that resumes a run from its newest checkpoint."""
     trust = " --trust-code" if (path / CODE).is_dir() else ""
     return f"vaak train {shlex.quote(str(path))}/config.yml --resume auto{trust}"
 
 
 def write_status(path: Path, status: dict[str, Any]) -> None:
-    """Say how the run stands, for those who list runs."""
+    """Write the run's status, for listing runs."""
     files.write_json(path / "status.json", status)
 
 
 def read_status(path: Path) -> dict[str, Any]:
-    """What ``write_status`` said; empty where the run never came to an end of any kind."""
+    """What ``write_status`` wrote; empty if the run never ended in any way."""
     try:
         status = files.read_json(path / "status.json")
     except (OSError, ValueError):

@@ -24,11 +24,11 @@ class RunSummary:
 
     - ``running``: a process holds its lock
     - ``finished``, ``stopped`` (asked to) or ``failed`` (an error): it came to an end, for this ``reason``
-    - ``crashed``: it was begun, and is gone without a word (killed, or the machine was)
-    - ``not begun``: it never came to its first step
+    - ``crashed``: it was started, and ended without a status (it was killed, or the machine was)
+    - ``not begun``: it never reached its first step
 
-    ``checkpoint`` is the step of its newest whole checkpoint; ``go_on`` the command that resumes there, None where
-    nothing can be resumed; ``damaged`` says what is wrong with checkpoints that aren't whole.
+    ``checkpoint`` is the step of its newest complete checkpoint; ``go_on`` the command that resumes there, None where
+    nothing can be resumed; ``damaged`` says what is wrong with incomplete checkpoints.
     """
 
     name: str
@@ -48,7 +48,7 @@ class RunSummary:
 
 
 def list_runs(folder: Path) -> list[RunSummary]:
-    """A summary of each run below ``folder``, the one last written first; what can't be read of a run is left out."""
+    """A summary of each run below ``folder``, the one last written first; what can't be read is omitted."""
     configs = [config.relative_to(folder) for config in folder.glob("**/config.yml") if config.is_file()]
     runs = [folder / config.parent for config in configs if "wandb" not in config.parts]
     return sorted((_summary(run, folder) for run in runs), key=lambda run: -run.changed)

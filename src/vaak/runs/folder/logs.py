@@ -1,4 +1,4 @@
-"""What a run says: on the console, and with time and rank in RUN/train.log."""
+"""Logging of a run: on the console, and with time and rank in RUN/train.log."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = logging.getLogger("vaak")
 
 
 class ConsoleHandler(logging.Handler):
-    """Prints messages above the progress bar; warnings say that they are."""
+    """Prints messages above the progress bar; warnings are marked as such."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:

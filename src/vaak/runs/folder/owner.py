@@ -1,9 +1,9 @@
-"""Who a run is, and whose a folder of checkpoints is: each folder belongs to one run.
+"""The identity of a run, and the owner of a folder of checkpoints: each folder belongs to one run.
 
     RUN/run.json               id, when it was made, and where; a copy of the run (its original still there) is another
     CHECKPOINTS/owner.json     the id and the directory of the run that writes its checkpoints there
 
-Where the owner is gone (moved, or lost with its disk), who asks for the folder takes it over.
+Where the owner is gone (moved, or lost with its disk), the run that asks for the folder takes it over.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def demand_free(path: Path, checkpoints: Path) -> None:
 
 
 def claim(path: Path) -> str | None:
-    """Write down who the run is, and that RUN/checkpoints is its own; return what there is to say about whose it was.
+    """Write the run's identity, and that it owns RUN/checkpoints; return remarks on who owned it.
 
     Its writer holds the locks of both. Raises UserError where the checkpoints are another run's.
     """
@@ -63,7 +63,7 @@ def owner_of(checkpoints: Path) -> str:
 
 
 def _identity(path: Path) -> dict[str, Any]:
-    """Who the run in a directory is: another than it says, if it is a copy."""
+    """The identity of the run in a directory: another than its file says, if it is a copy."""
     said, here = _read(path / RUN), str(path.resolve())
     if said is None or (_is_at_home(said) and not Path(said["directory"]).samefile(path)):
         return {"id": uuid.uuid4().hex, "made": datetime.now(UTC).isoformat(timespec="seconds"), "directory": here}
@@ -77,7 +77,7 @@ def _is_at_home(said: dict[str, Any]) -> bool:
 
 
 def _read(file: Path) -> dict[str, Any] | None:
-    """What a file of ours says; None where there is none."""
+    """The content of one of our files; None if it doesn't exist."""
     try:
         found = files.read_json(file)
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""The sessions of a run: each start of it that came to train, with the configuration and the environment it had.
+"""The sessions of a run: each start of it that reached training, with the configuration and the environment it had.
 
 RUN/sessions.jsonl has a line for each: its number, its first step, the number of the session that wrote the checkpoint
 it resumed from (``after``), when, and its environment. RUN/sessions/0001.yml is its configuration, resolved;

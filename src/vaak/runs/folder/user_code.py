@@ -1,6 +1,6 @@
 """A user's own classes in a run: the file is copied into the run with its hash, so that the run repeats itself.
 
-Evaluating, generating and exporting execute none of it, but for a task, and a label type, which says what a model's
+Evaluating, generating and exporting execute nothing of it, except a task and a label type, which says what a model's
 scores mean.
 Training does; and what executes code of a run that someone else made asks for trust first.
 """
@@ -29,7 +29,7 @@ HASHES = "SHA256.json"
 def demand_trust(experiment: Experiment[Any, Any], configurations: Iterable[Path]) -> None:
     """Refuse to train a run again that names classes from outside Vaak, which training would execute.
 
-    Raises UserError where one of the ``configurations`` lies in a run directory and there is such a class.
+    Raises UserError where one of the ``configurations`` is in a run directory and there is such a class.
     """
     runs = [file for file in configurations if holds_a_run(run_of_configuration(file) or file.parent)]
     outside = [where[key] for where, key in _references(resolved_values(experiment)) if ":" in where[key]]

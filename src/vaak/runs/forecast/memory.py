@@ -1,4 +1,4 @@
-"""How much memory training will take: what lies there between steps, by the optimizer's rule, and what a step needs."""
+"""How much memory training will take: what is kept between steps, by the optimizer's rule, and what a step needs."""
 
 from __future__ import annotations
 

@@ -39,12 +39,12 @@ class ModelEstimate:
 
     @property
     def activations(self) -> int:
-        """Bytes that a microbatch needs at its worst, beside what lies there at rest."""
+        """Peak bytes of a microbatch, in addition to what is kept between steps."""
         return max(0, self.work.peak_bytes - self.at_rest.gradients) if self.work else 0
 
     @property
     def needed(self) -> int:
-        """Bytes that training needs at its worst; without a microbatch's, if they aren't known."""
+        """Peak bytes of training; without a microbatch's, if they aren't known."""
         return self.at_rest.total + self.activations
 
     @property
@@ -72,7 +72,7 @@ class ModelEstimate:
 def estimate_model(loaded: Loaded) -> ModelEstimate:
     """What would be trained, made of shapes alone; it takes a second or two, and no memory.
 
-    Raises UserError for a task that tells nothing of its model before its data are prepared.
+    Raises UserError for a task that can't describe its model before its data are prepared.
     """
     experiment, training = loaded.experiment, loaded.experiment.training
     task = task_class(experiment.reference)(experiment, experiment.run_dir, loaded.folder)

@@ -1,1 +1,1 @@
-"""A past step of a run, taken again (past_step.py) and shown (step_view.py)."""
+"""A past step of a run, rerun (past_step.py) and shown (step_view.py)."""

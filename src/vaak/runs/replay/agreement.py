@@ -1,4 +1,4 @@
-"""Whether steps that are taken again give what the run logged of them, and what is different where they don't."""
+"""Whether rerun steps give what the run logged, and what is different where they don't."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ NOT_COMPARED = ("kind", "step", "epoch", "scheduled", "clock")
 
 
 class ReplayAgreement:
-    """The figures of a replay beside those of ``metrics.jsonl``, and its weights beside a checkpoint's.
+    """The figures of a replay compared with ``metrics.jsonl``, and its weights with a checkpoint's.
 
-    ``before`` are the conditions of the checkpoint that the replay began from; None where it began with the run.
+    ``before`` are the conditions of the checkpoint that the replay started from; None where it started with the run.
     """
 
     def __init__(self, directory: Path, trainer: Trainer, before: dict[str, Any] | None) -> None:
@@ -44,7 +44,7 @@ class ReplayAgreement:
         return [record for record in records if isinstance(record, dict) and isinstance(record.get("step"), int)]
 
     def tell(self, report: StepReport) -> None:
-        """Tell the callbacks of a step; it is logged where the run logged it, so that means span the same steps."""
+        """Report a step to the callbacks; it is logged where the run logged it, so that means span the same steps."""
         step_log = self.trainer.callbacks[0]
         assert isinstance(step_log, StepLogCallback)
         step_log.every = 1 if ("step", report.step, None) in self.logged else NEVER

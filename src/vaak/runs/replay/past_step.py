@@ -1,4 +1,4 @@
-"""A past step of a run, taken again: from the nearest checkpoint before it, with nothing written into the run.
+"""A past step of a run, rerun from the nearest checkpoint before it, without writing into the run.
 
 Batches, draws and rates follow from the number of the step, so the steps on the way are the run's own, and so are
 their bits where the machine and its versions are. What the run logged of them says whether they were.
@@ -57,7 +57,7 @@ def replay_step(
     """What a step of a run does, as JSON: batches, losses, gradient, and whether it agrees with what the run logged.
 
     ``debug`` adds every module's output and every parameter's gradient and update. A run on several processes is
-    replayed in one, which draws the same. Raises UserError for everything that a user can mend.
+    replayed in one, which draws the same. Raises UserError for everything that a user can fix.
     """
     directory = run_of(path)
     configuration = configuration_of_step(directory, step)
@@ -113,7 +113,7 @@ def _check_taken(directory: Path, step: int, loaded: Loaded) -> None:
 
 
 def _nearest(directory: Path, loaded: Loaded, step: int) -> tuple[Path, Snapshot] | None:
-    """The newest whole checkpoint before a step, also of another run that this one went on from; None at its start."""
+    """The newest complete checkpoint before a step, or of the run that this one resumed from; None at its start."""
     folder = directory / "checkpoints"
     for path in reversed(list_checkpoints(folder)):
         if path.name < step_folder(step):
@@ -168,7 +168,7 @@ def _before(trainer: Trainer, steps: Iterator[StepData], step: int, agreement: R
 
 
 def _do_what_is_due(trainer: Trainer) -> None:
-    """Evaluate where that changes what comes, and tell of an epoch's end."""
+    """Evaluate where that changes later steps, and report an epoch's end."""
     changes_something = trainer.state.plateau is not None or len(trainer.callbacks) > 1
     if trainer.evaluation_due() and changes_something:
         trainer.evaluate(due=True)
@@ -178,7 +178,7 @@ def _do_what_is_due(trainer: Trainer) -> None:
 
 
 def _taken(trainer: Trainer, data: StepData, agreement: ReplayAgreement, debug: bool) -> dict[str, Any]:
-    """Take the step, and say all about it."""
+    """Take the step, and report everything about it."""
     found: dict[str, Any] = {"microbatches": batches_of(trainer, data)}
     with contextlib.ExitStack() as stack:
         if debug:
@@ -194,7 +194,7 @@ def _taken(trainer: Trainer, data: StepData, agreement: ReplayAgreement, debug: 
 
 @contextlib.contextmanager
 def _quietly() -> Iterator[None]:
-    """Within this context, what a run would say as it trains is left unsaid: the results have it."""
+    """Within this context, a run's log messages are suppressed: the results have them."""
     level = log.level
     log.setLevel(logging.ERROR)
     try:

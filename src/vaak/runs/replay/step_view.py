@@ -1,4 +1,4 @@
-"""One optimizer step for a reader: its batches, its figures, what every module gave, what became of every weight."""
+"""One optimizer step in readable form: batches, figures, what every module gave, what became of every weight."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vaak.engine.training_data import StepData
 
 
 def batches_of(trainer: Trainer, data: StepData) -> list[dict[str, Any]]:
-    """Each microbatch with its rows: which examples, how long, what is in them; and which were left out."""
+    """Each microbatch with its rows: which examples, how long, what is in them; and which were skipped."""
     return [
         {
             "number": microbatch.address.number,

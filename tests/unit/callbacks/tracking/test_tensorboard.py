@@ -172,7 +172,7 @@ def test_a_disk_that_fills_up_is_said_once_and_metrics_jsonl_is_whole(tmp_path: 
     assert trainer.fit() == "finished"
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert len(warnings) == 1
-    assert warnings[0].startswith("TensorBoard can't go on (")
+    assert warnings[0].startswith("TensorBoard can't continue (")
     assert [r["step"] for r in read_records(tmp_path / "metrics.jsonl") if r["kind"] == "step"] == list(range(1, 9))
     assert [step for step, _ in events_in(tmp_path / "tensorboard")["train/loss"]] == [1, 2]
 
@@ -214,7 +214,7 @@ def test_writing_imports_nothing_heavy():
 
 
 def test_pictures_are_shown_once_after_a_resume(tmp_path: Path):
-    """Stopped at step 7 and resumed from step 3, whose picture is repeated behind the purge."""
+    """Stopped at step 7 and resumed from step 3, whose picture is repeated after the purge."""
     toy_trainer(tmp_path, TensorBoardCallback(), StopAt(7), task=DrawingTask(), **OPTIONS).fit()
     resumed = toy_trainer(tmp_path, TensorBoardCallback(), task=DrawingTask(), **OPTIONS)
     assert resumed.resume(str(tmp_path / "checkpoints" / "step-00000003"))

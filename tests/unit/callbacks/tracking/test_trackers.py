@@ -1,4 +1,4 @@
-"""No tracker stops a run: what fails is said once, without secrets, and metrics.jsonl is whole."""
+"""No tracker stops a run: failures are logged once, without secrets, and metrics.jsonl is complete."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
     ("where", "what", "calls"),
     [
         ("open", "begin", ["open", "close"]),
-        ("write", "go on", ["open", "write", "write", "write", "close"]),
+        ("write", "continue", ["open", "write", "write", "write", "close"]),
         ("close", "end", ["open", *["write"] * 8, "close", "close"]),
     ],
 )

@@ -35,7 +35,7 @@ KEY = "0123456789abcdef" * 3
 
 @pytest.fixture(autouse=True)
 def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """W&B's settings, caches and credentials lie in the test's folder; its service ends with the test."""
+    """W&B's settings, caches and credentials are in the test's folder; its service ends with the test."""
     for name in ("WANDB_DIR", "WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR", "NETRC"):
         monkeypatch.setenv(name, str(tmp_path / "elsewhere"))
     monkeypatch.setenv("WANDB_API_KEY", KEY)
@@ -54,7 +54,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[WandbServer]:
 
 
 def trained(folder: Path, mode: str, *callbacks: Callback, resume: str | None = None, **settings: Any) -> Trainer:
-    """A toy run, logged every step and tracked; ``resume`` names the checkpoint that it goes on from."""
+    """A toy run, logged every step and tracked; ``resume`` names the checkpoint that it resumes from."""
     tracking = WandbCallback({"project": "toy", "mode": mode, **settings}, CONFIG)
     trainer = toy_trainer(folder, StepLogCallback(1, smoothing=0.9), tracking, *callbacks, **EVERY_3)
     if resume is not None:
@@ -101,7 +101,7 @@ def test_an_offline_file_holds_the_config_and_every_record(tmp_path: Path):
 
 
 def test_after_a_resume_the_newest_offline_file_is_the_whole_run_and_the_others_count_as_synced(tmp_path: Path):
-    """Stopped at step 7, gone on with from step 3."""
+    """Stopped at step 7, resumed from step 3."""
     trained(tmp_path, "offline", StopAt(7))
     wait_for_the_next_second()
     trained(tmp_path, "offline", resume=str(tmp_path / "checkpoints" / "step-00000003"))
@@ -153,7 +153,7 @@ def test_online_no_step_is_shown_twice_after_a_resume(tmp_path: Path, server: Wa
 
 
 def test_online_what_was_trained_without_wandb_is_made_up_for(tmp_path: Path, server: WandbServer):
-    """Steps 1 to 4 never reached the server; when the run goes on with it, they are there."""
+    """Steps 1 to 4 never reached the server; when the run resumes with it, they are there."""
     toy_trainer(tmp_path, StepLogCallback(1, smoothing=0.9), StopAt(4), **EVERY_3).fit()
     trained(tmp_path, "online", resume="auto")
     assert server.rows((tmp_path / "wandb" / "id").read_text()) == expected_rows(tmp_path)

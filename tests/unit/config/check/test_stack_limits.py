@@ -1,4 +1,4 @@
-"""Options of a stack that do nothing there are said; what can't be had is refused, each with its reason."""
+"""Options of a stack without effect are reported; impossible ones are refused, each with its reason."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""model.global_config and sections of sides: what goes where, what wins, and what is said of mistakes."""
+"""model.global_config and sections of sides: what goes where, what wins, and how mistakes are reported."""
 
 import pytest
 

@@ -54,7 +54,7 @@ print(is_locked(Path(sys.argv[1])))
 
 
 def seen_by_another(path: Path) -> bool:
-    """What a process of its own says."""
+    """What a separate process prints."""
     return subprocess.check_output([sys.executable, "-c", SEEN, str(path)], text=True) == "True\n"
 
 

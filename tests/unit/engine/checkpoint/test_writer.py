@@ -1,4 +1,4 @@
-"""Checkpoints are written behind: one at a time, failures told at the next step, best and last never removed."""
+"""Checkpoints are written in the background: one at a time, failures raised at the next step, best and last kept."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ training: {batch_size: 8}
 
 
 def profiled_peak(task, model, batch, precision):
-    """The most bytes that the allocator had given out at once, beside what was there before."""
+    """The most bytes that the allocator had given out at once, in addition to what was there before."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
         with precision.autocast():
             terms = task.losses(model, batch)

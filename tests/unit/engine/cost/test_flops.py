@@ -1,4 +1,4 @@
-"""The operations of the language model are those of the formula; counting them leaves everything as it was."""
+"""The operations of the language model are those of the formula; counting them changes nothing."""
 
 from __future__ import annotations
 

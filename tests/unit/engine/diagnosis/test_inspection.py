@@ -33,7 +33,7 @@ class NanBackwards(torch.autograd.Function):
 
 
 class Attention(nn.Module):
-    """Its products and its softmax are no modules. ``forwards`` and ``backwards`` are done to the scores."""
+    """Its products and its softmax aren't modules. ``forwards`` and ``backwards`` are done to the scores."""
 
     def __init__(self, forwards: Callable[[Tensor], Tensor] = lambda scores: scores) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A step that isn't finite: what it comes of and which example, written down, with the model left as it was."""
+"""A step that isn't finite: its cause and which example, recorded, with the model unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gradients of one process are left alone; those of several lie in buckets, with no second copy."""
+"""Gradients of one process are left alone; those of several are in buckets, with no second copy."""
 
 from __future__ import annotations
 

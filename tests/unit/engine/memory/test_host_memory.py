@@ -1,4 +1,4 @@
-"""A container's limit, wherever its files lie, and the machine's memory, whichever is nearer to its end."""
+"""A container's limit, wherever its files are, and the machine's memory, whichever is nearer to its end."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ RULES = st.lists(
 
 
 @given(rules=RULES)
-def test_a_run_that_goes_on_is_cut_as_before_whatever_rank_wrote_it(tmp_path_factory, rules: list[PieceRule]):
+def test_a_resumed_run_is_divided_as_before_whatever_rank_wrote_it(tmp_path_factory, rules: list[PieceRule]):
     folder = tmp_path_factory.mktemp("splits")
     before = [PieceRules(folder, rank) for rank in (0, 1)]
     for rule in rules:

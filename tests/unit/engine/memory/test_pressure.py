@@ -1,4 +1,4 @@
-"""Bands: whose thresholds, what lies on the border, and that nothing flaps."""
+"""Bands: whose thresholds, what is on the border, and that nothing flaps."""
 
 from __future__ import annotations
 

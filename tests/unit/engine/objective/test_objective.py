@@ -207,7 +207,7 @@ def raise_a_bug(total: Tensor) -> Tensor:
 def test_where_the_second_is_not_finite_the_first_is_taken_back_to_the_bit(
     rule: str, steps_before: int, tmp_path: Path
 ):
-    """Weights and moments, also those that there were none of before; the step counts, and the next one goes on."""
+    """Weights and moments, also those that there were none of before; the step counts, and the next one continues."""
     options: dict[str, Any] = {"optimizer": {"type": rule, "lr": 0.01, "weight_decay": 0.1}, "ema": {"decay": 0.9}}
     task = Watched()
     trainer = duel(tmp_path, task=task, non_finite={"max_skipped": 1}, **options)
@@ -292,7 +292,7 @@ def test_an_overflow_of_fp16_in_the_second_takes_the_first_back_too(tmp_path: Pa
     assert take_steps(trainer)[0].skipped is None
 
 
-# Too little memory, kills, and steps taken again.
+# Too little memory, kills, and rerun steps.
 
 
 class SmallForMaker(Watched):

@@ -1,4 +1,4 @@
-"""Optimizers update as their formulas say, group parameters as configured, and go on to the bit after a restart."""
+"""Optimizers update as their formulas say, group parameters as configured, and resume to the bit after a restart."""
 
 from __future__ import annotations
 

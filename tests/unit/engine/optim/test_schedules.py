@@ -162,5 +162,5 @@ def test_plateau_is_torchs_and_survives_a_restart(values, mode):
 
 
 def test_plateau_names_the_metrics_there_are():
-    with pytest.raises(UserError, match=r"there is no val_loss; the evaluation gives accuracy, loss"):
+    with pytest.raises(UserError, match=r"no metric val_loss; the evaluation gives accuracy, loss"):
         Plateau(SchedulerConfig(type="plateau"), 1.0).observe({"loss": 1.0, "accuracy": 0.5})

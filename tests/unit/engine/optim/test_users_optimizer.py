@@ -21,7 +21,7 @@ from vaak.engine.optim.optimizers import build_optimizers
 
 
 class Counting(Optimizer):
-    """Sign descent with a momentum that starts late; counts its steps in its groups, where its decay lies as well."""
+    """Sign descent with a momentum that starts late; counts its steps in its groups, where its decay is as well."""
 
     def __init__(self, params: Any, lr: float, decays: tuple[float, float, float] = (0.5, 0.7, 0.9)) -> None:
         super().__init__(params, {"lr": lr, "decays": decays, "taken": 0})

@@ -16,7 +16,7 @@ from vaak.engine.optim.schedules import make_schedule
 
 
 class Steps:
-    """Falls to a part of itself every so many steps."""
+    """Falls to a fraction of itself every N steps."""
 
     def __init__(self, every: int = 3, factor: float = 0.5) -> None:
         if every < 1:

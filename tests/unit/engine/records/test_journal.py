@@ -1,4 +1,4 @@
-"""What was skipped is written down before it matters, and skipped again by whoever goes on."""
+"""What was skipped is written down before it matters, and skipped again after a resume."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class Clock:
 
 
 class Device:
-    """A device that runs behind the program: work and events queue up, and run when someone waits for them."""
+    """A device that runs asynchronously: work and events queue up, and run when someone waits for them."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock, self.time, self.queue, self.made = clock, clock(), [], 0
@@ -89,7 +89,7 @@ def test_each_phase_has_its_time_and_the_gap_has_the_rest(parts: list[tuple[str,
     for name in {"gap", *(name for name, _ in parts)}:
         assert read[name] == pytest.approx(sum(seconds for phase, seconds in parts if phase == name), abs=1e-9)
     assert sum(read.values()) == pytest.approx(clock() - 100.0)
-    assert set(phases.read().values()) <= {0.0}, "a reading begins anew"
+    assert set(phases.read().values()) <= {0.0}, "a reading starts from zero"
 
 
 def test_a_phase_that_fails_is_measured_and_the_failure_goes_on():

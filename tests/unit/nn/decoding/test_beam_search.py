@@ -69,7 +69,7 @@ def test_of_full_width_it_finds_the_best_of_all(
 
 
 def by_hand(first: int, vocab_size: int, seed: int, options: dict[str, Any], impossible: tuple[int, ...]) -> list:
-    """The search of one row with lists, which goes on to the greatest length whatever it has found."""
+    """The search of one row with lists, which continues to the greatest length whatever it has found."""
     table = TableWriter(vocab_size, [first], seed=seed, impossible=impossible)
     size, finished, live = options["beam_size"], [], [((first,), 0.0)]
     for length in range(1, options["max_new_tokens"] + 1):

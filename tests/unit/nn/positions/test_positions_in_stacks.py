@@ -95,7 +95,7 @@ def test_padding_changes_nothing(position_type: str, attention_type: str, causal
 
 @every_pair
 def test_all_but_none_tell_the_order(position_type: str, attention_type: str, causal: bool):
-    """The last token of a row whose other tokens change places is another, but not where there are no positions."""
+    """The last token of a row whose other tokens change places is another, but not without positions."""
     stack, x = made(position_type, attention_type, causal), vectors(1, 6, WIDTH)
     stack.blocks = stack.blocks[:1]  # deeper, a causal stack knows the order without any positions
     swapped = x[:, [1, 0, 3, 2, 4, 5]]
