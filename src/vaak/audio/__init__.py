@@ -1,1 +1,1 @@
-"""Speech comes in: waveforms, cuts, features, annotations, simulated conversations, synthesised voices."""
+"""Audio: waveforms, cuts, features, annotations, simulated conversations, synthesised voices."""
