@@ -1,4 +1,4 @@
-"""What engine.py compares: one process trains a small GPT in one way, in rounds of so many steps.
+"""What engine.py compares: one process trains a small GPT in one way, in rounds of a given number of steps.
 
     python benchmarks/arms.py ARM JOB      ARM: by hand, accelerate, transformers, Lightning or Vaak; JOB: a JSON object
 
@@ -34,7 +34,7 @@ RATE, DECAY, WARMUP, ALL_STEPS, LOG_EVERY = 1e-3, 0.01, 10, 1_000_000, 50
 
 
 class Block(nn.Module):
-    """Attention and feed-forward, each behind its norm."""
+    """Attention and feed-forward, each after its norm."""
 
     def __init__(self, width: int, num_heads: int) -> None:
         super().__init__()
@@ -310,7 +310,7 @@ ARMS = {
 
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # what the libraries print is no answer
+    os.dup2(2, 1)  # what the libraries print is not an answer
     job = json.loads(sys.argv[2])
     torch.set_num_threads(job["threads"])
     arm = ARMS[sys.argv[1]](job)

@@ -3,11 +3,11 @@ the package performer-pytorch.
 
     python benchmarks/attention.py [--lengths 512 1024 ...] [--rounds 5] [--device cpu] [--threads 2] [--longest 4]
 
-One example of so many heads. At each length every arm is a process of its own, so its memory is its own; the processes
+One example with several heads. At each length every arm is a separate process, so its memory is separate; the processes
 take turns, round after round. A figure is the median over rounds, a ratio the median over rounds of two arms of the
 same round. Memory is the most that a pass adds to what the process held before it. An arm that took more than
-``--longest`` seconds at one length is left out at longer ones. performer-pytorch is no dependency: it is measured where
-it can be imported, for example from a folder on PYTHONPATH that ``pip install --no-deps --target FOLDER
+``--longest`` seconds at one length is skipped at longer ones. performer-pytorch is not a dependency: it is measured
+if it can be imported, for example from a folder on PYTHONPATH that ``pip install --no-deps --target FOLDER
 performer-pytorch einops axial-positional-embedding local-attention hyper-connections`` filled.
 """
 
@@ -86,7 +86,7 @@ def held(device: str, most: bool = False) -> float:
 def serve(name: str, job: dict[str, Any]) -> None:
     """Answer each line on the input with the seconds of one pass and the most MB that any has added."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # what libraries print is no answer
+    os.dup2(2, 1)  # what libraries print is not an answer
     torch.set_num_threads(job["threads"])
     device, width = job["device"], job["head_width"]
     make, causal = ARMS[name]

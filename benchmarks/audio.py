@@ -11,8 +11,8 @@ loader    Cuts of noise are written once, as long as read speech is (see ``read_
           is kept in memory from one epoch to the next. The start of the workers is part of an epoch's time.
 padding   The part of a batch that is padding, of as many lengths as ``--padding-cuts`` says.
 features  As ``benchmarks/features.py``, for fbank and 10 seconds.
-resume    Both know as many cuts as ``--resume-cuts`` says, by the same file of manifests, and go on in the middle of an
-          epoch: ours opens its store, plans the epoch, hashes the plan and reads the batch; Lhotse opens the file
+resume    Both know as many cuts as ``--resume-cuts`` says, by the same file of manifests, and resume in the middle of
+          an epoch: ours opens its store, plans the epoch, hashes the plan and reads the batch; Lhotse opens the file
           lazily, restores its sampler's state and reads the batch. Making the manifests takes minutes, and isn't
           counted, as what is imported isn't.
 
@@ -67,7 +67,7 @@ PARTS = ("loader", "padding", "features", "resume")
 
 
 def read_speech(number: int) -> np.ndarray:
-    """Seconds of so many utterances, about as LibriSpeech's training set: most of 12 to 17 s, a quarter of any."""
+    """Seconds of ``number`` utterances, about as LibriSpeech's training set: most of 12 to 17 s, a quarter of any."""
     rng = np.random.default_rng(0)
     long = rng.normal(14.3, 1.3, number)
     lengths = np.where(rng.random(number) < 0.75, long, rng.uniform(2, 14, number))
@@ -86,7 +86,7 @@ def write_recordings(folder: Path, durations: np.ndarray) -> list[Recording]:
 
 
 def cuts_of(recordings: list[Recording], number: int) -> Iterator[MonoCut]:
-    """So many cuts, each of a recording, one recording after another; its halves are two speakers'."""
+    """This many cuts, each of a recording, one recording after another; its halves are two speakers'."""
     for index in range(number):
         recording = recordings[index % len(recordings)]
         half = recording.duration / 2

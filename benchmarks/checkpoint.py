@@ -2,7 +2,7 @@
 
     python benchmarks/checkpoint.py [--steps 12] [--preset 40m]
 
-The snapshot is copied at the step's boundary and written behind; the aim is a stall below one step.
+The snapshot is copied between steps and written in the background; the aim is a stall below one step.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from vaak.tasks.lm.task import LanguageModelTask
 
 
 class Saver(Callback):
-    """Saves every fourth step and times the call, and the steps, those begun beside a write apart."""
+    """Saves every fourth step and times the call, and the steps, separately those during a write."""
 
     def __init__(self) -> None:
         self.stalls: list[float] = []
@@ -64,7 +64,7 @@ training: {{max_steps: {options.steps}, batch_size: 4, validation: {{interval: 1
     step = statistics.median(saver.steps[False][1:])
     stall = statistics.median(saver.stalls)
     beside = statistics.median(saver.steps[True])
-    print("| checkpoint, MiB | step, s | stall, s | stall / step | step beside a write, s |\n|---|---|---|---|---|")
+    print("| checkpoint, MiB | step, s | stall, s | stall / step | step during a write, s |\n|---|---|---|---|---|")
     print(f"| {size:.0f} | {step:.3f} | {stall:.3f} | {stall / step:.2f} | {beside:.3f} |")
 
 

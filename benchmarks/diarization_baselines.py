@@ -62,7 +62,7 @@ def one_speaker(conversation: Conversation) -> list[Segment]:
 
 
 def perfect_without_overlap(conversation: Conversation) -> list[Segment]:
-    """The reference with one speaker at a time: who began first goes on."""
+    """The reference with one speaker at a time: who began first continues."""
     times = sorted({time for segment in conversation.reference for time in segment[:2]})
     found = []
     for start, end in pairwise(times):
@@ -94,7 +94,7 @@ def window_means(features: np.ndarray, is_speech: np.ndarray) -> tuple[np.ndarra
 
 
 def clusters_of(means: np.ndarray, number: int) -> np.ndarray:
-    """A cluster for each window; how alike two are falls with their distance beside the median of all."""
+    """A cluster for each window; the similarity of two falls with their distance relative to the median of all."""
     from sklearn.cluster import SpectralClustering
 
     if len(means) <= number:

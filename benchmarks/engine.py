@@ -3,7 +3,7 @@
     python benchmarks/engine.py [--rounds 15] [--sizes micro tiny small] [--parts peers starts faculties resume]
                                 [--arms NAME ...] [--before PATH] [--threads 1] [--python PATH] [--json FILE]
 
-Every arm is a process of its own (arms.py), so its memory is its own and no library's settings reach another's loop.
+Every arm is a separate process (arms.py), so its memory is separate and no library's settings reach another's loop.
 The processes of a table take turns, round after round; a figure is the median over rounds, a ratio or a difference the
 median over rounds of this arm against the hand-written loop (or the default) of the same round, with its quartiles
 behind it. Memory is the most that the process had until the end of a round. Steps are timed once the first is done.
@@ -62,7 +62,7 @@ def row_table(cells: dict[str, str]) -> None:
 
 
 def judge(what: str, value: float, aim: float) -> None:
-    """A figure beside its aim."""
+    """A figure and its aim."""
     say(f"  {value:8.3f} {what}; aim: at most {aim:g}: {'reached' if value <= aim else 'MISSED'}")
 
 
@@ -137,7 +137,7 @@ def faculties(bench: Bench) -> dict[str, Any]:
 
 
 def resume(bench: Bench) -> dict[str, float]:
-    """Seconds from the order to go on to the end of the first step, by the checkpoint's place in its epoch."""
+    """Seconds from the resume command to the end of the first step, by the checkpoint's place in its epoch."""
     runs = {f"{place:.0%}": _run_saved_at(bench, place) for place in POSITIONS}
 
     def again(run: Path) -> tuple[str, Any]:
@@ -146,7 +146,7 @@ def resume(bench: Bench) -> dict[str, float]:
 
     arms = {place: partial(again, run) for place, run in runs.items()}
     rows = first_steps(bench, arms, "first_step_after_order")
-    say("\nFrom the order to go on to the end of the first step, by the checkpoint's place in its epoch\n")
+    say("\nFrom the resume command to the end of the first step, by the checkpoint's place in its epoch\n")
     row_table({place: f"{value:.3f} s" for place, value in rows.items()})
     say(
         f"  the longest takes {max(rows.values()) / min(rows.values()):.2f} of the shortest; aim: the same at any place"

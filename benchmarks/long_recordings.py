@@ -5,7 +5,7 @@
     python benchmarks/long_recordings.py long softmax=runs/read-speech performer=runs/read-speech-performer
 
 The first argument is a folder of recordings with RTTM, as ``vaak data simulate`` writes them; then runs, each with a
-name. Each run reads all recordings in windows of each of ``--windows`` seconds, in a process of its own, so its memory
+name. Each run reads all recordings in windows of each of ``--windows`` seconds, in a separate process, so its memory
 is its own: the most that it adds to what the opened run held. Time is that of the whole way from the file to segments.
 The last two columns are of one forward and backward pass over a window, as training would take it. DER is at collar 0,
 overlap scored, over the whole of each recording.
@@ -40,7 +40,7 @@ def memory(field: str) -> float:
 
 def most_added(work: Callable[[], None]) -> tuple[float, float]:
     """The seconds that ``work`` takes, and the most MB that it adds."""
-    Path("/proc/self/clear_refs").write_text("5")  # VmHWM begins anew
+    Path("/proc/self/clear_refs").write_text("5")  # VmHWM is reset
     before, begun = memory("VmRSS"), time.perf_counter()
     work()
     return time.perf_counter() - begun, memory("VmHWM") - before
@@ -86,7 +86,7 @@ WORK = {"diarizing": diarizing, "training": training}
 
 
 def served(options: argparse.Namespace, run: str, window: float, work: str) -> dict[str, float]:
-    """What a process of its own says of one part of a row."""
+    """What a separate process reports of one part of a row."""
     command = [sys.executable, __file__, str(options.folder), run, "--serve", str(window), work]
     done = subprocess.run(
         [*command, "--threads", str(options.threads)],

@@ -3,7 +3,7 @@
     python benchmarks/ngram.py RUN [--order 5] [--split test]
 
 It reads the run's prepared tokens, so both models are scored on the same bytes with the same vocabulary; every token of
-the split is scored, each document behind one [bos].
+the split is scored, each document after one [bos].
 
 Source: Chen and Goodman 1998, "An Empirical Study of Smoothing Techniques for Language Modeling", interpolated modified
 Kneser-Ney. N-grams are integers in base ``vocab_size``.
@@ -37,7 +37,7 @@ class KneserNey:
             self.left_over[gram // vocab_size] += self.discounts[min(count, 3)]
 
     def probability(self, context: int, token: int, below: float) -> float:
-        """The probability of ``token`` behind ``context``, given what the order below says."""
+        """The probability of ``token`` after ``context``, given that of the lower order."""
         total = self.totals.get(context)
         if total is None:
             return below

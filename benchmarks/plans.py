@@ -2,7 +2,7 @@
 
     python benchmarks/plans.py [examples]
 
-Each kind runs in a process of its own; memory is the peak of resident memory over what was held before planning. The
+Each kind runs in a separate process; memory is the peak of resident memory over what was held before planning. The
 epoch of a curriculum is its first, of more than two passes over a growing part of the examples.
 """
 

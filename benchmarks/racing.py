@@ -1,4 +1,4 @@
-"""Arms in processes of their own that take turns, and what their figures are against one another's.
+"""Arms in separate processes that take turns, and their figures relative to one another.
 
 ``Bench`` starts arms (arms.py) and races them; a table has one arm a line.
 """
@@ -54,7 +54,7 @@ class Process:
         return [figures["memory"] for figures in self.rounds]
 
     def train(self, steps: int) -> dict[str, Any]:
-        """Have it train so many steps; return its figures. Ends the benchmark where it fails."""
+        """Have it train this many steps; return its figures. Ends the benchmark if it fails."""
         with contextlib.suppress(BrokenPipeError):
             print(steps, file=self.process.stdin, flush=True)
         assert self.process.stdout is not None
@@ -182,7 +182,7 @@ training:
 
 
 def prepared(yaml: Path, folder: Path) -> Path:
-    """Where the data of a YAML lie; they are prepared now if they aren't."""
+    """The folder of a YAML's data, which is prepared now if it isn't yet."""
     from vaak.config.load import load
     from vaak.tasks.lm.task import LanguageModelTask
 
@@ -223,7 +223,7 @@ def say(text: str) -> None:
 
 
 def table(title: str, rows: dict[str, dict[str, Any]]) -> None:
-    """One arm a line; behind a figure that is against another arm's, its quartiles."""
+    """One arm per line; after a figure relative to another arm's, its quartiles."""
     say(f"\n{title}\n")
     say("| | steps/s | ms a step | added ms | ratio | memory, MB | added MB |")
     say("|---|---|---|---|---|---|---|")

@@ -167,7 +167,7 @@ def _reduce_before(ranks: Any, parameters: list[Any], sums: dict[str, Any]) -> C
 
 
 def on_ranks(job: str, world_size: int, source: Path, steps: int) -> dict[str, Any]:
-    """A job's figures on so many processes of a checkout: those of rank 0."""
+    """A job's figures on this many processes of a checkout: those of rank 0."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     with tempfile.TemporaryDirectory() as folder:

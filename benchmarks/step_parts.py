@@ -3,11 +3,11 @@
     python benchmarks/step_parts.py [--size micro] [--rounds 15] [--windows 8] [--quiet] [--clock wall|cpu]
                                     [--before PATH] [--json FILE]
 
-The arms are processes of their own that take turns, round after round (racing.py). In each, the functions of PARTS are
+The arms are separate processes that take turns, round after round (racing.py). In each, the functions of PARTS are
 wrapped by a watch that counts a function's own time, without that of other parts called inside it, and without the
-watch's. A window is as many steps as lie between two logs, so each window has all parts alike, also those that few
-steps run; the median over windows is shown, then over rounds. The watch makes steps longer, so the whole comes from
-engine.py; ``(not in a part)`` is what lies between the parts: the loop, generators, calls.
+watch's. A window is as many steps as there are between two logs, so each window has all parts alike, also those that
+few steps run; the median over windows is shown, then over rounds. The watch makes steps longer, so the whole comes from
+engine.py; ``(not in a part)`` is what is between the parts: the loop, generators, calls.
 
 ``--clock cpu`` counts the thread's processor time in place of wall time: for a machine that others use, too.
 ``--before`` names another checkout of Vaak, measured by this one's PARTS.

@@ -156,7 +156,7 @@ class State:
 def quality(
     adjective: Adjective, subject: Participant, degree: str = "", than: Phrase | None = None
 ) -> tuple[Words, str]:
-    """What is said of the subject in both languages: old; very old; older than the sari."""
+    """What is stated about the subject in both languages: old; very old; older than the sari."""
     features = subject.features
     noun = subject.noun if isinstance(subject, Phrase) else None
     hindi: Words = (adjective_form(adjective.lemma, features.gender, features.number),)

@@ -44,7 +44,7 @@ PREPOSITIONS = {
 class EnglishVerb:
     """A verb's words: ``before`` its object and ``after`` it (put … to sleep, give … to).
 
-    ``prepositions``: those of its own, by the kind of adjunct.
+    ``prepositions``: its own ones, by the kind of adjunct.
     """
 
     base: str

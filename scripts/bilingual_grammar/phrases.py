@@ -60,7 +60,7 @@ THEY = Speaker(_BY_NAME["वे"], "m", "they", "them", "their", "many")
 WHO = Speaker(Pronoun("कौन", "किसने", "किसे", "किसका", 3, "sg"), "m", "who", "whom", "his", "one")
 SPEAKERS = (ME, WE, YOU, HE, SHE, THEY)
 
-# Beside a singular, and beside a plural.
+# With a singular, and with a plural.
 _DETERMINERS = {"यह": ("this", "these"), "वह": ("that", "those"), "कोई": ("no", "")}
 _DETERMINERS |= {hindi: ("", english) for hindi, english in NUMERALS.items()}
 

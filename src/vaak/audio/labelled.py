@@ -1,4 +1,4 @@
-"""Audio with who speaks when: what every source gives, every augmentation turns into another, every task reads."""
+"""Audio with who speaks when: the output of every source, input and output of augmentation, input of every task."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 
 class Segment(NamedTuple):
-    """One stretch of speech, in seconds, by one speaker."""
+    """A segment of speech of one speaker, in seconds."""
 
     start: float
     end: float
@@ -26,7 +26,7 @@ class LabelledAudio:
     segments: tuple[Segment, ...] = ()
     text: str | None = None
     uem: tuple[tuple[float, float], ...] | None = None
-    """The stretches that were annotated, in seconds; None: all of it."""
+    """The annotated regions, in seconds; None: all of it."""
 
     @property
     def duration(self) -> float:
@@ -45,7 +45,7 @@ class AudioSource(Protocol):
     fingerprint: str
 
     def load(self, index: int, rng: np.random.Generator) -> LabelledAudio:
-        """Example ``index``; whatever is drawn is drawn from ``rng``. Raises DataError, naming the file."""
+        """Example ``index``; all randomness comes from ``rng``. Raises DataError, naming the file."""
         ...
 
     def describe(self, index: int) -> str:

@@ -8,9 +8,9 @@ from vaak.audio.labelled import Segment
 
 
 def merged(segments: Iterable[Segment]) -> list[Segment]:
-    """The same speech by start, where no speaker overlaps with themselves; segments without length are left out.
+    """The same speech by start, merged so that no speaker overlaps with themselves; those without length are dropped.
 
-    Two that only touch stay two: a boundary that someone set has its collar when it is scored.
+    Two that only touch stay separate: an annotated boundary has its collar in scoring.
 
     >>> merged([Segment(2, 3, "B"), Segment(0, 2, "A"), Segment(1, 4, "A"), Segment(4, 5, "A")])
     [Segment(start=0, end=4, speaker='A'), Segment(start=2, end=3, speaker='B'), Segment(start=4, end=5, speaker='A')]
@@ -28,7 +28,7 @@ def merged(segments: Iterable[Segment]) -> list[Segment]:
 
 
 def cropped(segments: Iterable[Segment], start: float, end: float) -> list[Segment]:
-    """What of the segments lies in ``start`` to ``end``; times stay those of the recording.
+    """The segments cropped to ``start`` to ``end``; times stay those of the recording.
 
     >>> cropped([Segment(0, 2, "A"), Segment(5, 9, "B")], 1, 4)
     [Segment(start=1, end=2, speaker='A')]

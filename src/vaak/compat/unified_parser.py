@@ -1,4 +1,4 @@
-"""The arguments of ``train.py`` and the four parts that the first pipeline's ``unified_parser`` gave."""
+"""The arguments of ``train.py`` and the four results of the universal pipeline's ``unified_parser``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vaak.config.training import TrainingConfig
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """``config`` (files) and ``overrides`` (``key.path=value``) of a command line; ``--resume`` is one of them."""
     parser = argparse.ArgumentParser(
-        description="Train what the YAML files say, the later over the earlier.",
+        description="Train the model that the YAML files describe; later files override earlier ones.",
         epilog="example: torchrun --nproc_per_node=4 train.py --config run.yml training.optimizer.lr=3e-4",
     )
     parser.add_argument("--config", action="append", required=True, metavar="FILE", help="a YAML; may be given again")

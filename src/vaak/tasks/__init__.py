@@ -1,1 +1,1 @@
-"""What can be trained, one folder each, all with the same files; start with a task's task.py."""
+"""The tasks, one folder each, all with the same files; start with a task's task.py."""

@@ -1,4 +1,4 @@
-"""What tasks have in common: how a run makes them, and, for those that prepare data, where these lie."""
+"""What tasks have in common: how a run constructs them and, for those that prepare data, where the data is."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Task(vaak.core.task.Task, Generic[AnyExperiment]):
     SPEC: ClassVar[TaskSpec] = TaskSpec()
 
     def __init__(self, experiment: AnyExperiment, directory: Path, folder: Path) -> None:
-        """``directory`` is the run's; ``folder`` is where a user's ``./file.py`` in the configuration is looked for."""
+        """``directory`` is the run's; a user's ``./file.py`` in the configuration is relative to ``folder``."""
         self.experiment, self.directory, self.folder = experiment, directory, folder
         self.reference = experiment.reference
 
@@ -38,7 +38,7 @@ class Task(vaak.core.task.Task, Generic[AnyExperiment]):
 
 
 class PreparedTask(Task[AnyExperiment], Generic[AnyExperiment, Folder]):
-    """A task whose data are prepared once, and that minimises ``training.loss.main``.
+    """A task whose data is prepared once, and that minimises ``training.loss.main``.
 
     ``Folder`` is the type of what is prepared.
     """
@@ -46,7 +46,7 @@ class PreparedTask(Task[AnyExperiment], Generic[AnyExperiment, Folder]):
     PREPARED: ClassVar[type[PreparedFolder]] = PreparedFolder
 
     def recipe(self, splits: tuple[str, ...] | None = None) -> Recipe:
-        """How the data of ``splits`` (all there are) are made."""
+        """How the data of ``splits`` (default: all) is prepared."""
         raise NotImplementedError
 
     def prepare(self) -> None:
@@ -57,12 +57,12 @@ class PreparedTask(Task[AnyExperiment], Generic[AnyExperiment, Folder]):
 
     @cached_property
     def prepared(self) -> Folder:
-        """What ``prepare`` made. Raises DataError where it made nothing."""
+        """The prepared data. Raises DataError if there is none."""
         return cast("Folder", self.PREPARED.open(prepared_folder(self.directory)))
 
     @cached_property
     def main_loss(self) -> Loss:
-        """The loss of ``training.loss.main``; made when training asks: using a trained run executes no user code."""
+        """The loss of ``training.loss.main``; made when needed: using a trained run executes no user code."""
         return make_loss(self.experiment.training.loss, self.folder)
 
     def loss_modules(self) -> dict[str, nn.Module]:
@@ -70,8 +70,8 @@ class PreparedTask(Task[AnyExperiment], Generic[AnyExperiment, Folder]):
 
 
 def refuse_other_options(own: Any, other: Any, section: str, may_differ: frozenset[str] = frozenset()) -> None:
-    """Raises UserError where an option of a section isn't what the run was trained with."""
+    """Raises UserError if an option of a section isn't what the run was trained with."""
     for name, value in other:
         trained_with = getattr(own, name)
         if name not in may_differ and value != trained_with:
-            raise UserError(f"{section}.{name} is {value}, and the run was trained with {trained_with}")
+            raise UserError(f"{section}.{name} is {value}, but the run was trained with {trained_with}")

@@ -1,4 +1,4 @@
-"""Options of text that several tasks have. Imports no torch."""
+"""Options of text that several tasks share. Imports no torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from vaak.config.base import ResumeClass, Section, option
 
 
 class TokenizerConfig(Section):
-    """How text becomes tokens."""
+    """The tokenizer."""
 
     bare: ClassVar[str | None] = "type"
     resume_class: ClassVar[ResumeClass | None] = "refused"
@@ -16,8 +16,8 @@ class TokenizerConfig(Section):
     type: Literal["bpe", "unigram", "wordpiece", "byte_level", "character"] = option(
         "The algorithm; byte_level is BPE over bytes, exact on any text.", "byte_level"
     )
-    vocab_size: int = option("Number of tokens, special ones included.", 32000, gt=0)
-    min_frequency: int = option("Least count of a merged pair or character.", 2, gt=0)
+    vocab_size: int = option("Number of tokens, including special ones.", 32000, gt=0)
+    min_frequency: int = option("Minimum count of a merged pair or character.", 2, gt=0)
     path: str | None = option(
-        "An existing tokenizer.json, or a folder with one, in place of training.", None, resume="free"
+        "An existing tokenizer.json, or a folder with one, instead of training.", None, resume="free"
     )

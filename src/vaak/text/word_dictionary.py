@@ -1,8 +1,8 @@
-"""A dictionary of words drawn from pairs of sentences, and translations word by word.
+"""A dictionary of words made from pairs of sentences, and word-by-word translations.
 
-Every word of a target is said by one word of the source, or by none of them; which one isn't known, so all are counted
-by how probable they are, again and again (expectation-maximisation). The dictionary has for each source word its most
-probable target word.
+Every word of a target translates one word of the source, or none; which one isn't known, so all are counted
+by their probability, repeatedly (expectation-maximisation). The dictionary has the most probable target word for each
+source word.
 
 Source: Brown et al. 1993, "The Mathematics of Statistical Machine Translation", section 4.1 (Model 1, with its empty
 word).
@@ -24,7 +24,7 @@ WORDS = re.compile(r"(?:[^\W_]|[\u0900-\u0963\u0970-\u097f\u200c\u200d'’-])+|[
 ROUNDS = 5
 FOLDS = 10
 MOST_LINKS = 20_000_000
-"""Pairs of a source and a target word in one sentence that are counted; what comes behind them is left out."""
+"""Pairs of a source and a target word in one sentence that are counted; the rest is ignored."""
 
 
 def words(text: str) -> list[str]:
@@ -37,7 +37,7 @@ def words(text: str) -> list[str]:
 
 
 def joined(parts: Iterable[str]) -> str:
-    """Words as a text, closing signs right behind the word before.
+    """Words as a text, closing signs directly after the previous word.
 
     >>> joined(["यह", "घर", "है", "।"])
     'यह घर है।'
@@ -47,7 +47,7 @@ def joined(parts: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class WordDictionary:
-    """For each source word, in lower case, the target word that most probably says it."""
+    """For each source word, in lower case, its most probable target word."""
 
     entries: dict[str, str]
 
@@ -73,9 +73,9 @@ class WordDictionary:
 
 
 def translations_by_others(pairs: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """Each pair's source word by word, by a dictionary drawn from the other pairs but a tenth.
+    """Each pair's source word by word, by a dictionary made without the tenth of the pairs to which it belongs.
 
-    So it has the mistakes that it has in sentences it was not drawn from.
+    So it makes the same mistakes as for unseen sentences.
     """
     links = Links(pairs)
     folds = np.arange(len(links.sources)) % FOLDS
@@ -85,7 +85,7 @@ def translations_by_others(pairs: Iterable[tuple[str, str]]) -> Iterator[str]:
 
 
 class Links:
-    """All pairs of a source word and a target word that stand in one pair of sentences."""
+    """All pairs of a source word and a target word in one pair of sentences."""
 
     def __init__(self, pairs: Iterable[tuple[str, str]]) -> None:
         self.sources: list[str] = []

@@ -44,7 +44,7 @@ def test_where_it_is_written(vaak, tiny_run: Path, tmp_path: Path):
     (tmp_path / "full" / "mine.txt").write_text("kept")
     code, out, err = vaak("export", tiny_run, "--output", tmp_path / "full")
     assert (code, out) == (2, "")
-    assert err == f"{tmp_path / 'full'} exists and is not an empty folder; name another one to export to.\n"
+    assert err == f"{tmp_path / 'full'} exists and is not an empty folder; choose another one.\n"
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["mine.txt"]
     assert vaak("export", tiny_run, "--format", "onnx")[0] == 2
     code, out, _ = vaak("export", tiny_run / "checkpoints" / "last", "--output", tmp_path / "new")

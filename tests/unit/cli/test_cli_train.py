@@ -90,9 +90,9 @@ def test_a_reader_of_json_lines_that_goes_away_does_not_end_training(tiny_text: 
     ("overrides", "words"),
     [
         (("data.corpus.train=[none.txt]",), "corpus.train: no such file: none.txt"),
-        (("data.corpus.train=[]",), "corpus.train: name the files of the training text"),
+        (("data.corpus.train=[]",), "corpus.train: give the files of the training text"),
         (("data.tokenizer.vocab_size=7",), "vocab"),
-        (("data.tokenizer.path=none.json",), "there is no such tokenizer file"),
+        (("data.tokenizer.path=none.json",), "this tokenizer file does not exist"),
         (("data.minimal_pairs=[none.jsonl]",), "data.minimal_pairs: no such file: none.jsonl"),
         (("model.model_type=encoder", "data.minimal_pairs=[grammar]"), "use model_type: decoder"),
         (("training.loss.auxiliary={nothing: 1}",), "nothing"),
@@ -110,7 +110,7 @@ def test_mistakes_are_one_line(vaak, tiny_text: Path, tmp_path: Path, overrides:
 def test_bad_text_is_named_by_file_and_line(vaak, tiny_text: Path, tmp_path: Path):
     (tmp_path / "bad.txt").write_bytes("अच्छा\n".encode() + b"b\xffd\n")
     (tmp_path / "empty.txt").write_text("")
-    for name, words in (("bad.txt", "bad.txt:2: byte 17 (0xFF) is no UTF-8"), ("empty.txt", "empty.txt holds no text")):
+    for name, words in (("bad.txt", "bad.txt:2: byte 17 (0xFF) is not UTF-8"), ("empty.txt", "empty.txt has no text")):
         asked = ("train", tiny_text / "tiny.yml", f"run_dir={tmp_path / name}.run")
         code, _, err = vaak(*asked, f"data.corpus.train=['{tmp_path / name}']")
         assert code == 2

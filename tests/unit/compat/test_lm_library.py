@@ -157,9 +157,9 @@ def test_save_model_and_back(parts):
     assert its_tokenizer.fingerprint == tokenizer.fingerprint
     assert "head.weight" not in load_file(folder / "model.safetensors")  # tied: stored once
     (folder / "model.safetensors").write_bytes(b"half")
-    with pytest.raises(CheckpointError, match="final_model is no saved model"):
+    with pytest.raises(CheckpointError, match="final_model is not a saved model"):
         factory.load_model("final_model")
-    with pytest.raises(UserError, match="is no name of a model"):
+    with pytest.raises(UserError, match="is not a valid model name"):
         factory.save_model(model, tokenizer, "../elsewhere")
 
 
@@ -265,7 +265,7 @@ def test_what_does_not_fit_together_is_refused(parts, project):
     with pytest.raises(UserError, match="the model has"):
         HindiLanguageModelTrainer(small, tokenizer, config)
     trainer = HindiLanguageModelTrainer(model, tokenizer, config)
-    with pytest.raises(UserError, match="is no result of CorpusBuilder"):
+    with pytest.raises(UserError, match="was not made by CorpusBuilder"):
         trainer.train([1, 2], valid)
     with pytest.raises(UserError, match="training hasn't begun"):
         trainer.save_checkpoint(0, 1.0)

@@ -1,1 +1,1 @@
-"""What is done to training audio: speed, rooms, noise, codecs, SpecAugment. Start with pipeline.py."""
+"""Augmentation of training audio: speed, rooms, noise, codecs, SpecAugment. Start with pipeline.py."""

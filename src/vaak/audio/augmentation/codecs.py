@@ -1,10 +1,10 @@
-"""What a codec leaves of speech: it is coded and decoded in memory, by the codecs of libsndfile.
+"""Codec distortion: speech is encoded and decoded in memory, by the codecs of libsndfile.
 
-mulaw, alaw    the two laws of telephones, at 8 kHz: what lies above 4 kHz is lost. Source: ITU-T G.711 (1988)
+mulaw, alaw    the two laws of telephones, at 8 kHz: everything above 4 kHz is lost. Source: ITU-T G.711 (1988)
 opus           of calls over the internet, from 11 to 82 kbit/s
-mp3, vorbis    of files, at the coarser end of their variable rates
+mp3, vorbis    of files, at the low-quality end of their variable rates
 
-What is said stays at its time. Samples beyond ±1 aren't clipped: such audio is coded quieter, and made as loud again.
+Speech keeps its time. Samples beyond ±1 aren't clipped: such audio is coded at a lower level, then amplified again.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ COARSENESS = (0.7, 0.99)  # libsndfile's compression level: 0 is the best qualit
 
 
 def coded(samples: np.ndarray, sampling_rate: int, codec: str, rng: np.random.Generator) -> np.ndarray:
-    """``samples`` (time,) after ``codec``, of the same length, float32. How coarsely it codes is drawn.
+    """``samples`` (time,) after ``codec``, of the same length, float32. The quality is random.
 
-    Raises UserError where the installed libsndfile lacks the codec.
+    Raises UserError if the installed libsndfile lacks the codec.
     """
     coarseness = rng.uniform(*COARSENESS)
     if not len(samples):
@@ -72,12 +72,12 @@ def _soundfile_with(codec: str) -> ModuleType:
     try:
         import soundfile
     except (ImportError, OSError) as error:
-        raise UserError(f"codecs need soundfile ({error}); pip install vaak[audio]") from error
+        raise UserError(f"codecs require soundfile ({error}); pip install vaak[audio]") from error
     container, coding = CODINGS[codec]
     if not soundfile.check_format(container, coding):
         raise UserError(
-            f"libsndfile {soundfile.__libsndfile_version__} lacks the codec {codec}: pip install -U soundfile, or take "
-            "it out of augmentation.codecs"
+            f"libsndfile {soundfile.__libsndfile_version__} lacks the codec {codec}: pip install -U soundfile, or "
+            "remove it from augmentation.codecs"
         )
     module: ModuleType = soundfile
     return module

@@ -1,4 +1,4 @@
-"""Noise, and how loud it is beside speech."""
+"""Noise, and its level relative to speech."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from vaak.core.errors import DataError, UserError
 if TYPE_CHECKING:
     from vaak.audio.config import NoiseConfig
 
-FLAT_BELOW = 50 / 16000  # coloured noise is flat below: a slope down to 0 Hz would put all power where none hears
+FLAT_BELOW = (
+    50 / 16000
+)  # coloured noise is flat below: a slope down to 0 Hz would put all power at inaudible frequencies
 ACTIVE_BLOCK = 320  # samples; 20 ms at 16 kHz
-ACTIVE_DECIBELS = 30  # a block is active where it lies less than this beneath the loudest one
+ACTIVE_DECIBELS = 30  # a block is active if it is less than this below the loudest one
 BABBLE_VOICES = (3, 7)  # fewer are talkers that one follows, more are noise
 SUFFIXES = {".wav", ".flac", ".ogg", ".opus", ".mp3", ".aif", ".aiff", ".au", ".sph"}
 
@@ -42,8 +44,8 @@ def coloured_noise(num_samples: int, rng: np.random.Generator) -> np.ndarray:
 def babble(voices: Callable[[], np.ndarray], num_samples: int, num_voices: int, rng: np.random.Generator) -> np.ndarray:
     """Several voices at once ``(num_samples,)``, of power 1, float32.
 
-    ``voices()`` gives the samples of another utterance. Each voice is as loud as the others, starts at a drawn place
-    and goes round where it is short.
+    ``voices()`` gives the samples of another utterance. All voices are equally loud; each starts at a random place
+    and is repeated if it is short.
     """
     total = np.zeros(num_samples, dtype=np.float32)
     for _ in range(num_voices):
@@ -55,9 +57,9 @@ def babble(voices: Callable[[], np.ndarray], num_samples: int, num_voices: int, 
 
 
 def file_noise(folder: str | Path, num_samples: int, sampling_rate: int, rng: np.random.Generator) -> np.ndarray:
-    """A drawn stretch ``(num_samples,)`` of a drawn recording of ``folder``, as loud as it was recorded, float32.
+    """A random section ``(num_samples,)`` of a random recording of ``folder``, at its original level, float32.
 
-    Recordings are searched in any depth; a short one goes round. Raises DataError, naming the file.
+    Recordings are searched recursively; a short one is repeated. Raises DataError, naming the file.
     """
     paths = _recordings(str(folder))
     path, place = paths[int(rng.integers(len(paths)))], rng.random()
@@ -74,21 +76,21 @@ def drawn_noise(
     rng: np.random.Generator,
     voices: Callable[[], np.ndarray] | None = None,
 ) -> np.ndarray:
-    """Noise ``(num_samples,)`` of the type that ``config`` asks for; babble is made of ``voices``."""
+    """Noise ``(num_samples,)`` of the type in ``config``; babble is made of ``voices``."""
     if config.type == "coloured":
         return coloured_noise(num_samples, rng)
     if config.type == "files":
-        assert config.folder is not None  # the config says so
+        assert config.folder is not None  # checked by the config
         return file_noise(config.folder, num_samples, sampling_rate, rng)
     if voices is None:
-        raise UserError("noise of type babble needs utterances of single speakers; take coloured or files here")
+        raise UserError("noise of type babble requires utterances of single speakers; use coloured or files here")
     return babble(voices, num_samples, int(rng.integers(*BABBLE_VOICES, endpoint=True)), rng)
 
 
 def at_snr(speech: np.ndarray, noise: np.ndarray, snr_db: float) -> np.ndarray:
     """``speech`` (time,) with ``noise`` (time,) so much quieter, in decibels, float32.
 
-    The power of speech is that of its active parts, so pauses don't make the noise quieter. Silence stays silence.
+    The power of speech is that of its active parts, so pauses don't make the noise quieter. Silence gets no noise.
     """
     noise_power = float(np.mean(np.square(noise, dtype=np.float64))) if len(noise) else 0.0
     if noise_power == 0:
@@ -100,7 +102,7 @@ def at_snr(speech: np.ndarray, noise: np.ndarray, snr_db: float) -> np.ndarray:
 def active_power(samples: np.ndarray) -> float:
     """Mean square over the blocks within 30 dB of the loudest; 0 of silence.
 
-    Differs: an active level as in ITU-T P.56 (2011), with blocks in place of an envelope.
+    Differs: an active level as in ITU-T P.56 (2011), with blocks instead of an envelope.
     """
     if not len(samples):
         return 0.0
@@ -118,7 +120,7 @@ def _with_unit_power(samples: np.ndarray) -> np.ndarray:
 
 
 def _looped(samples: np.ndarray, first: int, num_samples: int) -> np.ndarray:
-    """``num_samples`` of them from ``first`` on, round and round."""
+    """``num_samples`` of them from ``first`` on, repeated."""
     if first + num_samples <= len(samples):
         return samples[first : first + num_samples]
     return np.resize(np.roll(samples, -first), num_samples)
@@ -126,8 +128,8 @@ def _looped(samples: np.ndarray, first: int, num_samples: int) -> np.ndarray:
 
 @lru_cache(maxsize=8)
 def _recordings(folder: str) -> tuple[Path, ...]:
-    """The recordings of a folder in any depth, sorted."""
+    """The recordings of a folder, searched recursively, sorted."""
     found = sorted(path for path in Path(folder).rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
     if not found:
-        raise DataError(f"{folder}: no recordings of noise lie here (looked for {', '.join(sorted(SUFFIXES))})")
+        raise DataError(f"{folder}: there are no recordings of noise here (looked for {', '.join(sorted(SUFFIXES))})")
     return tuple(found)

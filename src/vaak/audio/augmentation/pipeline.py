@@ -1,7 +1,7 @@
-"""What is done to training audio, in the order in which the world does it: speed, room, noise, codec, volume.
+"""Augmentation of training audio, in the order of the real world: speed, room, noise, codec, volume.
 
-Nothing is clipped: samples may pass ±1, which features don't mind. Each part draws from a generator of its own, so one
-that is switched off leaves the others' draws as they are.
+Nothing is clipped: samples may exceed ±1, which features allow. Each part has a separate random generator, so disabling
+one doesn't change the draws of the others.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from vaak.audio.labelled import AudioSource, LabelledAudio, Segment
 from vaak.core.random_keys import Purpose, draw_key
 
 Voices = Callable[[np.random.Generator], np.ndarray]
-"""Gives the samples ``(time,)`` of a drawn utterance of someone else, at the same rate."""
+"""Gives the samples ``(time,)`` of a random utterance of another speaker, at the same rate."""
 
 PARTS = ("speed", "room", "noise", "codec", "volume")
 
@@ -28,10 +28,10 @@ PARTS = ("speed", "room", "noise", "codec", "volume")
 def augmented(
     audio: LabelledAudio, config: AugmentationConfig, rng: np.random.Generator, voices: Voices | None = None
 ) -> LabelledAudio:
-    """``audio`` with what ``config`` asks for; its segments and uem follow the speed.
+    """``audio`` augmented by ``config``; its segments and uem follow the speed.
 
-    Noise of type babble needs ``voices``. All who speak stand at one place of a drawn room. ``spec_augment`` is of
-    features, and not done here.
+    Noise of type babble requires ``voices``. All speakers are at one place of a random room. ``spec_augment`` is
+    applied to features, not here.
     """
     key = int(rng.integers(2**63))
     speed, room, noise, codec, volume = (_generator(key, name) for name in PARTS)
@@ -51,7 +51,7 @@ def longest_factor(config: AugmentationConfig) -> float:
 
 
 def voices_of(source: AudioSource) -> Voices:
-    """Voices for babble: drawn stretches of speech of drawn examples of ``source``."""
+    """Voices for babble: random sections of speech of random examples of ``source``."""
 
     def voice(rng: np.random.Generator) -> np.ndarray:
         audio = source.load(int(rng.integers(len(source.durations))), rng)

@@ -1,10 +1,10 @@
-"""What a room adds to a voice: the first reflections by the image-source method, then a diffuse tail.
+"""Reverberation: the first reflections by the image-source method, then a diffuse tail.
 
-A box-shaped room is drawn; each wall reflects the same part of the sound, as Eyring's formula says for the wanted
+The room is a random box; each wall reflects the same fraction of the sound, by Eyring's formula for the requested
 reverberation time. A reflection is an image of the source behind the walls: it arrives later by its distance, weaker by
-its distance and by the walls on its way. After at most 50 ms images are so many that they are noise: a decaying noise
-of the same power takes their place, so a response costs a millisecond whatever its length. The reverberation time
-measured on a response (its energy yet to come, from -5 to -35 dB) is within 10 % of the wanted one from 0.15 s on, and
+its distance and by the walls on its way. After at most 50 ms there are so many images that decaying noise of the same
+power replaces them, so a response costs a millisecond, however long it is. The reverberation time
+measured on a response (its remaining energy, from -5 to -35 dB) is within 10 % of the requested one from 0.15 s on, and
 within 20 % below.
 
 Source: Allen and Berkley 1979, "Image method for efficiently simulating small-room acoustics"; the tail: Lehmann and
@@ -40,10 +40,10 @@ class Placement(NamedTuple):
 
 
 def room_responses(num_sources: int, sampling_rate: int, t60: float, rng: np.random.Generator) -> list[np.ndarray]:
-    """Impulse responses ``(t60 * sampling_rate,)`` of one drawn room, one microphone and so many voices, float32.
+    """Impulse responses ``(t60 * sampling_rate,)`` of a random room, one microphone and ``num_voices`` voices, float32.
 
-    ``t60`` is the reverberation time in seconds. The direct sound is at sample 0 with amplitude 1, so what a voice says
-    stays at its time. Differs: a wall turns the sign, so that images don't add up to a rumble at 0 Hz,
+    ``t60`` is the reverberation time in seconds. The direct sound is at sample 0 with amplitude 1, so speech
+    keeps its time. Differs: a wall inverts the sign, so that images don't add up to a rumble at 0 Hz,
     which Allen and Berkley filter out.
     """
     room = rng.uniform(SMALLEST_ROOM, LARGEST_ROOM)
@@ -53,10 +53,10 @@ def room_responses(num_sources: int, sampling_rate: int, t60: float, rng: np.ran
 
 
 def reverberated(samples: np.ndarray, response: np.ndarray) -> np.ndarray:
-    """``samples`` (time,) as they sound in the room, cut to the same length, float32.
+    """``samples`` (time,) with the room's reverberation, cut to the same length, float32.
 
-    They stay about as loud: the response is scaled to energy 1. Else a voice far from the microphone, of which more
-    comes from the walls than directly, would be the louder one.
+    Their level stays about the same: the response is scaled to energy 1. Otherwise a voice far from the microphone, of
+    which more comes from the walls than directly, would be louder.
     """
     from scipy import fft
 
@@ -69,7 +69,7 @@ def reverberated(samples: np.ndarray, response: np.ndarray) -> np.ndarray:
 
 
 def _place(room: np.ndarray, microphone: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """A drawn place in the room that isn't at the microphone."""
+    """A random place in the room that isn't at the microphone."""
     while True:
         place = rng.uniform(FROM_WALLS, room - FROM_WALLS)
         if np.linalg.norm(place - microphone) >= FROM_MICROPHONE:
@@ -77,7 +77,7 @@ def _place(room: np.ndarray, microphone: np.ndarray, rng: np.random.Generator) -
 
 
 def reflection(room: np.ndarray, t60: float) -> float:
-    """The part of the amplitude that a wall gives back, by Eyring's formula.
+    """The fraction of the amplitude that a wall reflects, by Eyring's formula.
 
     Source: Eyring 1930, "Reverberation time in 'dead' rooms".
     """

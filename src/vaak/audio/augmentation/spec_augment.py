@@ -1,4 +1,4 @@
-"""SpecAugment: bands of frequency and stretches of time are hidden from the model.
+"""SpecAugment: masks bands of frequency and intervals of time.
 
 Source: Park et al. 2019, "SpecAugment: A Simple Data Augmentation Method for Automatic Speech Recognition", section 2.
 Differs: no time warping; what is masked becomes the mean of the features instead of zero, which their features have as
@@ -13,9 +13,9 @@ from vaak.audio.config import SpecAugmentConfig
 
 
 def masked(features: np.ndarray, config: SpecAugmentConfig, frame_shift: float, rng: np.random.Generator) -> np.ndarray:
-    """A copy of the features ``(frame, bin)`` with drawn bands and stretches set to the mean of all.
+    """A copy of the features ``(frame, bin)`` with random bands and intervals set to the mean of all.
 
-    Each width is drawn evenly from 0 to its limit, then its place.
+    Each width is drawn uniformly from 0 to its limit, then its place.
     """
     found = features.copy()
     if rng.random() >= config.probability or not features.size:
@@ -32,7 +32,7 @@ def masked(features: np.ndarray, config: SpecAugmentConfig, frame_shift: float, 
 
 
 def _drawn(widest: int, room: int, rng: np.random.Generator) -> tuple[int, int]:
-    """First and last of a stretch that lies within ``room``."""
+    """First and last of an interval within ``room``."""
     width = int(rng.integers(0, min(widest, room), endpoint=True))
     first = int(rng.integers(0, room - width, endpoint=True))
     return first, first + width

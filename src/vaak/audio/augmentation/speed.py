@@ -13,7 +13,7 @@ from vaak.core.errors import UserError
 def at_speed(samples: np.ndarray, factor: float) -> np.ndarray:
     """``samples`` (time,), ``factor`` times as fast and as high: (round(time / factor),), float32.
 
-    What was at second ``t`` is at ``t / factor``. Frequencies that pass half the rate are filtered out.
+    What was at second ``t`` is at ``t / factor``. Frequencies above half the rate are filtered out.
     """
     samples = np.asarray(samples, dtype=np.float32)
     num_samples = round(len(samples) / factor)
@@ -22,12 +22,12 @@ def at_speed(samples: np.ndarray, factor: float) -> np.ndarray:
 
 
 def resampled(samples: np.ndarray, rate: float, new_rate: float) -> np.ndarray:
-    """``samples`` (time,) of one rate in Hz at another, nothing delayed; their number to a sample."""
+    """``samples`` (time,) resampled from one rate in Hz to another, without delay; the length is right to a sample."""
     if rate == new_rate or not len(samples):
         return samples
     try:
         import soxr
     except (ImportError, OSError) as error:
-        raise UserError(f"audio is resampled by soxr ({error}); pip install vaak[audio]") from error
+        raise UserError(f"resampling requires soxr ({error}); pip install vaak[audio]") from error
     resampled: np.ndarray = soxr.resample(samples, rate, new_rate)
     return resampled

@@ -1,7 +1,7 @@
-"""Audio files beside their annotations.
+"""Audio files next to their annotations.
 
-A folder is searched in any depth for both. Of audio files that are named one by one, or by a pattern, the annotations
-are those beside them, and those in folders ``rttm``, ``uem``, ``ctm``, ``textgrid`` beside theirs or in it:
+A folder is searched recursively for both. For audio files that are named one by one, or by a pattern, the annotations
+are those next to them, and those in folders ``rttm``, ``uem``, ``ctm``, ``textgrid`` next to their folder or in it:
 
     audio/a.flac  audio/b.flac  rttm/a.rttm  rttm/b.rttm  uem/a.uem        train: [FOLDER], or train: [FOLDER/audio/a*]
     a.wav  b.wav  all.rttm
@@ -42,7 +42,7 @@ class FolderReader:
     """Recordings of folders (``vaak.audio.corpora.corpus.CutReader``)."""
 
     def __init__(self, dataset: DatasetConfig) -> None:
-        """Look up the files. Raises DataError where a split has no audio, or two have the same."""
+        """Look up the files. Raises DataError if a split has no audio, or two have the same."""
         self.lacks_train = lacks_train(dataset)
         self._found = {split: _found(entries) for split, entries in entries_of(dataset).items()}
         self.given = tuple(self._found)
@@ -54,7 +54,7 @@ class FolderReader:
             for path in found.audio:
                 if splits.setdefault(path.resolve(), split) != split:
                     other = splits[path.resolve()]
-                    raise DataError(f"datasets, {dataset.name}: {path} is in {other} and in {split}; leave it in one")
+                    raise DataError(f"datasets, {dataset.name}: {path} is in {other} and in {split}; keep it in one")
 
     def read(self, split: str) -> Iterator[ReadRecording]:
         found = self._found[split]
@@ -99,7 +99,7 @@ def _found(entries: Iterable[Path]) -> Found:
 
 
 def _beside(parents: Iterable[Path]) -> list[Path]:
-    """Annotations in the folders of audio files, and in folders beside and in them that are called after a kind."""
+    """Annotations in the folders of audio files, and in folders named after a format, next to and in them."""
     kinds = {kind.removeprefix(".") for kind in READERS}
     folders: dict[Path, None] = {}
     for parent in parents:

@@ -1,15 +1,15 @@
 """A corpus of recordings as Lhotse cuts: read, checked, split and counted.
 
 type      where its cuts come from
-recipe    a corpus that Lhotse knows by name (vaak.audio.corpora.recipe_corpus)
+recipe    a corpus for which Lhotse has a recipe (vaak.audio.corpora.recipe_corpus)
 cuts      Lhotse's manifests (vaak.audio.corpora.lhotse_manifests)
-folder    audio files beside RTTM, UEM, CTM and TextGrid files (vaak.audio.corpora.annotated_folder)
+folder    audio files next to RTTM, UEM, CTM and TextGrid files (vaak.audio.corpora.annotated_folder)
 json      JSON lines (vaak.audio.corpora.json_manifest)
 voices    speech of espeak-ng (vaak.audio.synthesis.voices)
 
-Splits that are given are kept as they are given; others are cut from train (vaak.audio.corpora.splits). What can't be
-used is an error that says where it stands, or is dropped and counted; nothing is lost silently. Everything streams:
-memory holds a recording, the labels of a folder's files, and a digest for each cut's name.
+Splits that are given are kept; others are split off from train (vaak.audio.corpora.splits). What can't be
+used is an error that names the place, or is dropped and counted; nothing is lost silently. Everything streams:
+only one recording, the labels of a folder's files, and a digest of each cut's name are in memory.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SEVERAL_SPLITS = "recordings whose speakers belong to several splits (split_by: 
 
 @dataclass
 class AudioStatistics:
-    """What a split holds; what was dropped from it, and what was mended or is worth knowing, by reason."""
+    """The contents of a split; what was dropped, and what was fixed or is worth knowing, by reason."""
 
     cuts: int = 0
     seconds: float = 0.0
@@ -45,7 +45,7 @@ class AudioStatistics:
     segments: int = 0
     resampled: int = 0
     most_speakers: int = 0
-    """Of one cut."""
+    """Add one cut."""
     speakers: set[str] = field(default_factory=set)
     dropped: Counter[str] = field(default_factory=Counter)
     mended: Counter[str] = field(default_factory=Counter)
@@ -78,7 +78,7 @@ class AudioStatistics:
 
 
 class CutReader(Protocol):
-    """Reads what ``given`` splits were given; ``files`` are those that decide over what is read."""
+    """Reads the ``given`` splits; ``files`` are those that determine what is read."""
 
     @property
     def given(self) -> tuple[str, ...]: ...
@@ -86,7 +86,7 @@ class CutReader(Protocol):
     def files(self) -> list[Path]: ...
     @property
     def lacks_train(self) -> str:
-        """What to say to who wants training data where there are none."""
+        """The message if there is no training data."""
         ...
 
     def read(self, split: str) -> Iterator[ReadRecording]: ...
@@ -95,13 +95,13 @@ class CutReader(Protocol):
 class AudioCorpus:
     """The cuts of one of ``datasets``, by split; the same ones in the same order each time they are read.
 
-    ``statistics`` has the figures of the splits that have been read to their end.
+    ``statistics`` has those of the splits that have been read completely.
     """
 
     def __init__(self, dataset: DatasetConfig, audio: AudioConfig) -> None:
-        """Look up the sources; a recipe's manifests are made where there are none.
+        """Look up the sources; a recipe's manifests are made if there are none.
 
-        Raises DataError for files, folders and corpora that aren't there.
+        Raises DataError for files, folders and corpora that don't exist.
         """
         self.dataset, self.audio = dataset, audio
         self.statistics: dict[str, AudioStatistics] = {}
@@ -110,20 +110,20 @@ class AudioCorpus:
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """The splits that there are, given or cut from train."""
+        """The splits, given or split off from train."""
         return self._splits.names
 
     @property
     def files(self) -> list[Path]:
-        """The files it reads, for those who want to know whether they have changed."""
+        """The files it reads, to detect whether they have changed."""
         return self._reader.files
 
     def cuts(self, split: str) -> Iterator[Cut]:
-        """The cuts of ``split``: recordings or utterances, with what is said in them by whom.
+        """The cuts of ``split``: recordings or utterances, with speakers and texts.
 
-        ``custom["uem"]`` has the parts that count, where that isn't all. Raises DataError for what can't be read, for
-        two cuts of one name, and at the end where train or a given split has none; one that is cut from a small train
-        may be empty.
+        ``custom["uem"]`` has the scored regions, if that isn't everything. Raises DataError for what can't be read, for
+        two cuts with the same name, and at the end if train or a given split has none; one that is split off from a
+        small train may be empty.
         """
         if split not in self.splits:
             raise DataError(self._there_is_no(split))
@@ -131,7 +131,7 @@ class AudioCorpus:
         for cut in self._of(split, counts):
             digest = hashlib.blake2b(cut.id.encode(), digest_size=8).digest()
             if digest in seen:
-                raise DataError(f"{self._name}: {split} has two cuts of the name {cut.id}; names say which is which")
+                raise DataError(f"{self._name}: {split} has two cuts with the name {cut.id}; names must be unique")
             seen.add(digest)
             counts.add(cut, self.audio.sampling_rate)
             yield cut
@@ -164,7 +164,7 @@ class AudioCorpus:
     def _there_is_no(self, split: str) -> str:
         if split == "train":
             return f"{self._name}: {self._reader.lacks_train}"
-        return f"{self._name}: there is no split {split}; there are {', '.join(self.splits)}"
+        return f"{self._name}: there is no split {split}; expected one of {', '.join(self.splits)}"
 
     def _why_empty(self, split: str, counts: AudioStatistics) -> str:
         if counts.dropped:
@@ -175,7 +175,7 @@ class AudioCorpus:
                 f"{self._name}: {split} is empty: no {self.dataset.split_by} fell into it; give more recordings, other "
                 "fractions, or files for this split"
             )
-        return f"{self._name}: {split} is empty: there is nothing in what it names"
+        return f"{self._name}: {split} is empty: its files have no recordings"
 
 
 def covered(segments: tuple[Segment, ...]) -> tuple[float, float]:
@@ -215,7 +215,7 @@ def _open_reader(dataset: DatasetConfig, audio: AudioConfig) -> CutReader:
 
 
 class VoicesReader:
-    """Sentences of synthesised voices; there are no files that decide over them."""
+    """Sentences of synthesised voices; they depend on no files."""
 
     given = ("train",)
     lacks_train = ""

@@ -1,13 +1,13 @@
-"""Files fetched from the network: gone on with after an interruption, checked, there whole or not at all.
+"""Downloads of files: resumed after an interruption, verified, complete or not at all.
 
-FILE.part     what has come so far
-FILE.source   the address, and the server's mark of the content: a part of other content is not gone on with
+FILE.part     what was received so far
+FILE.source   the address, and the server's mark of the content: a part of other content is not resumed
 
-The length is held against the server's, the checksum against ``md5sum.txt`` beside the file, where the server has one
-(as openslr.org has).
+The length is compared with the server's, the checksum with ``md5sum.txt`` next to the file, if the server has one
+(like openslr.org).
 
-Differs: Lhotse's ``resumable_download``, for which this stands in, appends the whole file to the part that is there
-when a server doesn't know ranges, and takes a connection that breaks for the end of the file.
+Differs: Lhotse's ``resumable_download``, which this replaces, appends the whole file to the existing part
+when a server doesn't support ranges, and treats a broken connection as the end of the file.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ PATIENCE = 60.0
 """Seconds in which a server must answer."""
 CHECKSUMS = "md5sum.txt"
 AGENT = "Mozilla/5.0 (compatible; vaak)"
-"""Some servers refuse what doesn't call itself a browser."""
+"""Some servers refuse clients that aren't browsers."""
 
 
 @contextlib.contextmanager
 def downloads_of(recipe_module: str) -> Iterator[None]:
-    """While this holds, a module of Lhotse's recipes fetches its files by ``fetch``."""
+    """In this context, a module of Lhotse's recipes downloads its files by ``fetch``."""
     module = importlib.import_module(recipe_module)
     original = getattr(module, "resumable_download", None)
     if original is None:
@@ -64,13 +64,13 @@ def _as_lhotse_calls_it(
 
 
 def fetch(url: str, path: Path, *, headers: dict[str, str] | None = None, missing_ok: bool = False) -> None:
-    """Fetch ``url`` to ``path`` unless it is there; go on with a part of it.
+    """Download ``url`` to ``path`` unless it exists; resume a partial download.
 
-    With ``missing_ok``, one that the server doesn't have is left out with a warning. Raises UserError where the network
-    or the server refuses, or what came isn't what the server has.
+    With ``missing_ok``, a file that the server doesn't have is skipped with a warning. Raises UserError if the network
+    or the server refuses, or the downloaded file is damaged.
     """
     if path.exists():
-        log.info("%s is there", path)
+        log.info("%s exists", path)
         return
     headers = {"User-Agent": AGENT, **(headers or {})}
     part, source = _companions(path)
@@ -81,13 +81,14 @@ def fetch(url: str, path: Path, *, headers: dict[str, str] | None = None, missin
     except urllib.error.HTTPError as error:
         error.close()
         if error.code == 404 and missing_ok:
-            log.warning("%s: there is no such file; it is left out", url)
+            log.warning("%s: not found; skipped", url)
             return
         raise UserError(f"{url}: the server refuses: {error.code} {error.reason}") from error
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", None) or error
         raise UserError(
-            f"{url}: can't be fetched ({reason}); check the network: what has come is kept, the same command goes on"
+            f"{url}: can't be downloaded ({reason}); check the network: the partial download is kept, and the same "
+            "command resumes it"
         ) from error
     sync_file(part)
     part.replace(path)
@@ -99,7 +100,7 @@ def _companions(path: Path) -> tuple[Path, Path]:
 
 
 def _fetch_part(url: str, part: Path, source: Path, headers: dict[str, str]) -> None:
-    """Fill the part up to the end of the file."""
+    """Download the rest of the file."""
     there = part.stat().st_size if part.exists() else 0
     known = _known(source) if there else {}
     if there and known.get("url") == url and known.get("mark"):
@@ -118,11 +119,11 @@ def _fetch_part(url: str, part: Path, source: Path, headers: dict[str, str]) -> 
                 advance(len(chunk))
     have = part.stat().st_size
     if total is not None and have != total:
-        raise OSError(f"{have:,} of {total:,} bytes came")
+        raise OSError(f"received {have:,} of {total:,} bytes")
 
 
 def _answer(request: urllib.request.Request) -> Any:
-    """The server's answer. A part that is already whole, or longer, is no range: then all is asked for anew."""
+    """The server's answer. A complete part has no valid range: then everything is requested again."""
     try:
         return urllib.request.urlopen(request, timeout=PATIENCE)
     except urllib.error.HTTPError as error:
@@ -142,9 +143,9 @@ def _known(source: Path) -> dict[str, Any]:
 
 
 def _demand_checksum(url: str, name: str, part: Path, headers: dict[str, str]) -> None:
-    """Hold the part against the server's list of checksums, if there is one that has it.
+    """Verify the part against the server's list of checksums, if it is there.
 
-    Raises UserError, and deletes the part, where it is another.
+    Raises UserError, and deletes the part, if it differs.
     """
     expected = _checksums(url.rpartition("/")[0] + "/" + CHECKSUMS, headers).get(url.rpartition("/")[2])
     if expected is None:
@@ -154,14 +155,14 @@ def _demand_checksum(url: str, name: str, part: Path, headers: dict[str, str]) -
     if found != expected:
         part.unlink()
         raise UserError(
-            f"{url}: what came is damaged: its MD5 is {found}, {CHECKSUMS} says {expected}; it is deleted, "
-            "fetch it again"
+            f"{url}: the download is damaged: its MD5 is {found}, {CHECKSUMS} has {expected}; it was deleted, "
+            "download it again"
         )
-    log.info("%s: its MD5 is what %s says", name, CHECKSUMS)
+    log.info("%s: its MD5 agrees with %s", name, CHECKSUMS)
 
 
 def _checksums(url: str, headers: dict[str, str]) -> dict[str, str]:
-    """MD5 by name of file; none where the server has no such list."""
+    """MD5 by name of file; empty if the server has no such list."""
     try:
         with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=PATIENCE) as answer:
             lines = answer.read(2**20).decode("utf-8", "replace").splitlines()

@@ -13,7 +13,7 @@ from vaak.core.split_ranges import SPLITS
 def entries_of(dataset: DatasetConfig) -> dict[str, list[Path]]:
     """The files and folders of each split that is given; without any, ``corpus_dir`` is train's.
 
-    Where there is a ``corpus_dir``, names and patterns are looked up in it. Raises DataError for what isn't there.
+    If there is a ``corpus_dir``, names and patterns are relative to it. Raises DataError for what doesn't exist.
     """
     named: dict[str, tuple[str, ...]] = {split: getattr(dataset, split) for split in SPLITS}
     if not any(named.values()) and dataset.corpus_dir is not None:
@@ -31,8 +31,8 @@ def entries_of(dataset: DatasetConfig) -> dict[str, list[Path]]:
 
 
 def lacks_train(dataset: DatasetConfig) -> str:
-    """What to say to who wants training data where none are named."""
-    return f"train: name its files or folders (type: {dataset.type})"
+    """The message if no training data is given."""
+    return f"train: give its files or folders (type: {dataset.type})"
 
 
 def _matches(root: Path, name: str, option: str) -> list[Path]:
@@ -45,7 +45,7 @@ def _matches(root: Path, name: str, option: str) -> list[Path]:
 
 
 def _demand_once(found: dict[str, list[Path]], dataset: DatasetConfig) -> None:
-    """Raises DataError where a split names a file twice, or two splits a manifest that can't say what is whose."""
+    """Raises DataError if a split names a file twice, or two splits a manifest that can't distinguish them."""
     seen: dict[Path, str] = {}
     for split, paths in found.items():
         for path in paths:
@@ -59,14 +59,14 @@ def _demand_once(found: dict[str, list[Path]], dataset: DatasetConfig) -> None:
 def inside(folder: Path, name: str, where: str) -> Path:
     """The file ``name`` of a manifest in ``folder``.
 
-    Raises DataError for one that leads outside of the folder: a manifest that someone else wrote reads no other files.
+    Raises DataError for one outside of the folder: a manifest that someone else wrote must not read other files.
     """
     path = folder / name
     if Path(name).is_absolute() or ".." in Path(name).parts or "\0" in name:
         raise DataError(
-            f"{where}: {name} leads outside of the folder of the manifest ({folder}), which is refused; put the file "
-            "in it, or the manifest above both"
+            f"{where}: {name} is outside of the folder of the manifest ({folder}), which is refused; move the file "
+            "into it, or the manifest above both"
         )
     if not path.resolve().is_relative_to(folder.resolve()):
-        raise DataError(f"{where}: {name} leads through a link outside of {folder}, which is refused; copy the file")
+        raise DataError(f"{where}: {name} is a link to outside of {folder}, which is refused; copy the file")
     return path

@@ -1,14 +1,14 @@
-"""JSON lines that name audio files, one recording or utterance a line.
+"""JSON lines that name audio files, one recording or utterance per line.
 
 {"audio": "audio/a.flac", "speaker": "Ann", "text": "so it is"}                     an utterance of one speaker
 {"audio": "b.flac", "segments": [{"start": 0.5, "end": 2, "speaker": "Ann"}, …]}    a recording; "text" where known
 {"audio": "c.flac", "rttm": "c.rttm", "uem": "c.uem"}                               the same, from files
 
-Further keys: ``id`` (the file's name where there is none); ``offset`` and ``duration``, the stretch of the file that is
-meant (all of it); ``sampling_rate``, which is held against the file's; ``split``. Others go with the labels.
-A manifest that several splits name must say in each line which of them it is in.
+Further keys: ``id`` (default: the file's name); ``offset`` and ``duration``, the section of the file
+(default: all of it); ``sampling_rate``, which is compared with the file's; ``split``. Others are kept with the labels.
+In a manifest that several splits name, each line must have its split.
 
-Files lie in the manifest's folder. What leads outside (``..``, absolute paths, links) is refused.
+Files must be in the manifest's folder. Paths to outside (``..``, absolute paths, links) are refused.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from vaak.core.errors import DataError
 LABELS = ("speaker", "speakers", "text", "segments", "rttm", "uem")
 KNOWN = frozenset(("id", "uri", "audio", "offset", "duration", "sampling_rate", "split", *LABELS))
 TOLERANCE = 0.1
-"""Seconds that a manifest's duration may differ from the file's, for durations are rounded."""
+"""Seconds that a manifest's duration may differ from the file's, because durations are rounded."""
 SPLIT_NAMES = {"validation": "valid", "val": "valid", "dev": "valid"}
 NOTHING_SAID = "lines without speaker, text, segments or rttm"
 
@@ -42,14 +42,14 @@ class JsonReader:
     """Recordings and utterances of manifests (``vaak.audio.corpora.corpus.CutReader``)."""
 
     def __init__(self, dataset: DatasetConfig) -> None:
-        """Look up the manifests. Raises DataError for those that aren't there."""
+        """Look up the manifests. Raises DataError for those that don't exist."""
         self.lacks_train = lacks_train(dataset)
         self._manifests = entries_of(dataset)
         self.given = tuple(self._manifests)
         self.files = sorted({path for paths in self._manifests.values() for path in paths})
         for path in self.files:
             if path.is_dir():
-                raise DataError(f"datasets, {dataset.name}: {path} is a folder; name its manifests, {path}/*.jsonl")
+                raise DataError(f"datasets, {dataset.name}: {path} is a folder; give its manifests, {path}/*.jsonl")
 
     def read(self, split: str) -> Iterator[ReadRecording]:
         for path in self._manifests[split]:
@@ -60,7 +60,7 @@ class JsonReader:
 
 
 def json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each line's place and object; blank lines are none. Reads ``.gz``, too. Raises DataError with file and line."""
+    """Each line's place and object; blank lines are skipped. Reads ``.gz``, too. Raises DataError with its line."""
     try:
         with _opened(path) as lines:
             for number, line in enumerate(lines, start=1):
@@ -69,8 +69,8 @@ def json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                     continue
                 try:
                     entry = json.loads(line)
-                except ValueError as error:  # no JSON, or no UTF-8
-                    raise DataError(f"{where}: this is no JSON: {error}") from error
+                except ValueError as error:  # not JSON, or not UTF-8
+                    raise DataError(f"{where}: this is not JSON: {error}") from error
                 if not isinstance(entry, dict):
                     raise DataError(f"{where}: a line is an object, not a {type(entry).__name__}")
                 yield where, entry
@@ -93,7 +93,7 @@ def _split_of(entry: dict[str, Any], where: str) -> str:
 def _reading(entry: dict[str, Any], folder: Path, where: str) -> ReadRecording:
     audio = _text(entry, "audio", where)
     if audio is None:
-        raise DataError(f"{where}: there is no audio; a line names its file under the key audio")
+        raise DataError(f"{where}: the key audio is missing, the name of the file")
     path = inside(folder, audio, where)
     try:
         header = read_header(path)
@@ -117,21 +117,21 @@ def _demand_rate(entry: dict[str, Any], header: Header, path: Path, where: str) 
     rate = _number(entry, "sampling_rate", where)
     if rate is not None and rate != header.sampling_rate and not header.is_opus:
         raise DataError(
-            f"{where}: {path} has {header.sampling_rate} Hz, sampling_rate says {rate:g}; mend the manifest or the file"
+            f"{where}: {path} has {header.sampling_rate} Hz, but sampling_rate is {rate:g}; fix one of them"
         )
 
 
 def _take_stretch(cut: Any, entry: dict[str, Any], path: Path, where: str) -> None:
-    """Make the cut what ``offset`` and ``duration`` say."""
+    """Trim the cut to ``offset`` and ``duration``."""
     offset, duration = _number(entry, "offset", where) or 0.0, _number(entry, "duration", where)
     rest = cut.duration - offset
     if duration is not None and duration > rest + TOLERANCE:
         raise DataError(
-            f"{where}: {path} lasts {cut.duration:.3f} s, the manifest says {offset + duration:.3f} s: it was cut "
-            "short, or the manifest is of another file"
+            f"{where}: {path} lasts {cut.duration:.3f} s, but the manifest says {offset + duration:.3f} s: the file is "
+            "truncated, or the manifest is of another file"
         )
     if rest <= 0:
-        raise DataError(f"{where}: offset {offset:g} s lies beyond the end of {path} ({cut.duration:.3f} s)")
+        raise DataError(f"{where}: offset {offset:g} s is beyond the end of {path} ({cut.duration:.3f} s)")
     cut.start = offset
     cut.duration = rest if duration is None or duration > rest - TOLERANCE else duration
     if cut.duration <= 0:
@@ -139,11 +139,11 @@ def _take_stretch(cut: Any, entry: dict[str, Any], path: Path, where: str) -> No
 
 
 def _labels(entry: dict[str, Any], cut: Any, folder: Path, where: str) -> tuple[list[Labelled] | None, list[str]]:
-    """What is said by whom, in seconds of the cut; None where the line says nothing of it."""
+    """Who says what, in seconds of the cut; None if the line has no labels."""
     segments, rttm = entry.get("segments"), _text(entry, "rttm", where)
     if rttm is not None and cut.start > 0:
         raise DataError(
-            f"{where}: rttm counts from the beginning of the file, so it can't go with offset; give segments"
+            f"{where}: times of rttm start at the beginning of the file, so offset can't be used; give segments"
         )
     if rttm is not None:
         found = _of_recording(read_rttm(inside(folder, rttm, where)), cut.id, rttm, where)
@@ -171,7 +171,7 @@ def _labelled(entry: Any, where: str) -> Labelled:
 
 
 def _of_recording(found: dict[str, Any], name: str, file: str, where: str) -> Any:
-    """The annotations of the recording: those of its name, or the only ones; an empty file says that there is none."""
+    """The annotations of the recording: those of its name, or the only ones; an empty file means that there is none."""
     if not found:
         return []
     if name not in found and len(found) != 1:
@@ -180,20 +180,20 @@ def _of_recording(found: dict[str, Any], name: str, file: str, where: str) -> An
 
 
 def _number(entry: dict[str, Any], key: str, where: str) -> float | None:
-    """A number that isn't negative, or None where there is none. Raises DataError for anything else."""
+    """A number that isn't negative, or None if there is none. Raises DataError for anything else."""
     value = entry.get(key)
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value >= 0):
-        raise DataError(f"{where}: {key} is {value!r}, and should be a number, 0 or more")
+        raise DataError(f"{where}: {key} is {value!r}; expected a number, 0 or more")
     return float(value)
 
 
 def _text(entry: dict[str, Any], key: str, where: str) -> str | None:
-    """A text, or a whole number as one; None where there is none. Raises DataError for anything else."""
+    """A text, or a whole number as one; None if there is none. Raises DataError for anything else."""
     value = entry.get(key)
     if value is None or value == "":
         return None
     if isinstance(value, bool) or not isinstance(value, str | int):
-        raise DataError(f"{where}: {key} is a {type(value).__name__}, and should be a text")
+        raise DataError(f"{where}: {key} is a {type(value).__name__}; expected a text")
     return str(value)

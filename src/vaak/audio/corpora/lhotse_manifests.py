@@ -1,8 +1,8 @@
 """Lhotse's manifests as cuts, line by line: manifests of cuts, or of recordings with supervisions.
 
-Paths are Lhotse's: absolute, or seen from the current folder; one that isn't there is looked up in the manifest's
-folder. They may lead anywhere, for Lhotse writes absolute paths, and the manifest is the user's own; but a source that
-is no file (a command would be run) is refused.
+Paths are Lhotse's: absolute, or relative to the current folder; one that doesn't exist is looked up in the manifest's
+folder. They may be anywhere, because Lhotse writes absolute paths, and the manifest is the user's own; but a source
+that is not a file (a command would be executed) is refused.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ManifestReader:
     """Cuts of Lhotse's manifests (``vaak.audio.corpora.corpus.CutReader``)."""
 
     def __init__(self, dataset: DatasetConfig, entries: dict[str, list[Path]] | None = None) -> None:
-        """Look at the first line of each file. Raises DataError where it is no manifest."""
+        """Check the first line of each file. Raises DataError if it is not a manifest."""
         self.lacks_train = lacks_train(dataset)
         self._manifests = {
             split: sorted_by_kind(paths, f"datasets, {dataset.name}, {split}")
@@ -56,9 +56,9 @@ class ManifestReader:
 
 
 def sorted_by_kind(paths: Iterable[Path], option: str) -> Manifests:
-    """The files, and those of folders, by what they hold; features and other manifests are left alone.
+    """The files, and those of folders, by their contents; features and other manifests are ignored.
 
-    Raises DataError where a file is no manifest, or there are neither cuts nor recordings.
+    Raises DataError if a file is not a manifest, or there are neither cuts nor recordings.
     """
     found = Manifests([], [], [])
     for path in paths:
@@ -67,9 +67,11 @@ def sorted_by_kind(paths: Iterable[Path], option: str) -> Manifests:
             if kind is not None:
                 found[("cuts", "recordings", "supervisions").index(kind)].append(file)
             elif not path.is_dir():
-                raise DataError(f"{file}: this is no Lhotse manifest of cuts, recordings or supervisions in JSON lines")
+                raise DataError(
+                    f"{file}: this is not a Lhotse manifest of cuts, recordings or supervisions in JSON lines"
+                )
     if not found.cuts and not found.recordings:
-        raise DataError(f"{option}: name a manifest of cuts, or those of recordings and supervisions together")
+        raise DataError(f"{option}: give a manifest of cuts, or those of recordings and supervisions together")
     return found
 
 
@@ -86,7 +88,7 @@ def _kind_of(path: Path) -> str | None:
 
 
 def joined(recordings: Iterable[Recording], supervisions: Iterable[SupervisionSegment]) -> Iterator[ReadRecording]:
-    """A cut of each recording with its supervisions, which wait in memory: nothing says that they are in order."""
+    """A cut of each recording with its supervisions, which are kept in memory: they may be in any order."""
     waiting: dict[str, list[SupervisionSegment]] = {}
     for one in supervisions:
         waiting.setdefault(one.recording_id, []).append(one)
@@ -111,9 +113,7 @@ def _cuts(paths: Iterable[Path]) -> Iterator[ReadRecording]:
                 if getattr(part, "recording", None) is not None:
                     _find_files(part.recording, path.parent, where)
             if all(getattr(part, "recording", None) is None for part in parts):
-                raise DataError(
-                    f"{where}: there is no recording in cut {cut.id}; give a manifest of cuts with recordings"
-                )
+                raise DataError(f"{where}: cut {cut.id} has no recording; give a manifest of cuts with recordings")
             yield ReadRecording(getattr(cut, "recording_id", None) or cut.id, cut)
 
 
@@ -134,20 +134,20 @@ def _made(entry: dict[str, Any], where: str) -> Any:
     try:
         from lhotse.serialization import deserialize_item
     except (ImportError, OSError) as error:
-        raise UserError("manifests are read by lhotse: pip install 'vaak[audio]'") from error
+        raise UserError("reading manifests requires lhotse: pip install 'vaak[audio]'") from error
     try:
         return deserialize_item(entry)
-    except Exception as error:  # Lhotse's constructors raise what they come upon
+    except Exception as error:  # Lhotse's constructors raise exceptions of any type
         raise DataError(f"{where}: Lhotse can't read this line: {type(error).__name__}: {error}") from error
 
 
 def _find_files(recording: Recording, folder: Path, where: str) -> None:
-    """Make the paths of a recording absolute. Raises DataError for files that aren't there, and for what is no file."""
+    """Make the paths of a recording absolute. Raises DataError for missing files and for other sources."""
     for source in recording.sources:
         demand_file(source, where)
         path = Path(str(source.source))
         if not path.exists() and not path.is_absolute() and (folder / path).exists():
             path = folder / path
         if not path.is_file():
-            raise DataError(f"{where}: the audio of recording {recording.id} isn't there: {path}")
+            raise DataError(f"{where}: the audio of recording {recording.id} is missing: {path}")
         source.source = str(path.absolute())

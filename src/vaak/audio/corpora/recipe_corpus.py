@@ -1,14 +1,14 @@
-"""A corpus by the name of its Lhotse recipe: its cuts are made once, from the corpus on disk, and found from then on.
+"""A corpus by the name of its Lhotse recipe: its cuts are made once, from the corpus on disk.
 
 CORPUS_DIR/         the corpus, as `vaak data get` or the user put it there
-  corpus.json       which folder in it the recipe's prepare function takes, where `vaak data get` has fetched it
+  corpus.json       the folder in it that the recipe's prepare function takes, if `vaak data get` downloaded it
 OUTPUT_DIR/
   *_recordings_PART.jsonl.gz, *_supervisions_PART.jsonl.gz    what the recipe writes
   cuts/PART.jsonl   recordings and supervisions as cuts
   cuts.json         recipe, options and parts; written last: it means "complete"
 
-Parts are those of the recipe. A split that names none takes the parts that are called so: train*, then dev* and valid*,
-then test* and eval*; a corpus of one part is all train's.
+Parts are those of the recipe. A split that names none gets the parts with matching names: train*, then dev* and valid*,
+then test* and eval*; a corpus of one part is train.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ MANIFEST = re.compile(r"(?:(?P<prefix>.+)_)?recordings_(?P<part>.+)\.jsonl(\.gz)
 
 
 def corpus_folder(dataset: DatasetConfig, audio: AudioConfig) -> Path:
-    """Where the corpus lies, or would."""
+    """The folder of the corpus."""
     return Path(dataset.corpus_dir or Path(audio.corpus_dir) / dataset.name).expanduser()
 
 
 def output_folder(dataset: DatasetConfig, audio: AudioConfig) -> Path:
-    """Where its manifests lie, or will."""
+    """The folder of its manifests."""
     return Path(dataset.output_dir or Path(audio.output_dir) / dataset.name).expanduser()
 
 
@@ -59,9 +59,9 @@ def get_corpus(name: str, folder: Path, options: Mapping[str, Any]) -> Path:
 
 
 def prepare_corpus(dataset: DatasetConfig, audio: AudioConfig) -> dict[str, Path]:
-    """The manifest of cuts of each part, made where there is none of these options.
+    """The manifest of cuts of each part, made if there is none with these options.
 
-    Raises DataError where there is no corpus, or the recipe can't read it.
+    Raises DataError if there is no corpus, or the recipe can't read it.
     """
     recipe = recipe_named(dataset.name)
     output = output_folder(dataset, audio)
@@ -78,35 +78,35 @@ def prepare_corpus(dataset: DatasetConfig, audio: AudioConfig) -> dict[str, Path
 
 
 def _made(recipe: LhotseRecipe, options: dict[str, Any], output: Path) -> dict[str, str] | None:
-    """The parts that were made with these options; None where there are none."""
+    """The parts that were made with these options; None if there are none."""
     try:
         about = read_json(output / DONE)
     except FileNotFoundError:
         return None
     except ValueError as error:
-        raise DataError(f"{output / DONE}: this is damaged; delete the folder to make it anew") from error
+        raise DataError(f"{output / DONE}: this is damaged; delete the folder to make it again") from error
     if about["recipe"] != recipe.name or about["options"] != options:
         raise DataError(
-            f"{output} holds {about['recipe']} with options {about['options']}, and {recipe.name} with {options} is "
-            "asked for: give another output_dir, or delete the folder"
+            f"{output} has {about['recipe']} with options {about['options']}, but {recipe.name} with {options} was "
+            "requested: give another output_dir, or delete the folder"
         )
     parts: dict[str, str] = about["parts"]
     return parts
 
 
 def _make(recipe: LhotseRecipe, corpus: Path, output: Path, options: dict[str, Any], num_jobs: int) -> dict[str, str]:
-    """Let the recipe write its manifests, or take those that are there; write cuts of them."""
+    """Let the recipe write its manifests, or use existing ones; write cuts of them."""
     if corpus.is_dir():
         log.info("preparing %s from %s", recipe.name, corpus)
         manifests = dict(_parts(prepare(recipe, inner_folder(corpus), output, options, num_jobs)))
         readings = {part: joined(*sets) for part, sets in manifests.items()}
     else:
         readings = _found(output)
-        log.info("taking the manifests in %s", output)
+        log.info("using the manifests in %s", output)
     if not readings:
         raise DataError(
             f"recipe {recipe.name}: there is no corpus in {corpus}, and no manifests in {output}: vaak data get "
-            f"{recipe.name} fetches it, or set corpus_dir"
+            f"{recipe.name} downloads it; or set corpus_dir"
         )
     (output / "cuts").mkdir(exist_ok=True)
     parts: dict[str, str] = {}
@@ -122,7 +122,7 @@ def _make(recipe: LhotseRecipe, corpus: Path, output: Path, options: dict[str, A
 
 
 def inner_folder(corpus: Path) -> Path:
-    """The folder that the prepare function takes: what `vaak data get` noted, or the corpus' own."""
+    """The folder for the prepare function: the one recorded by `vaak data get`, or the corpus' own."""
     try:
         inner = corpus / str(read_json(corpus / CORPUS)["corpus"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -149,7 +149,7 @@ def _found(output: Path) -> dict[str, Iterator[ReadRecording]]:
             found.setdefault(match["prefix"] or "", {})[match["part"]] = path
     if len(found) > 1:
         raise DataError(
-            f"{output} holds manifests of several kinds ({', '.join(found)}); name those that are meant: type: cuts, "
+            f"{output} has manifests of several kinds ({', '.join(found)}); name those to use: type: cuts, "
             "train: [recordings, supervisions]"
         )
     return {part: _of_files(path) for parts in found.values() for part, path in parts.items()}
@@ -162,7 +162,7 @@ def _of_files(recordings: Path) -> Iterator[ReadRecording]:
 
 
 def _write(path: Path, readings: Iterable[ReadRecording]) -> dict[str, int]:
-    """Write the cuts that there are; returns how many recordings have none, by reason."""
+    """Write the cuts; returns the number of recordings without, by reason."""
     dropped: dict[str, int] = {}
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -185,7 +185,7 @@ class RecipeReader:
     """The cuts of a recipe's parts (``vaak.audio.corpora.corpus.CutReader``)."""
 
     def __init__(self, dataset: DatasetConfig, audio: AudioConfig) -> None:
-        """Prepare the corpus unless that is done. Raises DataError for parts that it doesn't have."""
+        """Prepare the corpus unless it is prepared. Raises DataError for parts that it doesn't have."""
         parts = {part: path for part, path in prepare_corpus(dataset, audio).items() if path.stat().st_size}
         chosen = _chosen(dataset, list(parts))
         self._reader = ManifestReader(dataset, {split: [parts[part] for part in own] for split, own in chosen.items()})
@@ -197,18 +197,18 @@ class RecipeReader:
 
 
 def _chosen(dataset: DatasetConfig, parts: list[str]) -> dict[str, list[str]]:
-    """The parts of each split: those it names, or those that are called like it."""
+    """The parts of each split: those it names, or those with matching names."""
     named: dict[str, tuple[str, ...]] = {split: getattr(dataset, split) for split in SPLITS}
     for split, names in named.items():
         for name in names:
             if name not in parts:
                 raise DataError(
-                    f"datasets, {dataset.name}, {split}: there is no part {name}; there are {', '.join(parts)}"
+                    f"datasets, {dataset.name}, {split}: there is no part {name}; expected one of {', '.join(parts)}"
                 )
     given = [name for names in named.values() for name in names]
     if given:
         if len(set(given)) < len(given):
-            raise DataError(f"datasets, {dataset.name}: a part stands in two splits; name each once")
+            raise DataError(f"datasets, {dataset.name}: a part is in two splits; name each once")
         return {split: list(names) for split, names in named.items() if names}
     if len(parts) == 1:
         return {"train": parts}

@@ -1,7 +1,7 @@
-"""Lhotse's recipes by name: which there are, fetching a corpus, and making manifests of one that is on disk.
+"""Lhotse's recipes by name: list them, download a corpus, and make manifests of one that is on disk.
 
 A recipe is a pair of functions of ``lhotse.recipes``, ``download_NAME`` and ``prepare_NAME``, with arguments that
-differ from one to the next: folders are given to those that mean them, all others are options.
+differ: folders are passed to those that are folders, all others are options.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ OUTPUT_PARAMETERS = ("output_dir", "manifest_dir")
 
 @dataclass(frozen=True)
 class LhotseRecipe:
-    """A recipe: its functions, of which those that download may be none or several."""
+    """A recipe: its functions; there may be no or several download functions."""
 
     name: str
     module: str
@@ -43,35 +43,35 @@ class LhotseRecipe:
 
 @functools.cache
 def recipes() -> dict[str, LhotseRecipe]:
-    """All recipes of the Lhotse that is installed, by name. Raises UserError where there is none."""
+    """All recipes of the installed Lhotse, by name. Raises UserError if it isn't installed."""
     try:
         import lhotse.recipes
     except (ImportError, OSError) as error:
-        raise UserError("recipes are those of lhotse: pip install 'vaak[audio]'") from error
+        raise UserError("recipes require lhotse: pip install 'vaak[audio]'") from error
     found: dict[str, LhotseRecipe] = {}
     for info in pkgutil.iter_modules(lhotse.recipes.__path__):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 module = importlib.import_module(f"lhotse.recipes.{info.name}")
-        except (ImportError, OSError):  # one that needs a package that isn't here
+        except (ImportError, OSError):  # one that requires a package that isn't installed
             continue
         found.update({recipe.name: recipe for recipe in _recipes_of(module, info.name, set(dir(lhotse.recipes)))})
     return dict(sorted(found.items()))
 
 
 def recipe_named(name: str) -> LhotseRecipe:
-    """Raises UserError for a name that no recipe has, with one that may have been meant."""
+    """Raises UserError for an unknown recipe, with a suggestion."""
     known = recipes()
     if name not in known:
         close = difflib.get_close_matches(name, known, n=1)
         hint = f"; did you mean {close[0]}?" if close else ""
-        raise UserError(f"Lhotse has no recipe {name}{hint} (vaak data list shows all)")
+        raise UserError(f"Lhotse has no recipe {name}{hint} (vaak data list lists all)")
     return known[name]
 
 
 def _recipes_of(module: Any, name: str, exported: set[str]) -> Iterator[LhotseRecipe]:
-    """The recipes of a module: what it exports, or what is called like it."""
+    """The recipes of a module: what it exports, or what is named like it."""
     own = {
         key: one for key, one in vars(module).items() if inspect.isfunction(one) and one.__module__ == module.__name__
     }
@@ -110,7 +110,7 @@ def prepare(recipe: LhotseRecipe, corpus: Path, output: Path, options: Mapping[s
     _demand_all(arguments, parameters, f"recipe {recipe.name}")
     try:
         return function(**arguments)
-    except Exception as error:  # each recipe raises what it comes upon, assertions above all
+    except Exception as error:  # recipes raise exceptions of any type, mostly assertions
         raise DataError(f"recipe {recipe.name}: {corpus} can't be prepared: {reason_of(error)}") from error
 
 
@@ -127,11 +127,11 @@ def _demand_all(arguments: Mapping[str, Any], parameters: Mapping[str, inspect.P
         name for name, one in parameters.items() if one.default is one.empty and one.kind is not one.VAR_KEYWORD
     ]
     if missing := [name for name in required if name not in arguments]:
-        raise DataError(f"{what} needs {', '.join(missing)}; give them as options")
+        raise DataError(f"{what} requires {', '.join(missing)}; give them as options")
 
 
 def reason_of(error: BaseException) -> str:
-    """What went wrong, in a line; of an assertion without words, the line that failed."""
+    """What went wrong, in a line; for an assertion without a message, the line that failed."""
     if text := str(error).strip():
         return f"{type(error).__name__}: {text.splitlines()[0]}"
     frames = traceback.extract_tb(error.__traceback__)
@@ -139,14 +139,14 @@ def reason_of(error: BaseException) -> str:
 
 
 def download(recipe: LhotseRecipe, folder: Path, options: Mapping[str, Any]) -> Path:
-    """Fetch the corpus to ``folder`` and return the folder that its prepare function takes, in it.
+    """Download the corpus to ``folder`` and return the folder in it for its prepare function.
 
-    Raises UserError where the recipe can't download, or the network refuses.
+    Raises UserError if the recipe can't download, or the network refuses.
     """
     if not recipe.downloads:
         raise UserError(
-            f"recipe {recipe.name}: Lhotse can't download this corpus; get it from its makers, put it in {folder}, and "
-            f"vaak data prepare {recipe.name}"
+            f"recipe {recipe.name}: Lhotse can't download this corpus; get it from its authors, put it in {folder}, "
+            f"and run vaak data prepare {recipe.name}"
         )
     found: Any = None
     for function in recipe.downloads:
@@ -165,8 +165,8 @@ def _fetched(recipe: LhotseRecipe, function: Callable[[], Any], folder: Path) ->
         return function()
     except UserError:
         raise
-    except Exception as error:  # each recipe fetches in its own way
+    except Exception as error:  # each recipe downloads in its own way
         raise UserError(
-            f"recipe {recipe.name}: the corpus can't be fetched: {reason_of(error)}; what has come is kept in "
-            f"{folder}, and the same command goes on (delete a file that is damaged)"
+            f"recipe {recipe.name}: the corpus can't be downloaded: {reason_of(error)}; partial downloads are kept in "
+            f"{folder}, and the same command resumes them (delete damaged files)"
         ) from error

@@ -1,6 +1,6 @@
 """Features of audio: log-mel filter banks, cepstral coefficients, log spectra. The extractors are Lhotse's.
 
-Samples lie within ±1, as everywhere in Lhotse and Vaak. Kaldi's recipes take 16-bit numbers: their log powers are
+Samples are within ±1, as everywhere in Lhotse and Vaak. Kaldi's recipes take 16-bit numbers: their log powers are
 2 ln 32768 = 20.8 higher (log magnitudes 10.4), and only very quiet frames meet the floor of the mel filters, which is
 1.2e-7 on either scale (``energy_floor`` is that of the energy alone).
 
@@ -12,9 +12,9 @@ piece.
 
     snip_edges: false            audio mirrored at its ends, a frame for every whole shift (half a one counts)
         ┆‹──┼─────window────›┆
-        │ 0 │ 1 │ 2 │ 3 │ 4 │    frame t lies around (t + 0.5) * frame_shift seconds
+        │ 0 │ 1 │ 2 │ 3 │ 4 │    frame t is around (t + 0.5) * frame_shift seconds
     snip_edges: true             only whole windows
-        ‹──────window──────›     frame t lies around t * frame_shift + frame_length / 2 seconds
+        ‹──────window──────›     frame t is around t * frame_shift + frame_length / 2 seconds
 
 Differs: from Lhotse, where it isn't as Kaldi: energy with mfcc and liftering of 0 crash there; audio shorter than a
 window too; the blackman window is periodic there; ``norm_filters`` does nothing there; dither is drawn from torch's own
@@ -85,7 +85,7 @@ class Features:
         return self._shift / self.config.sampling_rate
 
     def num_frames(self, num_samples: int) -> int:
-        """Frames of so many samples."""
+        """The number of frames in this many samples."""
         if not self.config.snip_edges:
             return (num_samples + self._shift // 2) // self._shift
         return 0 if num_samples < self._length else 1 + (num_samples - self._length) // self._shift
@@ -133,7 +133,7 @@ class Features:
 
     @torch.inference_mode()
     def frame_rows(self, padded: Sequence[np.ndarray]) -> np.ndarray:
-        """Features ``(frame, dims)`` of stretches of samples that hold whole windows, one stretch after another."""
+        """Features ``(frame, dims)`` of sections of samples with whole windows, one section after another."""
         together = torch.from_numpy(np.concatenate(padded)).to(self.device)
         stretches = together.split([len(samples) for samples in padded])
         windows = torch.cat([samples.unfold(0, self._length, self._shift) for samples in stretches])
@@ -153,7 +153,7 @@ class Features:
 def dithered(samples: np.ndarray, dither: float, rng: np.random.Generator) -> np.ndarray:
     """The samples ``(time,)`` with Gaussian noise of this standard deviation; 0 draws nothing.
 
-    Differs: Kaldi draws anew for each window; here, as in Lhotse, windows that overlap see the same noise.
+    Differs: Kaldi draws noise for each window; here, as in Lhotse, windows that overlap see the same noise.
     """
     if not dither:
         return samples
@@ -194,11 +194,11 @@ def _packed(lengths: Sequence[int], most: int) -> Iterator[list[tuple[int, int, 
 
 
 def _lhotse_layer(config: AudioConfig, window_length: int, window_shift: int) -> Any:
-    """Lhotse's extractor, mended where it isn't as Kaldi: see the top of this file."""
+    """Lhotse's extractor, fixed where it differs from Kaldi: see the top of this file."""
     try:
         from lhotse.features.kaldi import layers
     except (ImportError, OSError) as error:
-        raise UserError(f"features of audio need lhotse ({error}): pip install 'vaak[audio]'") from error
+        raise UserError(f"audio features require lhotse ({error}): pip install 'vaak[audio]'") from error
     options: dict[str, Any] = {name: getattr(config, name) for name in LHOTSE_OPTIONS}
     # Lhotse rounds down: half a sample more keeps what rounding took from a whole number.
     options["frame_length"] = (window_length + 0.5) / config.sampling_rate

@@ -1,4 +1,4 @@
-"""One file of stored features: those of some recordings, one after another. It is there whole or not at all.
+"""One file of stored features: those of some recordings, one after another. It is written completely or not at all.
 
 ::
 
@@ -24,19 +24,19 @@ TYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype("<f4"), "float16": np.dty
 
 
 def lilcom_module() -> Any:
-    """The codec, by Lhotse. Raises UserError where it isn't installed."""
+    """The codec, by Lhotse. Raises UserError if it isn't installed."""
     try:
         from lhotse.features.io import get_lilcom_module
 
         return get_lilcom_module()
     except (ImportError, OSError) as error:
-        raise UserError("storage_type: lilcom needs the package lilcom: pip install lilcom") from error
+        raise UserError("storage_type lilcom requires the package lilcom: pip install lilcom") from error
 
 
 def write_shard(path: Path, recordings: Iterable[np.ndarray], storage_type: str) -> None:
     """Stream the features ``(frame, dims)`` of recordings to ``path``.
 
-    Whatever goes wrong on the way, what ``recordings`` raises too, leaves nothing.
+    If anything fails, including ``recordings``, nothing is left.
     """
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     lengths: list[int] = []
@@ -64,15 +64,15 @@ class Shard:
     """A shard's features, memory-mapped: ``lengths`` are the frames of each of its recordings."""
 
     def __init__(self, path: Path, num_recordings: int, dims: int, storage_type: str) -> None:
-        """Raises DataError where the file is missing, or isn't whole."""
+        """Raises DataError if the file is missing or incomplete."""
         self.dims, self.storage_type = dims, storage_type
         try:
             size = path.stat().st_size
             self._bytes = np.asarray(np.memmap(path, "u1", mode="r")) if size else np.empty(0, "u1")
         except OSError as error:
-            raise DataError(f"{path}: {error.strerror}; delete the folder to make it anew") from error
+            raise DataError(f"{path}: {error.strerror}; delete the folder to make it again") from error
         if not self._tables_fit(size - 8 * num_recordings):
-            raise DataError(f"{path}: this has been cut short; delete the folder to make it anew")
+            raise DataError(f"{path}: this is truncated; delete the folder to make it again")
 
     def _tables_fit(self, begin: int) -> bool:
         """Read the tables, the last one of which begins there; whether the features end where they begin."""

@@ -1,4 +1,4 @@
-"""Features computed once and kept: any frames of any recording at once, none in memory.
+"""Features computed once and stored: random access to any frames of any recording, none in memory.
 
 ::
 
@@ -8,7 +8,7 @@
       features.json            what they are, and the size of every file; written last: it means "complete"
 
 Shards are cut by the recordings' durations alone and each is made by itself: so any number of processes makes the same
-bytes, and an extraction that was interrupted makes those shards that aren't there.
+bytes, and an interrupted extraction makes only the missing shards.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class FeatureStore:
     """
 
     def __init__(self, folder: str | Path) -> None:
-        """Map the features in ``folder``. Raises DataError where there are none, or not whole."""
+        """Map the features in ``folder``. Raises DataError if there are none, or they are incomplete."""
         self.folder = Path(folder)
         about = _read_about(self.folder)
         self.dims: int = about["dims"]
@@ -75,10 +75,10 @@ class FeatureStore:
             self.lengths = np.fromfile(self.folder / "lengths.bin", "<i8")
         except OSError as error:
             raise DataError(
-                f"{self.folder}/lengths.bin: {error.strerror}; delete the folder to make it anew"
+                f"{self.folder}/lengths.bin: {error.strerror}; delete the folder to make it again"
             ) from error
         if len(self.lengths) != self._starts[-1]:
-            raise DataError(f"{self.folder}/lengths.bin: this has been cut short; delete the folder to make it anew")
+            raise DataError(f"{self.folder}/lengths.bin: this is truncated; delete the folder to make it again")
 
     @classmethod
     def open(cls, folder: str | Path) -> FeatureStore:
@@ -86,9 +86,9 @@ class FeatureStore:
         return cls(folder)
 
     def frames(self, index: int, first: int = 0, last: int | None = None) -> np.ndarray:
-        """Frames ``first`` to ``last`` of recording ``index``, ``(frame, dims)`` float32; what lies beyond is left out.
+        """Frames ``first`` to ``last`` of recording ``index``, ``(frame, dims)`` float32; clipped to the recording.
 
-        Raises DataError where the file that holds them is missing or cut short.
+        Raises DataError if their file is missing or truncated.
         """
         if not 0 <= index < len(self):
             raise IndexError(f"recording {index} of {len(self)}")
@@ -107,11 +107,11 @@ class FeatureStore:
 
 
 def extract(source: AudioSource, audio: AudioConfig, folder: Path, device: str = "cpu") -> FeatureStore:
-    """The features of all recordings of a source, made in ``folder/FINGERPRINT`` unless they are there, whole.
+    """The features of all recordings of a source, made in ``folder/FINGERPRINT`` unless they are there, complete.
 
     ``audio.num_jobs`` processes make them, on the ``device``. The source must give the same audio each time. Processes
-    that extract the same wait for one another. Raises UserError where nothing can be written, and what the source
-    raises; shards that are whole are then kept.
+    that extract the same wait for one another. Raises UserError if nothing can be written, and what the source
+    raises; complete shards are then kept.
     """
     if audio.storage_type == "lilcom":
         lilcom_module()
@@ -122,7 +122,7 @@ def extract(source: AudioSource, audio: AudioConfig, folder: Path, device: str =
     if lacking is None:
         return FeatureStore(folder)
     if (folder / DONE).exists():
-        log.warning("%s; what is damaged of the features in %s is made again", lacking, folder)
+        log.warning("%s; damaged features in %s are recomputed", lacking, folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with locked(folder / ".lock"):
@@ -134,7 +134,7 @@ def extract(source: AudioSource, audio: AudioConfig, folder: Path, device: str =
                 _finish(extraction, mark)
     except OSError as error:
         raise UserError(
-            f"features can't be stored in {folder}: {error.strerror or error}; make room, or set "
+            f"features can't be stored in {folder}: {error.strerror or error}; free some space, or set "
             "global_config.storage_path to another folder"
         ) from error
     return FeatureStore(folder)
@@ -157,11 +157,11 @@ class _Extraction:
     shards: list[range]
 
     def path(self, number: int) -> Path:
-        """Where a shard lies."""
+        """The path of a shard."""
         return _shard_path(self.folder, number)
 
     def lacking(self) -> str | None:
-        """What isn't there as it was made; None where all is.
+        """What is missing or damaged; None if everything is there.
 
         Of a store without recorded sizes, which older versions made, the tables of every shard are read instead.
         """
@@ -176,7 +176,7 @@ class _Extraction:
         return f"{self.path(missing[0])}: this has been cut short" if missing else None
 
     def missing(self, dims: int) -> list[int]:
-        """The numbers of the shards that aren't there, or aren't whole."""
+        """The numbers of the shards that are missing or incomplete."""
         found = []
         for number, indices in enumerate(self.shards):
             try:
@@ -202,7 +202,7 @@ def _runs(durations: np.ndarray, seconds: float) -> list[range]:
 
 
 def _make_shards(extraction: _Extraction) -> None:
-    """Make the shards that are missing, here or in processes of their own."""
+    """Make the shards that are missing, here or in separate processes."""
     audio, shards, durations = extraction.audio, extraction.shards, extraction.source.durations
     worker = _Worker(extraction)
     missing = extraction.missing(worker.features.dims)
@@ -227,8 +227,8 @@ def _in_processes(extraction: _Extraction, missing: list[int]) -> Iterator[int]:
                 yield done.result()
         except BrokenProcessPool as error:
             raise UserError(
-                "a process that extracts features was ended from outside, often because memory ran out; the same "
-                "command goes on where it stopped, perhaps with fewer global_config.num_jobs"
+                "a process that extracts features was killed, often because memory ran out; the same "
+                "command continues where it stopped, perhaps with fewer global_config.num_jobs"
             ) from error
         finally:
             pool.shutdown(cancel_futures=True)  # waits for those that are being made: the folder is ours that long
@@ -257,7 +257,7 @@ class _Worker:
 
 
 _workers: list[_Worker] = []
-"""The one of this process, where it is a process of a pool."""
+"""The one of this process, if it belongs to a pool."""
 
 
 def _start_worker(extraction: _Extraction) -> None:
@@ -306,11 +306,11 @@ def _read_about(folder: Path) -> dict[str, Any]:
     except FileNotFoundError as error:
         raise DataError(f"{folder}: there are no features here, or not all (no {DONE})") from error
     except (OSError, ValueError) as error:
-        raise DataError(f"{path}: this can't be read: {error}; delete the folder to make it anew") from error
+        raise DataError(f"{path}: this can't be read: {error}; delete the folder to make it again") from error
     kinds = {"fingerprint": str, "dims": int, "frame_shift": float, "storage_type": str, "shards": list}
     known = isinstance(about, dict) and about.get("format") == FORMAT
     known = known and all(isinstance(about.get(name), kind) for name, kind in kinds.items())
     if not known or about["storage_type"] not in (*TYPES, "lilcom"):
-        raise DataError(f"{path}: these are no features that this version reads; delete the folder to make it anew")
+        raise DataError(f"{path}: this version can't read these features; delete the folder to make it again")
     found: dict[str, Any] = about
     return found

@@ -1,7 +1,7 @@
-"""Lines of annotations (RTTM, UEM, CTM): UTF-8, fields between blanks; each line knows where it stands.
+"""Lines of annotations (RTTM, UEM, CTM): UTF-8, fields between blanks; each line has its position.
 
-Blank lines and comments, which begin with ``;``, hold nothing. Only the blanks of ASCII part fields, so that a name may
-hold any other character.
+Blank lines and comments, which begin with ``;``, are skipped. Only ASCII white space separates fields, so that a name
+may contain any other character.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TypeVar
 from vaak.core.errors import DataError
 
 MISSING = "<NA>"
-"""Stands in a field for nothing."""
+"""An empty field."""
 
 Annotations = TypeVar("Annotations")
 
@@ -28,9 +28,9 @@ class Line:
     fields: Sequence[str]
 
     def demand(self, number: int, what: str) -> None:
-        """Raises DataError where the line has fewer fields than ``what`` has."""
+        """Raises DataError if the line has fewer fields than ``what`` requires."""
         if len(self.fields) < number:
-            raise DataError(f"{self.where}: {what} has {number} fields or more, this line has {len(self.fields)}")
+            raise DataError(f"{self.where}: {what} requires at least {number} fields, this line has {len(self.fields)}")
 
     def number(self, index: int, what: str) -> float:
         """A field as a finite number. Raises DataError."""
@@ -41,7 +41,7 @@ class Line:
         return seconds_of(self.fields[index], what, self.where)
 
     def name(self, index: int, what: str) -> str:
-        """A field as a name. Raises DataError where it stands for nothing."""
+        """A field as a name. Raises DataError if it is empty."""
         if self.fields[index] == MISSING:
             raise DataError(f"{self.where}: the {what} is empty ({MISSING})")
         return self.fields[index]
@@ -67,7 +67,7 @@ def seconds_of(text: str, what: str, where: str) -> float:
 
 
 def read_lines(path: str | Path) -> Iterator[Line]:
-    """The lines of a file that hold something. Raises DataError where it can't be read or isn't UTF-8."""
+    """The lines of a file without blank ones. Raises DataError if it can't be read or isn't UTF-8."""
     for number, content in enumerate(read_content(path).split(b"\n"), start=1):
         where = f"{path}:{number}"
         fields = [decoded(field, where) for field in content.split()]
@@ -76,7 +76,7 @@ def read_lines(path: str | Path) -> Iterator[Line]:
 
 
 def read_content(path: str | Path) -> bytes:
-    """What a file holds, without UTF-8's byte order mark. Raises DataError."""
+    """The text of a file, without UTF-8's byte order mark. Raises DataError."""
     try:
         return Path(path).read_bytes().removeprefix(b"\xef\xbb\xbf")
     except OSError as error:
@@ -97,7 +97,7 @@ def read_folder(
 ) -> dict[str, Annotations]:
     """The annotations of a file, or of all files of a folder (and its folders) that end with ``suffix``.
 
-    Raises DataError where a folder has none, or a recording stands in two files.
+    Raises DataError if a folder has none, or a recording is in two files.
     """
     folder = Path(path)
     if not folder.is_dir():
@@ -110,7 +110,7 @@ def read_folder(
     for file in files:
         for recording, entries in read(file).items():
             if recording in found:
-                raise DataError(f"{file}: recording {recording} stands in {origin[recording]}, too; keep one of them")
+                raise DataError(f"{file}: recording {recording} is also in {origin[recording]}; keep one of them")
             found[recording], origin[recording] = entries, file
     return found
 
@@ -122,7 +122,9 @@ def as_field(text: str, what: str, path: Path) -> str:
     except UnicodeEncodeError:
         fits = False
     if not fits:
-        raise DataError(f"{path}: can't be written: the {what} {text!r} is empty, or holds a blank or what isn't text")
+        raise DataError(
+            f"{path}: can't be written: the {what} {text!r} is empty, or contains a space or invalid characters"
+        )
     return text
 
 

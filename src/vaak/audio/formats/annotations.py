@@ -1,7 +1,7 @@
-"""What RTTM, UEM, CTM and TextGrid files say of the recordings of a folder.
+"""Annotations of the recordings of a folder, in RTTM, UEM, CTM and TextGrid files.
 
-An annotation belongs to a recording that is called like the audio file, or like its name up to the first dot, as
-``ES2002a`` of ``ES2002a.Mix-Headset.wav``. Of several files that have it, the one that is called so counts.
+An annotation belongs to a recording with the name of the audio file, or its name up to the first dot, as
+``ES2002a`` of ``ES2002a.Mix-Headset.wav``. If several files match, the one with exactly this name is used.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from vaak.audio.waveforms.recordings import OVERLAPPING, Labelled
 from vaak.core.errors import DataError
 
 ALIGNMENT_TIERS = {"words": "word", "word": "word", "phones": "phone", "phone": "phone", "phonemes": "phone"}
-"""Tiers of these names are alignments, also behind ``SPEAKER - ``; every other tier is a speaker."""
+"""Tiers of these names are alignments, also after ``SPEAKER - ``; every other tier is a speaker."""
 
 Times = tuple[str, float, float]
 
@@ -38,7 +38,7 @@ READERS: dict[str, Callable[[Path], dict[str, Any]]] = {
 
 
 class Annotations:
-    """What the files say, by kind and name of recording."""
+    """The contents of the files, by kind and name of recording."""
 
     def __init__(self, files: Iterable[Path]) -> None:
         """Read the files. Raises DataError with file and line."""
@@ -53,14 +53,14 @@ class Annotations:
                 self._silent.add(path.stem)
 
     def name_of(self, audio: Path) -> str:
-        """What the annotations call the recording; its own name where there are none."""
+        """The recording's name in the annotations; its own name if there are none."""
         for name in names_of(audio):
             if name in self._silent or any(name in said for said in self._said.values()):
                 return name
         return audio.stem
 
     def labels_of(self, name: str) -> tuple[list[Labelled] | None, list[str]]:
-        """Who speaks when, by RTTM or by the tiers of a TextGrid, and remarks; None where no one says it."""
+        """Who speaks when, by RTTM or by the tiers of a TextGrid, and remarks; None if there is neither."""
         segments: list[Segment] | None = self._of(".rttm", name)
         tiers: dict[str, list[Interval]] = self._of(".textgrid", name) or {}
         remarks: list[str] = []
@@ -83,7 +83,7 @@ class Annotations:
         return list(_aligned(sorted(labels, key=lambda one: one.segment), self._words_of(name, tiers))), remarks
 
     def uem_of(self, name: str) -> list[tuple[float, float]] | None:
-        """The parts that count; None where no UEM says it."""
+        """The scored regions; None if there is no UEM."""
         parts: list[tuple[float, float]] | None = self._of(".uem", name)
         return parts
 
@@ -111,7 +111,7 @@ class Annotations:
 
 
 def names_of(audio: Path) -> Iterator[str]:
-    """What its recording may be called."""
+    """The possible names of its recording."""
     yield audio.stem
     yield audio.name.partition(".")[0]
 
@@ -121,7 +121,7 @@ def _alignment(tier: str) -> str | None:
 
 
 def _aligned(labels: list[Labelled], words: list[tuple[str, str | None, Times]]) -> Iterator[Labelled]:
-    """The labels, each with the words whose middle lies in it, and the text that they make where it has none."""
+    """The labels, each with the words whose middle is in it, and their text if it has none."""
     for one in labels:
         start, end, speaker = one.segment
         alignment: dict[str, list[Times]] = {}

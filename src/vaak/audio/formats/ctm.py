@@ -1,4 +1,4 @@
-"""CTM: which word when, a line a word.
+"""CTM: words with times, one per line.
 
 recording channel start duration word [confidence]
 
@@ -20,7 +20,7 @@ NUM_FIELDS = 5
 
 
 class Word(NamedTuple):
-    """A word and when it is said, in seconds; ``confidence`` is None where there is none."""
+    """A word and its time in seconds; ``confidence`` may be None."""
 
     start: float
     end: float
@@ -29,7 +29,7 @@ class Word(NamedTuple):
 
 
 def read_ctm(path: str | Path) -> dict[str, list[Word]]:
-    """The words of each recording as they stand in the file.
+    """The words of each recording in the order of the file.
 
     A folder gives those of all its files ``*.ctm``. Raises DataError with file and line.
     """
@@ -53,7 +53,7 @@ def _confidence(line: Line) -> float | None:
 
 
 def write_ctm(path: str | Path, recordings: Mapping[str, Sequence[Word]]) -> None:
-    """Write the words in the order given, times to the microsecond. Raises DataError where they can't be read again."""
+    """Write the words in the order given, times to the microsecond. Raises DataError if they couldn't be read again."""
     path = Path(path)
     lines = []
     for recording, words in recordings.items():

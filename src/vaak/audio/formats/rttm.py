@@ -1,8 +1,8 @@
-"""RTTM: who speaks when, a line a segment.
+"""RTTM: who speaks when, one segment per line.
 
 SPEAKER recording channel start duration <NA> <NA> speaker <NA> <NA>
 
-Lines of other types (SPKR-INFO, LEXEME, …) are skipped. Channels are not told apart: a recording is a name.
+Lines of other types (SPKR-INFO, LEXEME, …) are skipped. Channels are not distinguished: a recording is a name.
 
 Source: NIST 2009, "The 2009 (RT-09) Rich Transcription Meeting Recognition Evaluation Plan".
 """
@@ -28,7 +28,7 @@ OTHER_TYPES = {
 
 
 def read_rttm(path: str | Path) -> dict[str, list[Segment]]:
-    """The segments of each recording as they stand in the file, overlaps of one speaker too.
+    """The segments of each recording in the order of the file, overlaps of one speaker too.
 
     A folder gives those of all its files ``*.rttm``. Raises DataError with file and line.
     """
@@ -49,14 +49,14 @@ def _read_file(path: Path) -> dict[str, list[Segment]]:
 def _segment(line: Line) -> tuple[str, Segment]:
     line.demand(NUM_FIELDS, "SPEAKER")
     start, duration = line.seconds(3, "start"), line.seconds(4, "duration")
-    # Without rounding, 0.1 + 0.2 would end after what begins at 0.3.
+    # Without rounding, 0.1 + 0.2 would end after a segment that begins at 0.3.
     return line.name(1, "recording"), Segment(start, round(start + duration, 9), line.name(7, "speaker"))
 
 
 def write_rttm(path: str | Path, recordings: Mapping[str, Sequence[Segment]]) -> None:
     """Write the segments in the order given, to the microsecond. A recording without any leaves no line.
 
-    Raises DataError where a name can't be a field, or a segment ends before it begins.
+    Raises DataError if a name can't be a field, or a segment ends before it begins.
     """
     write_text(Path(path), rttm_text(recordings, Path(path)))
 

@@ -7,8 +7,8 @@ In both, what counts are the numbers, the texts in quotes and ``<exists>``; the 
 reader reads both, as Praat's own does.
 
 Source: Boersma and Weenink, "Praat: doing phonetics by computer", manual, TextGrid file formats.
-Differs: praatio writes; it doesn't read, for it drops what stands behind a broken line of the short form, and the sign
-of negative times.
+Differs: praatio writes; it doesn't read, because it drops everything after an invalid line of the short form, and the
+sign of negative times.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def read_textgrid(path: str | Path) -> dict[str, list[Interval]]:
     for expected in ("ooTextFile", "TextGrid"):
         found = values.text("file type")
         if not found.startswith(expected):
-            raise DataError(f"{values.where}: this is no TextGrid of text: {expected} is expected, not {found!r}")
+            raise DataError(f"{values.where}: this is not a text TextGrid: expected {expected}, not {found!r}")
     values.seconds("start"), values.seconds("end")
     tiers: dict[str, list[Interval]] = {}
     if values.next("<exists>") == "<exists>":
@@ -73,7 +73,7 @@ def _interval(values: _Values, num_times: int) -> Interval:
     if num_times == 2:
         end = values.seconds("end")
     if end < start:
-        raise DataError(f"{values.where}: this interval ends at {end} s, and begins at {start} s")
+        raise DataError(f"{values.where}: this interval ends at {end} s, but begins at {start} s")
     return Interval(start, end, values.text("text").strip())
 
 
@@ -85,17 +85,17 @@ class _Values:
         self.values = _values(_text_of(path), path)
 
     def next(self, what: str) -> str:
-        """The next value as it stands. Raises DataError where there is none."""
+        """The next value, unparsed. Raises DataError if there is none."""
         try:
             self.where, value = next(self.values)
         except StopIteration:
-            raise DataError(f"{self.where}: the file ends here, where a {what} is expected") from None
+            raise DataError(f"{self.where}: the file ends here; expected a {what}") from None
         return value
 
     def text(self, what: str) -> str:
         value = self.next(what)
         if value == '"' or not value.startswith('"'):
-            raise DataError(f"{self.where}: a {what} is expected, in quotes, not {value}")
+            raise DataError(f"{self.where}: expected a {what} in quotes, not {value}")
         return value[1:-1].replace('""', '"')
 
     def seconds(self, what: str) -> float:
@@ -104,16 +104,16 @@ class _Values:
     def count(self, what: str) -> int:
         value = self.next(what)
         if not re.fullmatch(r"[0-9]+", value):
-            raise DataError(f"{self.where}: a {what} is expected, not {value}")
+            raise DataError(f"{self.where}: expected a {what}, not {value}")
         return int(value)
 
     def demand_end(self) -> None:
         for where, value in self.values:
-            raise DataError(f"{where}: nothing more is expected, but here is {value}; is a number of intervals wrong?")
+            raise DataError(f"{where}: expected the end of the file, not {value}; is a number of intervals wrong?")
 
 
 def _values(text: str, path: str | Path) -> Iterator[tuple[str, str]]:
-    """Each value and where it stands: what is in quotes or ``<>``, a number, behind ``=``, or alone on its line."""
+    """Each value and its position: text in quotes or ``<>``, a number, after ``=``, or alone on its line."""
     line, counted, is_behind_equals = 1, 0, False
     for token in TOKEN.finditer(text):
         word, start = token[0], token.start()
@@ -135,7 +135,7 @@ def _text_of(path: str | Path) -> str:
         try:
             text = content.decode("utf-16")
         except UnicodeDecodeError as error:
-            raise DataError(f"{path}: UTF-16 ends at byte {error.start}; is the file cut short?") from error
+            raise DataError(f"{path}: UTF-16 ends at byte {error.start}; is the file truncated?") from error
     else:
         lines = enumerate(content.split(b"\n"), start=1)
         text = "\n".join(decoded(line, f"{path}:{number}") for number, line in lines)
@@ -150,12 +150,12 @@ def write_textgrid(
 ) -> None:
     """Write tiers that last from 0 to ``duration``; a tier whose intervals have no length is one of points.
 
-    Raises DataError where intervals of a tier overlap, or lie outside; UserError where praatio is missing.
+    Raises DataError if intervals of a tier overlap or are outside; UserError if praatio is missing.
     """
     try:
         from praatio.utilities.textgrid_io import getTextgridAsStr
     except (ImportError, OSError) as error:
-        raise UserError("TextGrid files are written by praatio: pip install 'vaak[audio]'") from error
+        raise UserError("writing TextGrid files requires praatio: pip install 'vaak[audio]'") from error
     path = Path(path)
     for name, intervals in tiers.items():
         _demand_order(path, name, intervals, duration)
@@ -166,13 +166,13 @@ def write_textgrid(
 
 
 def _demand_order(path: Path, name: str, intervals: Sequence[Interval], duration: float) -> None:
-    """Raises DataError where a tier can't hold the intervals."""
+    """Raises DataError if a tier can't contain the intervals."""
     before = 0.0
     for start, end, _ in sorted(intervals):
         if not before <= start <= end <= duration < math.inf:
             raise DataError(
                 f"{path}: can't be written: in tier {name}, {start} to {end} s overlaps with what is before it, "
-                f"or lies outside of 0 to {duration} s"
+                f"or is outside of 0 to {duration} s"
             )
         before = end
     if len({interval.start == interval.end for interval in intervals}) > 1:
@@ -186,7 +186,7 @@ def _entries(name: str, intervals: Sequence[Interval]) -> dict[str, Any]:
 
 
 def segments_of(tiers: Mapping[str, Sequence[Interval]]) -> list[Segment]:
-    """Who speaks when, where each tier is a speaker, whatever its texts say."""
+    """Who speaks when, if each tier is a speaker; texts are ignored."""
     return sorted(Segment(start, end, speaker) for speaker, tier in tiers.items() for start, end, _ in tier)
 
 

@@ -1,4 +1,4 @@
-"""UEM: which parts of a recording count, a line a part.
+"""UEM: the scored regions of recordings, one per line.
 
 recording channel start end
 
@@ -19,7 +19,7 @@ NUM_FIELDS = 4
 
 
 def read_uem(path: str | Path) -> dict[str, list[tuple[float, float]]]:
-    """The parts of each recording that count, ``(start, end)`` in seconds, as they stand in the file.
+    """The parts of each recording that count, ``(start, end)`` in seconds, in the order of the file.
 
     A folder gives those of all its files ``*.uem``. Raises DataError with file and line.
     """
@@ -32,13 +32,13 @@ def _read_file(path: Path) -> dict[str, list[tuple[float, float]]]:
         line.demand(NUM_FIELDS, "a line of a UEM")
         start, end = line.seconds(2, "start"), line.seconds(3, "end")
         if end <= start:
-            raise DataError(f"{line.where}: this part ends at {end} s, and begins at {start} s")
+            raise DataError(f"{line.where}: this part ends at {end} s, but begins at {start} s")
         recordings.setdefault(line.name(0, "recording"), []).append((start, end))
     return recordings
 
 
 def write_uem(path: str | Path, recordings: Mapping[str, Sequence[tuple[float, float]]]) -> None:
-    """Write the parts in the order given, to the microsecond. Raises DataError where they can't be read again."""
+    """Write the parts in the order given, to the microsecond. Raises DataError if they couldn't be read again."""
     path = Path(path)
     lines = []
     for recording, parts in recordings.items():

@@ -1,4 +1,4 @@
-"""How wrong a diarization is: seconds of each kind of error, added up over recordings and divided once.
+"""Diarization errors: seconds of each kind of error, added up over recordings and divided once.
 
 DER    (miss + false alarm + confusion) / speech scored     speech of several speakers at once counts for each
 JER    mean over reference speakers of (miss + false alarm) / (their speech or their match's)
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("vaak")
 
 Parts = Sequence[tuple[float, float]]
-"""Which parts of a recording count, in seconds."""
+"""The regions of a recording that are scored, in seconds."""
 
 SLACK_SECONDS = 1e-6
 """Shorter overlaps are rounding."""
@@ -36,7 +36,7 @@ SLACK_SECONDS = 1e-6
 
 @dataclass(frozen=True)
 class ErrorSeconds:
-    """Seconds of reference speech that count, and of errors by kind; sums of recordings add up."""
+    """Seconds of scored reference speech, and of errors by kind; recordings add up."""
 
     scored: float = 0.0
     miss: float = 0.0
@@ -58,7 +58,7 @@ class ErrorSeconds:
 
     @property
     def rate(self) -> float | None:
-        """The diarization error rate, 1 is 100 %; None where no speech counts."""
+        """The diarization error rate, 1 is 100 %; None if no speech is scored."""
         return self.errors / self.scored if self.scored else None
 
 
@@ -73,7 +73,7 @@ class Score:
 
     @property
     def jaccard_rate(self) -> float | None:
-        """The Jaccard error rate, 1 is 100 %; None where no reference speaker counts."""
+        """The Jaccard error rate, 1 is 100 %; None if no reference speaker is scored."""
         return self.jaccard_sum / self.num_speakers if self.num_speakers else None
 
 
@@ -96,7 +96,7 @@ class Scores:
 
 
 def protocol_of(collar: float, skip_overlap: bool, has_uem: bool) -> dict[str, str]:
-    """The conditions of a figure, in words; without them it is compared with nothing.
+    """The conditions of a metric, in words; without them it can't be compared.
 
     >>> protocol_of(0.25, True, False)["collar"]
     '0.25 s each side'
@@ -118,9 +118,9 @@ def diarization_error(
 ) -> ErrorSeconds:
     """The seconds of error of one recording.
 
-    ``collar`` is seconds on each side of a reference boundary that don't count; ``skip_overlap`` leaves out where the
-    reference has several speakers. Without a ``uem``, what counts is from the first to the last reference time, so in
-    a recording without reference speech nothing does: give its duration to have its false alarms.
+    ``collar`` is seconds on each side of a reference boundary that are not scored; ``skip_overlap`` excludes where the
+    reference has several speakers. Without a ``uem``, the first to the last reference time is scored, so
+    nothing in a recording without reference speech: give its duration to count its false alarms.
     """
     metric = _metric("DiarizationErrorRate", collar, skip_overlap)
     found = _components(metric, reference, hypothesis, uem)
@@ -150,11 +150,11 @@ def score_recordings(
 ) -> Scores:
     """Score recordings by name.
 
-    Those of the references are scored, and with ``uems`` only those that these name. Where there is no hypothesis, all
+    Those of the references are scored, and with ``uems`` only those that these name. If there is no hypothesis, all
     speech is missed. A hypothesis without a reference isn't scored, unless the UEM names it: then the recording has no
-    speech, and all of it is false alarm. Each of these is said.
+    speech, and all of it is false alarm. Each of these is logged.
 
-    Raises DataError where there is nothing to score, or no name is in both.
+    Raises DataError if there is nothing to score, or no name is in both.
     """
     _say_what_is_apart(set(references), set(hypotheses), None if uems is None else set(uems))
     rows = []
@@ -172,12 +172,12 @@ def score_recordings(
 
 
 def _say_what_is_apart(references: set[str], hypotheses: set[str], named: set[str] | None) -> None:
-    """Warn of recordings that aren't in all of them. Raises DataError where there is nothing to score."""
+    """Warn of recordings that aren't in all of them. Raises DataError if there is nothing to score."""
     if not references:
         raise DataError("there is nothing to score: the reference has no segments")
     if hypotheses and not hypotheses & references:
-        examples = f"{min(hypotheses)} there, {min(references)} here"
-        raise DataError(f"no recording of the hypothesis is one of the reference ({examples}); name them alike")
+        examples = f"it has {min(hypotheses)}, not {min(references)}"
+        raise DataError(f"no recording of the hypothesis is one of the reference ({examples}); use the same names")
     if named is not None and not named & references:
         raise DataError("the UEM names no recording of the reference")
     scored = references if named is None else references & named
@@ -185,7 +185,7 @@ def _say_what_is_apart(references: set[str], hypotheses: set[str], named: set[st
         "the UEM doesn't name this recording; it isn't scored": references - scored,
         "the hypothesis has nothing of this recording; all its speech counts as missed": scored - hypotheses,
         "the reference has nothing of this recording; it isn't scored": hypotheses - references - (named or set()),
-        "the UEM names this recording, the reference has nothing of it; what is found is false alarm": (
+        "the UEM names this recording, the reference has nothing of it; all its speech counts as false alarm": (
             hypotheses & (named or set()) - references
         ),
     }
@@ -195,7 +195,7 @@ def _say_what_is_apart(references: set[str], hypotheses: set[str], named: set[st
 
 
 def _without_self_overlap(segments: Sequence[Segment], whose: str, recording: str) -> list[Segment]:
-    """The segments, merged where a speaker overlaps with themselves, which is said."""
+    """The segments, merged where a speaker overlaps with themselves, with a warning."""
     apart = merged(segments)
     seconds = speech_seconds(segments) - speech_seconds(apart)
     if seconds > SLACK_SECONDS:
@@ -204,11 +204,11 @@ def _without_self_overlap(segments: Sequence[Segment], whose: str, recording: st
 
 
 def _metric(name: str, collar: float, skip_overlap: bool) -> Any:
-    """A metric of pyannote's. Raises UserError where it isn't installed."""
+    """A metric of pyannote's. Raises UserError if it isn't installed."""
     try:
         from pyannote.metrics import diarization
     except (ImportError, OSError) as error:
-        raise UserError("scoring needs pyannote.metrics: pip install 'vaak[audio]'") from error
+        raise UserError("scoring requires pyannote.metrics: pip install 'vaak[audio]'") from error
     return getattr(diarization, name)(collar=2 * collar, skip_overlap=skip_overlap)
 
 

@@ -1,14 +1,14 @@
 """Conversations simulated from utterances of single speakers.
 
-Each speaker is a track of its own: a pause, a piece of an utterance, a pause, another piece. The tracks are added:
+Each speaker is a separate track: a pause, a piece of an utterance, a pause, another piece. The tracks are added:
 
     A  ──▓▓▓▓▓──────▓▓▓▓▓▓▓▓────▓▓▓──
-    B  ─────▓▓▓▓▓▓▓▓▓▓────────▓▓▓▓───     overlap arises by itself, the more the shorter the pauses
+    B  ─────▓▓▓▓▓▓▓▓▓▓────────▓▓▓▓───     shorter pauses give more overlap
        + noise, in a room
 
 Pauses are exponential with mean ``beta``. Source: Fujita et al. 2019, "End-to-End Neural Speaker Diarization with
-Self-Attention", algorithm 1. Differs: utterances are cut at their own pauses, and what is labelled is speech; a
-conversation has the length that the plan knows, so speakers go on to its end and what goes beyond is cut off.
+Self-Attention", algorithm 1. Differs: utterances are cut at their own pauses, and only speech is labelled; a
+conversation has the length that the plan knows, so speakers continue to its end, and the rest is cut off.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ class Utterances(Protocol):
         ...
 
     def pieces(self, index: int) -> list[np.ndarray]:
-        """The stretches of speech of an utterance, each ``(time,)``. Raises DataError, naming the file."""
+        """The segments of speech of an utterance, each ``(time,)``. Raises DataError, naming the file."""
         ...
 
 
 class SimulatedConversations:
-    """An endless supply for training, other conversations in every epoch; the same few each time for evaluation."""
+    """For training, different conversations in every epoch; for evaluation, always the same ones."""
 
     def __init__(self, utterances: Utterances, config: ConversationsConfig, split: str) -> None:
-        """Raises DataError where there are fewer speakers than a conversation has."""
+        """Raises DataError if there are fewer speakers than a conversation has."""
         self.utterances, self.config, self.split = utterances, config, split
         speakers = np.array([utterances.speaker_of(index) for index in range(len(utterances))], dtype=np.int64)
         self.utterances_of = [np.flatnonzero(speakers == number) for number in range(len(utterances.speaker_names))]
@@ -110,7 +110,7 @@ class SimulatedConversations:
         return track, segments
 
     def _pieces(self, speaker: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
-        """Stretches of a speaker's speech without end: utterances in any order, and their pieces in any order."""
+        """An endless stream of a speaker's speech: utterances in random order, and their pieces in random order."""
         while True:
             said = 0
             for index in rng.permutation(self.utterances_of[speaker]).tolist():
@@ -119,7 +119,7 @@ class SimulatedConversations:
                 yield from (pieces[place] for place in rng.permutation(len(pieces)).tolist())
             if not said:
                 name = self.utterances.speaker_names[speaker]
-                raise DataError(f"{name}: no speech is found in any utterance of this speaker")
+                raise DataError(f"{name}: no speech was found in any utterance of this speaker")
 
     def _mixed(self, tracks: list[np.ndarray], chosen: list[int], rng: np.random.Generator) -> np.ndarray:
         room, noise = self.config.room, self.config.noise
@@ -133,7 +133,7 @@ class SimulatedConversations:
         return mixed
 
     def _silence(self, num_samples: int, rng: np.random.Generator) -> np.ndarray:
-        """The noise that there is under speech, without any."""
+        """Noise alone, without speech."""
         noise = self.config.noise
         if noise is None or rng.random() >= noise.probability:
             return np.zeros(num_samples, dtype=np.float32)
@@ -150,7 +150,7 @@ class SimulatedConversations:
             return coloured_noise(num_samples, rng)
         others = np.setdiff1d(np.arange(len(self.utterances_of)), chosen)
         if not len(others):
-            raise DataError(f"{self.split}: babble needs other voices than those who speak; take another noise")
+            raise DataError(f"{self.split}: babble requires voices other than the speakers'; use another type of noise")
         return babble(lambda: next(self._pieces(int(rng.choice(others)), rng)), num_samples, BABBLING_VOICES, rng)
 
 

@@ -2,11 +2,11 @@
 
 FOLDER/
   NAME.flac         a conversation, 16 bits
-  manifest.jsonl    a line a conversation: audio, duration, who speaks when; it grows as they are written, so that what
-                    was interrupted goes on after its last line
+  manifest.jsonl    a line a conversation: audio, duration, who speaks when; it grows as they are written, so that an
+                    interrupted simulation continues after its last line
   reference.rttm    who speaks when in all of them
   cuts.jsonl        all of them for Lhotse
-  simulated.json    what they were made from; the folder takes no others
+  simulated.json    what they were made from; the folder can't be used for others
 
 A dataset of type folder, json or cuts reads them.
 """
@@ -37,12 +37,12 @@ ABOUT = "simulated.json"
 MANIFEST = "manifest.jsonl"
 LOCK = ".lock"
 LOUDEST = 0.99
-"""A conversation that is louder is made softer, so that 16 bits hold it."""
+"""A louder conversation is attenuated, to fit into 16 bits."""
 
 
 @dataclass(frozen=True)
 class Written:
-    """What a folder holds; ``new`` were written now, the others were there."""
+    """The contents of a folder; ``new`` were written now, the others existed."""
 
     number: int
     new: int
@@ -52,11 +52,11 @@ class Written:
 def write_conversations(
     source: AudioSource, folder: Path, *, seed: int, advance: Callable[[float], None] = lambda done: None
 ) -> Written:
-    """Write all examples of ``source``, those of the first epoch; go on where this was interrupted.
+    """Write all examples of ``source``, those of the first epoch; an interrupted run continues.
 
-    The same source and seed give the same bits. ``advance`` is called with the number that is done.
+    The same source and seed give the same bits. ``advance`` is called with the number done so far.
 
-    Raises UserError where the folder can't be written, or holds something else.
+    Raises UserError if the folder can't be written, or contains something else.
     """
     number = len(source.durations)
     mark = fingerprint_of([source.fingerprint, number, seed, __version__])
@@ -84,23 +84,25 @@ def write_conversations(
 
 
 def _claim(folder: Path, mark: str) -> None:
-    """Make the folder that of the conversations with this fingerprint; remove what a killed process left half-written.
+    """Make the folder that of the conversations with this fingerprint; remove partial files of a killed process.
 
-    Raises UserError where it is someone else's.
+    Raises UserError if it belongs to something else.
     """
     about = folder / ABOUT
     if not about.exists():
         if any(path.name != LOCK for path in folder.iterdir()):
-            raise UserError(f"{folder} holds other files; give a folder that is empty or not there")
+            raise UserError(f"{folder} contains other files; give a new or empty folder")
         write_json(about, {"fingerprint": mark})
     elif read_json(about).get("fingerprint") != mark:
-        raise UserError(f"{folder} holds conversations made by other options or of other speech; give another folder")
+        raise UserError(
+            f"{folder} contains conversations made with other options or from other speech; give another folder"
+        )
     for path in folder.glob(".*.tmp"):
         path.unlink()
 
 
 def _whole_lines(manifest: Path) -> list[dict[str, Any]]:
-    """What the manifest says so far; the line that a killed process left half-written is cut off."""
+    """The manifest so far; a partial line of a killed process is cut off."""
     content = manifest.read_bytes() if manifest.exists() else b""
     whole = content[: content.rfind(b"\n") + 1]
     if whole != content:
@@ -113,7 +115,7 @@ def _write_conversation(conversation: LabelledAudio, folder: Path) -> dict[str, 
     try:
         import soundfile
     except (ImportError, OSError) as error:
-        raise UserError(f"audio is written by soundfile: {error}; pip install vaak[audio]") from error
+        raise UserError(f"writing audio requires soundfile: {error}; pip install vaak[audio]") from error
     name, samples = conversation.name, conversation.samples
     peak = float(np.abs(samples).max(initial=0.0))
     content = io.BytesIO()

@@ -35,7 +35,7 @@ class CutUtterances:
         number = int(self.store.speaker_numbers[index])
         if number < 0:
             raise DataError(
-                f"{self.store.describe(index)} has no speaker or several; an utterance needs one to be put into "
+                f"{self.store.describe(index)} has no speaker or several; an utterance must have one to be used in "
                 "conversations"
             )
         return number
@@ -54,7 +54,7 @@ class CutUtterances:
         return audio.samples * np.float32(LEVEL / np.sqrt(power)) if power > 0 else audio.samples
 
     def _regions_of(self, audio: LabelledAudio) -> list[tuple[int, int]]:
-        """First and last + 1 sample of each stretch of speech."""
+        """First and last + 1 sample of each segment of speech."""
         times = [(segment.start, segment.end) for segment in audio.segments]
         is_whole = len(times) == 1 and times[0][1] - times[0][0] >= WHOLE * audio.duration
         if not times or (is_whole and self.finds_speech):

@@ -1,9 +1,9 @@
 """Audio sources of a cut store: whole cuts, or windows of long recordings.
 
-Windows begin at a frame of the features of the whole recording, so that theirs may be read from where those are stored.
+Windows begin at a frame of the features of the whole recording, so that stored features can be used for them.
 
-What was read is kept, as far as ``cache_gigabytes`` reaches. Windows that begin elsewhere each time are never read
-twice, so they are kept only where the whole split fits: then whole recordings are, and windows are cut from them.
+What was read is cached, up to ``cache_gigabytes``. Windows that begin at different places each time are never read
+twice, so they are cached only if the whole split fits: then whole recordings are, and windows are cut from them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Labels(NamedTuple):
 
 
 class CutSpan(NamedTuple):
-    """A stretch of a cut: samples ``first`` to ``last``, counted at the features' rate."""
+    """A section of a cut: samples ``first`` to ``last``, counted at the features' rate."""
 
     cut: int
     first: int
@@ -50,7 +50,7 @@ class CutSpan(NamedTuple):
 
 
 class Spoken(NamedTuple):
-    """What is known of a stretch without its audio; times in seconds from its start."""
+    """What is known about a section without its audio; times in seconds from its start."""
 
     name: str
     segments: tuple[Segment, ...]
@@ -73,11 +73,11 @@ class CutSource:
         return CutSpan(index, 0, samples_in(self.durations[index], self.audio.sampling_rate))
 
     def hides_pauses(self, cut: int) -> bool:
-        """Whether the labels say that there is speech, not where, and that is to be found."""
+        """Whether the labels only say that there is speech, and pauses must be found."""
         return self.finds_speech and is_one_segment(labels_of(self.store[cut]))
 
     def spoken(self, place: CutSpan) -> Spoken:
-        """What is said in a cut."""
+        """The segments of a cut."""
         cut, segments, text, uem = labels_of(self.store[place.cut])
         return Spoken(cut.id, segments, text, uem)
 
@@ -97,11 +97,11 @@ class CutSource:
 
 
 class WindowSource:
-    """Windows of the cuts, within the parts that count (UEM); a cut without any segment in a window is silence there.
+    """Windows of the cuts, within the scored regions (UEM); a cut without any segment in a window is silence there.
 
     Window ``k`` of a part begins at ``k * window``; the last one ends with the part, shorter than the others. With
-    ``shift``, each begins up to half a window earlier or later, drawn anew each time, and the last is as long as the
-    others where its part is.
+    ``shift``, each begins up to half a window earlier or later, at random each time, and the last is as long as the
+    others if its part is long enough.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class WindowSource:
         self._labels = functools.lru_cache(KEPT_LABELS)(lambda cut: labels_of(store[cut]))
 
     def place(self, index: int, rng: np.random.Generator) -> CutSpan:
-        """Where window ``index`` is, from where ``rng`` moves it."""
+        """The position of window ``index``, shifted by ``rng``."""
         rate, length = self.audio.sampling_rate, samples_in(self.durations[index], self.audio.sampling_rate)
         begin, end = (samples_in(seconds, rate) for seconds in self.parts[index])
         first = samples_in(self.starts[index], rate)
@@ -137,11 +137,11 @@ class WindowSource:
         return CutSpan(int(self.cuts[index]), first, min(first + length, end))
 
     def hides_pauses(self, cut: int) -> bool:
-        """Whether the labels say that there is speech, not where, and that is to be found."""
+        """Whether the labels only say that there is speech, and pauses must be found."""
         return self.finds_speech and is_one_segment(self._labels(cut))
 
     def spoken(self, place: CutSpan) -> Spoken:
-        """What is said in a window."""
+        """The segments of a window."""
         rate, labels = self.audio.sampling_rate, self._labels(place.cut)
         start, end = place.first / rate, place.last / rate
         inside = tuple(
@@ -158,7 +158,7 @@ class WindowSource:
         return at_its_pauses(found) if self.hides_pauses(place.cut) else found
 
     def load(self, index: int, rng: np.random.Generator) -> LabelledAudio:
-        """Window ``index``, from where ``rng`` moves it."""
+        """Window ``index``, shifted by ``rng``."""
         return self.at(self.place(index, rng))
 
     def _read(self, cut_index: int, cut: Cut, first: int, last: int) -> np.ndarray:
@@ -185,7 +185,7 @@ def windows_of(store: CutStore, window: float) -> tuple[np.ndarray, np.ndarray, 
     parts[len(whole) :] = store.parts[:, 1:]
     order = np.lexsort((parts[:, 0], cuts))
     cuts, parts = cuts[order], parts[order]
-    # A millisecond more than a whole number of windows is rounding, and no window of its own.
+    # A millisecond more than a whole number of windows is rounding, not another window.
     numbers = np.maximum(np.ceil((parts[:, 1] - parts[:, 0] - 1e-3) / window), 1).astype(np.int64)
     rows = np.repeat(np.arange(len(cuts)), numbers)
     place = np.arange(len(rows)) - np.repeat(np.cumsum(numbers) - numbers, numbers)
@@ -198,7 +198,7 @@ def labels_of(cut: Cut) -> Labels:
 
 
 WHOLE = 0.95
-"""A segment of so much of its audio says that there is speech, not where."""
+"""A segment of this fraction of its audio only says that there is speech, not where."""
 
 
 def is_one_segment(labels: Labels) -> bool:
@@ -208,7 +208,7 @@ def is_one_segment(labels: Labels) -> bool:
 
 
 def at_its_pauses(audio: LabelledAudio) -> LabelledAudio:
-    """The audio with its one segment cut at its pauses; silence stays as it is."""
+    """The audio with its one segment cut at its pauses; silence is unchanged."""
     if not audio.segments:
         return audio
     speaker = audio.segments[0].speaker

@@ -1,10 +1,10 @@
-r"""The cuts of a split on disk: any of them at once, none in memory.
+r"""The cuts of a split on disk: random access, none in memory.
 
 FOLDER/
-  cuts.jsonl           a line a cut, as Lhotse writes it (vaak.core.storage.mapped_lines)
+  cuts.jsonl           one line per cut, as Lhotse writes it (vaak.core.storage.mapped_lines)
   durations.bin        float64, seconds
-  speaker_numbers.bin  int32: whose cut it is, a place in the list of speakers; -1 where there is none or several
-  parts.bin            float64, rows of (cut, start, end): the parts that count, of cuts that have a UEM
+  speaker_numbers.bin  int32: whose cut it is, a place in the list of speakers; -1 if there is none or several
+  parts.bin            float64, rows of (cut, start, end): the scored regions of cuts that have a UEM
   store.json           the speakers and the fingerprint; written last: it means "complete"
 """
 
@@ -39,14 +39,14 @@ class CutStore:
     """
 
     def __init__(self, folder: str | Path) -> None:
-        """Map the cuts in ``folder``. Raises DataError where there are none, or they are cut short."""
+        """Map the cuts in ``folder``. Raises DataError if there are none, or they are truncated."""
         self.folder = Path(folder)
         try:
             about = read_json(self.folder / DONE)
             arrays = {name: mapped(self.folder / f"{name}.bin", kind) for name, kind in ARRAYS.items()}
         except OSError as error:
             raise DataError(f"{self.folder}: there are no cuts here: {error.strerror}") from error
-        except ValueError as error:  # no whole number of values, or no JSON
+        except ValueError as error:  # not a whole number of values, or not JSON
             raise cut_short(self.folder) from error
         self._lines, self.durations = MappedLines(self.folder / CUTS, "cut"), arrays["durations"]
         self.speaker_numbers, self.parts = arrays["speaker_numbers"], arrays["parts"].reshape(-1, 3)
@@ -82,9 +82,9 @@ class CutStore:
 
 
 def write_cuts(folder: Path, cuts: Iterable[Cut]) -> CutStore:
-    """Stream ``cuts`` to ``folder`` and return the store; one that is there already is replaced.
+    """Stream ``cuts`` to ``folder`` and return the store; an existing one is replaced.
 
-    Where this ends early, there is no store. Raises DataError for a cut that can't be written.
+    If this ends early, there is no store. Raises DataError for a cut that can't be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / DONE).unlink(missing_ok=True)
@@ -117,9 +117,9 @@ def _files(paths: dict[str, Path]) -> Iterator[dict[str, IO[bytes]]]:
 
 
 def _line_of(cut: Any) -> bytes:
-    """The cut as a line of JSON. Raises DataError where it is none: samples in memory, a length that is no number."""
+    """The cut as a line of JSON. Raises DataError if that is impossible: samples in memory, a duration of NaN."""
     if not (math.isfinite(cut.duration) and cut.duration > 0):
-        raise DataError(f"cut {cut.id}: it lasts {cut.duration} s; leave it out")
+        raise DataError(f"cut {cut.id}: its duration is {cut.duration} s; remove it")
     try:
         return json.dumps(cut.to_dict(), ensure_ascii=False, allow_nan=False).encode() + b"\n"
     except (TypeError, ValueError) as error:

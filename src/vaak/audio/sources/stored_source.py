@@ -1,7 +1,8 @@
-"""Cuts, or windows of them, with their features read from where they are stored.
+"""Cuts, or windows of them, with stored features.
 
-A window's features are frames of those of its recording: at its edges they know what lies beyond it. Made of its audio
-alone, where that is mirrored, those within ``frame_length / 2`` of an edge are others; everywhere else they are equal.
+A window's features are frames of those of its recording: at its edges they include the audio around it. If they are
+computed from its audio alone, which is mirrored, those within ``frame_length / 2`` of an edge differ; all others are
+equal.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ log = logging.getLogger("vaak")
 
 @dataclass(frozen=True)
 class LabelledFeatures:
-    """Features ``(frame, dims)`` of a stretch of so many seconds, and who speaks in it when, as in LabelledAudio."""
+    """Features ``(frame, dims)`` of a section of ``duration`` seconds, and its segments, as in LabelledAudio."""
 
     name: str
     features: np.ndarray
@@ -39,7 +40,7 @@ class StoredSource:
     """A source of cuts (``vaak.audio.labelled.AudioSource``) that has their features too."""
 
     def __init__(self, source: CutSource | WindowSource, store: FeatureStore, features: Features) -> None:
-        """``store`` has the features of whole cuts; ``features`` make those of what couldn't be read at that time."""
+        """``store`` has the features of whole cuts; ``features`` compute those of cuts that couldn't be read then."""
         self.source, self.store, self.features = source, store, features
         self.durations, self.speakers = source.durations, source.speakers
         self.fingerprint = fingerprint_of([source.fingerprint, "stored"])
@@ -53,7 +54,7 @@ class StoredSource:
     def load_features(self, index: int, rng: np.random.Generator) -> LabelledFeatures:
         """Example ``index``, with the draws of ``load``.
 
-        Audio is read only where speech is looked for in it. Raises DataError, naming the file.
+        Audio is read only if pauses must be found in it. Raises DataError, naming the file.
         """
         place = self.source.place(index, rng)
         rate = self.source.audio.sampling_rate
@@ -71,7 +72,7 @@ class StoredSource:
 
 
 class _Readable:
-    """Whole cuts to be extracted; of one that can't be read there are no samples, and a warning."""
+    """Whole cuts to be extracted; one that can't be read has no samples, with a warning."""
 
     def __init__(self, source: CutSource) -> None:
         self.source, self.durations, self.speakers = source, source.durations, source.speakers
@@ -90,9 +91,9 @@ class _Readable:
 
 
 def extract_cuts(store: CutStore, audio: AudioConfig, device: str, *, skip_bad: bool) -> FeatureStore:
-    """The features of whole cuts, made in ``audio.storage_path`` unless they are there.
+    """The features of whole cuts, made in ``audio.storage_path`` unless they exist.
 
-    With ``skip_bad``, what can't be read is left out with a warning. Raises DataError for it otherwise, and what
+    With ``skip_bad``, cuts that can't be read are skipped with a warning. Raises DataError for it otherwise, and what
     ``extract`` raises.
     """
     source = CutSource(store, audio.model_copy(update={"cache_gigabytes": 0.0}))
@@ -100,7 +101,7 @@ def extract_cuts(store: CutStore, audio: AudioConfig, device: str, *, skip_bad: 
 
 
 def stored_cuts(store: CutStore, audio: AudioConfig) -> FeatureStore | None:
-    """The features that ``extract_cuts`` has made of the cuts; None where there are none."""
+    """The features that ``extract_cuts`` has made of the cuts; None if there are none."""
     folder = _folder(audio) / feature_fingerprint(CutSource(store, audio), audio)
     try:
         return FeatureStore.open(folder)

@@ -1,7 +1,7 @@
 """Speech by espeak-ng, with the times of its words and phonemes: the C library of the wheel espeakng-loader, by ctypes.
 
 The library is one synthesiser for the whole process, and remembers what it has spoken: its echo, its flutter and its
-noise go on where the last sentence left them. So each call loads the library anew, under a lock, and unloads it (5 ms
+noise continue from the last sentence. So each call loads the library again, under a lock, and unloads it (5 ms
 a sentence in all): the same call gives the same bits, whatever was spoken before, in whichever process or thread.
 """
 
@@ -30,7 +30,7 @@ _LAST_EVENT, _WORD, _END, _PHONEME = 0, 1, 5, 7
 _ONE_AT_A_TIME = threading.Lock()
 
 HIATUS_LEVEL = 0.3
-"""A part without phoneme that is louder than this part of the whole is no pause."""
+"""A part without phoneme that is louder than this part of the whole is not a pause."""
 
 
 class Timed(NamedTuple):
@@ -43,7 +43,7 @@ class Timed(NamedTuple):
 
 @dataclass(frozen=True)
 class Spoken:
-    """Samples ``(time,)``, float32 within ±1, and what is spoken when.
+    """Samples ``(time,)``, float32 within ±1, and the times of what is spoken.
 
     ``phonemes`` follow one another without gaps except in pauses; ``words`` are made of whole phonemes. What espeak-ng
     speaks as one word is one here (of the, out of).
@@ -60,7 +60,7 @@ def speak(text: str, voice: str, *, pitch: int = 50, pitch_range: int = 50, rate
 
     ``pitch`` and ``pitch_range`` go from 0 to 99, 50 being the voice's own; ``rate`` is words a minute, from 80 to 450.
 
-    Raises UserError where there is no such voice, or the wheel is missing.
+    Raises UserError if there is no such voice, or the wheel is missing.
     """
     if not (0 <= pitch <= 99 and 0 <= pitch_range <= 99 and 80 <= rate <= 450):
         raise ValueError(f"pitch {pitch} and range {pitch_range} go from 0 to 99, rate {rate} from 80 to 450")
@@ -110,7 +110,7 @@ class _Happened(NamedTuple):
 
 @contextmanager
 def _fresh_library() -> Iterator[tuple[Any, bytes]]:
-    """The library as if no one had ever used it, and the folder of its data; it is unloaded afterwards."""
+    """A fresh instance of the library, and the folder of its data; it is unloaded afterwards."""
     try:
         import _ctypes
 
@@ -118,7 +118,9 @@ def _fresh_library() -> Iterator[tuple[Any, bytes]]:
 
         path = espeakng_loader.get_library_path()
         if _is_loaded(path):
-            raise UserError(f"something else in this process uses {path}, so speech wouldn't repeat; use two processes")
+            raise UserError(
+                f"something else in this process uses {path}, so speech would not be reproducible; use two processes"
+            )
         library = ctypes.CDLL(path)
     except (ImportError, OSError) as error:
         raise UserError(f"espeak-ng can't be loaded ({error}); pip install vaak[audio]") from error
@@ -152,7 +154,7 @@ def _synthesised(library: Any, text: str) -> tuple[np.ndarray, list[_Happened]]:
         place = 0
         while (event := happened[place]).type != _LAST_EVENT:
             if event.type in (_WORD, _END, _PHONEME):
-                # Eight bytes that a zero ends only where there is room for it: a long symbol may be cut within a sign.
+                # Eight bytes that a zero ends only if there is space: a long symbol may be cut within a character.
                 phoneme = bytes(event.id.string).split(b"\0")[0].decode(errors="ignore")
                 events.append(_Happened(event.type, event.sample, event.text_position - 1, phoneme))
             place += 1

@@ -57,7 +57,7 @@ _TENS = ("", "", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eigh
 
 
 def sentences(number: int, rng: np.random.Generator) -> list[str]:
-    """So many different sentences."""
+    """``number`` different sentences."""
     found: dict[str, None] = {}
     while len(found) < number:
         found[sentence(rng)] = None

@@ -1,9 +1,9 @@
-"""Built-in voices: speakers synthesised by espeak-ng, with sentences of their own, and the times of all they say.
+"""Built-in voices: speakers synthesised by espeak-ng, each with its own sentences, with times of words and phonemes.
 
 FOLDER/
-  VOICE-FINGERPRINT/     one voice; it is there whole or not at all, so an interrupted making goes on at the next one
+  VOICE-FINGERPRINT/     one voice, complete or not there, so an interrupted synthesis continues with the next
     000.flac …           its sentences, 16 bits
-    sentences.jsonl      a line a sentence: text, number of samples, times of words and phonemes
+    sentences.jsonl      one line per sentence: text, number of samples, times of words and phonemes
 
 A voice's fingerprint is that of the voice, of its sentences and of the synthesiser: a changed option never finds what
 was made before, and more voices add to those that are there.
@@ -53,7 +53,7 @@ VARIANTS = (
 class Voice:
     """A speaker. ``pitch``, ``pitch_range`` and ``rate`` are espeak-ng's.
 
-    ``size`` above 1 is a smaller head: pitch and formants are so many times as high. ``tilt`` above 0 is darker.
+    ``size`` above 1 is a smaller head: pitch and formants are multiplied by it. ``tilt`` above 0 is darker.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Voice:
 
 
 def make_voices(number: int, seed: int) -> list[Voice]:
-    """So many voices, spread over all that makes voices differ.
+    """``number`` voices, spread over all properties of voices.
 
     Voices of one variant have different languages (the first eight) and pitches from different parts of the range.
     """
@@ -102,7 +102,7 @@ def utter(voice: Voice, text: str) -> Spoken:
     try:
         import soxr
     except (ImportError, OSError) as error:
-        raise UserError(f"voices need soxr, which can't be imported ({error}); pip install vaak[audio]") from error
+        raise UserError(f"voices require soxr, which can't be imported ({error}); pip install vaak[audio]") from error
     spoken = speak(
         text,
         f"{voice.language}+{voice.variant}",
@@ -125,11 +125,11 @@ def utter(voice: Voice, text: str) -> Spoken:
 
 
 def voice_cuts(dataset: DatasetConfig, folder: Path) -> Iterator[MonoCut]:
-    """Cuts of all sentences of all voices; what is not yet in ``folder`` is made.
+    """Cuts of all sentences of all voices; those not yet in ``folder`` are made.
 
     A cut has one supervision: speaker, text, the time of its speech, and alignments "word" and "phone".
 
-    Raises UserError where the folder can't be written.
+    Raises UserError if the folder can't be written.
     """
     for number, voice in enumerate(make_voices(dataset.num_voices, dataset.seed)):
         rng = np.random.default_rng(draw_key(Purpose.SENTENCES, dataset.seed, number))
@@ -144,7 +144,7 @@ def voice_cuts(dataset: DatasetConfig, folder: Path) -> Iterator[MonoCut]:
 
 
 def _folder_of(voice: Voice, texts: list[str], folder: Path) -> Path:
-    """Where the voice's sentences lie; they are made if they aren't there."""
+    """The folder of the voice's sentences; they are made if they don't exist."""
     synthesiser = importlib.metadata.version("espeakng-loader")
     mark = fingerprint_of([asdict(voice), texts, synthesiser, __version__])
     there = folder / f"{voice.name}-{mark}"
@@ -167,7 +167,9 @@ def _write_sentences(voice: Voice, texts: list[str], folder: Path) -> None:
     try:
         import soundfile
     except (ImportError, OSError) as error:
-        raise UserError(f"voices need soundfile, which can't be imported ({error}); pip install vaak[audio]") from error
+        raise UserError(
+            f"voices require soundfile, which can't be imported ({error}); pip install vaak[audio]"
+        ) from error
     with open(folder / "sentences.jsonl", "w", encoding="utf-8") as lines:
         for place, text in enumerate(texts):
             spoken = utter(voice, text)

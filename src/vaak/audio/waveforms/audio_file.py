@@ -5,7 +5,7 @@ Where rates differ, a file is resampled in blocks of whole seconds, each read wi
     file      ──┤ margin │      block 1      │ margin ├──
     result            ──┤│   always the same  │├──
 
-A sample then is the same in whichever window it is read, and memory holds a window and a block, however long the file.
+So a sample is the same in every window, and only a window and a block are in memory, however long the file is.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ MARGIN = 0.05
 MOST_FRAMES = 2**18
 """Read at once, so that many channels take little memory before they are mixed."""
 LONGEST = 1e12
-"""Samples; libsndfile says more where a header doesn't say how long the file is."""
+"""Samples; libsndfile returns more if a header doesn't contain the length."""
 
 STREAMED = 2**31 - 4096
-"""Bytes; programs that write WAV to a pipe promise as many or more, for they don't know better."""
+"""Bytes; programs that write WAV to a pipe put this or more into the header: they don't know the length."""
 
 Channels = Literal["mix", "first"] | Sequence[int]
 
 
 class Header(NamedTuple):
-    """What a file says of itself. Opus is decoded at any rate, so its rate is no fact about the recording."""
+    """The header of a file. Opus is decoded at any rate, so its rate says nothing about the recording."""
 
     sampling_rate: int
     num_samples: int
@@ -56,7 +56,7 @@ class AudioFile:
     def __init__(self, path: str | Path, sampling_rate: int, channels: Channels = "mix") -> None:
         """Open the file; ``channels``: the mean of all, the first, or the mean of these (from 0).
 
-        Raises DataError where it is missing, empty, or no audio that can be read.
+        Raises DataError if it is missing, empty, or not readable audio.
         """
         self.path, self.sampling_rate = Path(path), sampling_rate
         self._file = open_sound_file(self.path)
@@ -72,9 +72,9 @@ class AudioFile:
                 raise DataError(f"{path}: there is no channel {column}: it has {self.header.num_channels}")
 
     def read(self, start: float, end: float) -> np.ndarray:
-        """The samples ``(time,)`` from ``start`` to ``end`` in seconds; there are none outside of the file.
+        """The samples ``(time,)`` from ``start`` to ``end`` in seconds; none outside of the file.
 
-        Raises DataError for a file that is damaged, or holds what is no number.
+        Raises DataError for a file that is damaged, or contains NaN.
         """
         return self.samples(samples_in(start, self.sampling_rate), samples_in(end, self.sampling_rate))
 
@@ -94,7 +94,9 @@ class AudioFile:
         """One block of the result."""
         soxr = _soxr()
         native, wanted = self.header.sampling_rate, self.sampling_rate
-        divisor = math.gcd(native, wanted)  # so many samples of the file, and of the result, last equally long:
+        divisor = math.gcd(
+            native, wanted
+        )  # these numbers of samples of the file, and of the result, have the same duration:
         period, result_period = native // divisor, wanted // divisor
         margin = math.ceil(MARGIN * divisor)
         begin = max(0, block * BLOCK * native - margin * period)
@@ -126,8 +128,7 @@ class AudioFile:
             place = int(np.argmin(finite))
             seconds = (first + place) / self.header.sampling_rate
             raise DataError(
-                f"{self.path}: the sample at {seconds:.3f} s is {mixed[place]}, no number; mend the file or leave "
-                "it out"
+                f"{self.path}: the sample at {seconds:.3f} s is {mixed[place]}, not a number; fix the file or remove it"
             )
         return mixed
 
@@ -140,8 +141,8 @@ class AudioFile:
     def _is_damaged(self, place: int, reason: str) -> DataError:
         seconds = place / self.header.sampling_rate
         return DataError(
-            f"{self.path}: nothing can be read from {seconds:.2f} s on ({reason.rstrip('.')}): it was cut short or is "
-            "damaged; fetch it again or leave it out"
+            f"{self.path}: nothing can be read from {seconds:.2f} s on ({reason.rstrip('.')}): it is truncated or "
+            "damaged; download it again or remove it"
         )
 
     def close(self) -> None:
@@ -155,7 +156,7 @@ class AudioFile:
 
 
 def read_header(path: str | Path) -> Header:
-    """What the file says of itself. Raises DataError where it is missing, empty, or no audio that can be read."""
+    """The header of the file. Raises DataError if it is missing, empty, or not readable audio."""
     with open_sound_file(Path(path)) as file:
         return _header_of(file, Path(path))
 
@@ -170,41 +171,41 @@ def samples_in(seconds: float, sampling_rate: int) -> int:
 
 
 def open_sound_file(path: Path) -> Any:
-    """A ``soundfile.SoundFile``. Raises DataError for what can't be opened, and says why."""
+    """A ``soundfile.SoundFile``. Raises DataError, with the reason, if it can't be opened."""
     try:
         import soundfile
     except (ImportError, OSError) as error:
-        raise UserError(f"{path}: audio is read by soundfile: pip install 'vaak[audio]'") from error
+        raise UserError(f"{path}: reading audio requires soundfile: pip install 'vaak[audio]'") from error
     try:
         with open(path, "rb") as file:
             is_empty = not file.read(1)
     except OSError as error:
         raise DataError(f"{path}: can't be read: {error.strerror}") from error
     if is_empty:
-        raise DataError(f"{path}: the file is empty (0 bytes); fetch it again or leave it out")
+        raise DataError(f"{path}: the file is empty (0 bytes); download it again or remove it")
     try:
         return soundfile.SoundFile(path)
     except soundfile.LibsndfileError as error:
         raise DataError(
-            f"{path}: this is no audio that libsndfile can read ({error.error_string.rstrip('.')}); convert it to FLAC "
-            "or WAV, or fetch it again"
+            f"{path}: this is not audio that libsndfile can read ({error.error_string.rstrip('.')}); convert it to "
+            "FLAC or WAV, or download it again"
         ) from error
 
 
 def _header_of(file: Any, path: Path) -> Header:
     if file.frames == 0:
-        raise DataError(f"{path}: there are no samples in this file; fetch it again or leave it out")
+        raise DataError(f"{path}: there are no samples in this file; download it again or remove it")
     if file.frames > LONGEST:
-        raise DataError(f"{path}: its header doesn't say how long it is; convert it to FLAC or WAV")
+        raise DataError(f"{path}: its header doesn't contain its length; convert it to FLAC or WAV")
     if file.format in ("WAV", "WAVEX"):
         _demand_whole_wav(path)
     return Header(file.samplerate, file.frames, file.channels, file.subtype == "OPUS")
 
 
 def _demand_whole_wav(path: Path) -> None:
-    """Raises DataError for a WAV file that ends before its samples do; libsndfile reads what there is and is silent.
+    """Raises DataError for a WAV file that ends before its samples do; libsndfile reads what is there without an error.
 
-    Chunks follow each other behind 12 bytes, each with a name and a length, and begin at even places.
+    Chunks follow after 12 bytes, each with a name and a length, and begin at even positions.
     """
     with open(path, "rb") as file:
         file.seek(12)
@@ -218,8 +219,8 @@ def _demand_whole_wav(path: Path) -> None:
         held = os.fstat(file.fileno()).st_size - file.tell()
     if held < length < STREAMED:
         raise DataError(
-            f"{path}: its header promises {length:,} bytes of samples, and {held:,} are there: it was cut short; fetch "
-            "it again or leave it out"
+            f"{path}: its header says {length:,} bytes of samples, but there are {held:,}: it is truncated; download "
+            "it again or remove it"
         )
 
 
@@ -227,5 +228,5 @@ def _soxr() -> Any:
     try:
         import soxr
     except (ImportError, OSError) as error:
-        raise UserError("audio is resampled by soxr: pip install 'vaak[audio]'") from error
+        raise UserError("resampling requires soxr: pip install 'vaak[audio]'") from error
     return soxr

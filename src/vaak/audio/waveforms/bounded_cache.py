@@ -1,4 +1,4 @@
-"""A cache of arrays that never grows beyond so many bytes."""
+"""A cache of arrays with a limit in bytes."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy as np
 
 
 class BoundedCache:
-    """Keeps arrays by key; those used longest ago go first, and one that is larger than all room is never kept.
+    """Keeps arrays by key; the least recently used are removed first, and one larger than the limit is never kept.
 
-    Arrays are read-only, kept or not, so that a cache changes no result. Pickles empty: a process starts its own.
+    Arrays are read-only, cached or not, so that a cache changes no result. Pickles empty: each process has its own.
     """
 
     def __init__(self, max_bytes: float) -> None:
@@ -21,12 +21,12 @@ class BoundedCache:
         self.arrays: OrderedDict[Hashable, np.ndarray] = OrderedDict()
 
     def get(self, key: Hashable, make: Callable[[], np.ndarray]) -> np.ndarray:
-        """The array of ``key``, made if it isn't here; what ``make`` gives is the cache's from then on."""
+        """The array of ``key``, made if it isn't cached; the result of ``make`` then belongs to the cache."""
         if key in self.arrays:
             self.arrays.move_to_end(key)
             return self.arrays[key]
         array = make()
-        if array.base is not None:  # a view, which would keep the whole of what it is cut from
+        if array.base is not None:  # a view, which would keep its whole base in memory
             array = array.copy()
         array.flags.writeable = False
         if array.nbytes <= self.max_bytes:

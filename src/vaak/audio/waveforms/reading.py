@@ -1,7 +1,7 @@
 """A Lhotse cut becomes audio with who speaks when.
 
-Plain stretches of files are read by ``vaak.audio.waveforms.audio_file``, which checks what Lhotse doesn't: that a
-file has the rate and the length that its manifest says. Mixed and transformed cuts are Lhotse's to read.
+Plain sections of files are read by ``vaak.audio.waveforms.audio_file``, which checks what Lhotse doesn't: that a
+file has the rate and the length of its manifest. Lhotse reads mixed and transformed cuts.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 __all__ = ["UNKNOWN_SPEAKER", "AudioFile", "file_of", "read_cut", "read_samples", "segments_of", "text_of", "uem_of"]
 
 UNKNOWN_SPEAKER = "unknown"
-"""Who speaks where a supervision names no one."""
+"""The speaker of a supervision without a name."""
 TOLERANCE = 0.025
-"""Seconds that a file may lack; Lhotse allows as many. They are silence."""
+"""Seconds by which a file may be too short, as in Lhotse. They are filled with silence."""
 
 
 def read_cut(cut: Cut, audio: AudioConfig) -> LabelledAudio:
     """The cut's samples at ``audio.sampling_rate`` as one channel; segments count from its start and end with it.
 
-    Raises DataError, naming the file, where it can't be read or isn't what its manifest says.
+    Raises DataError, naming the file, if it can't be read or disagrees with its manifest.
     """
     samples, rate = read_samples(cut, audio), audio.sampling_rate
     return LabelledAudio(cut.id, samples, rate, segments_of(cut), text_of(cut), uem_of(cut))
@@ -50,7 +50,7 @@ def read_samples(cut: Cut, audio: AudioConfig, first: int = 0, last: int | None 
 
 
 def segments_of(cut: Cut) -> tuple[Segment, ...]:
-    """Who speaks when in the cut, by start; where a speaker's supervisions overlap, they are one."""
+    """Who speaks when in the cut, by start; overlapping supervisions of a speaker are merged."""
     return tuple(
         merged(
             Segment(max(0.0, s.start), min(s.end, cut.duration), s.speaker or UNKNOWN_SPEAKER)
@@ -61,13 +61,13 @@ def segments_of(cut: Cut) -> tuple[Segment, ...]:
 
 
 def text_of(cut: Cut) -> str | None:
-    """The texts of the supervisions, by start; None where they have none."""
+    """The texts of the supervisions, by start; None if they have none."""
     texts = [s.text for s in sorted(cut.supervisions, key=lambda s: s.start) if s.text]
     return " ".join(texts) or None
 
 
 def uem_of(cut: Any) -> tuple[tuple[float, float], ...] | None:
-    """The parts of the cut that were annotated, where that isn't all of it (``custom["uem"]``)."""
+    """The annotated parts of the cut, if that isn't all of it (``custom["uem"]``)."""
     parts = (getattr(cut, "custom", None) or {}).get("uem")
     if parts is None:
         return None
@@ -85,7 +85,7 @@ def _is_stretch_of_files(cut: Cut) -> bool:
 
 
 def _read_files(cut: Any, audio: AudioConfig, first: int, last: int) -> np.ndarray:
-    """Samples of the recording: the mean of the cut's channels, which may lie in several files, or the first."""
+    """Samples of the recording: the mean of the cut's channels, which may be in several files, or the first."""
     channels = cut.channel if isinstance(cut.channel, list | tuple) else [cut.channel]
     channels = channels[:1] if audio.channels == "first" else channels
     total: np.ndarray | None = None
@@ -112,14 +112,14 @@ def _files_of(cut: Any, channels: Sequence[int]) -> Iterator[tuple[Any, list[int
         if columns:
             yield source, columns
     if missing := set(channels) - found:
-        raise DataError(f"cut {cut.id}: recording {cut.recording.id} has no channel {min(missing)}; mend the manifest")
+        raise DataError(f"cut {cut.id}: recording {cut.recording.id} has no channel {min(missing)}; fix the manifest")
 
 
 def demand_file(source: Any, name: str) -> None:
-    """Raises DataError for a source that is no file: a manifest's ``command`` could run anything."""
+    """Raises DataError for a source that is not a file: a manifest's ``command`` could run anything."""
     if source.type != "file":
         raise DataError(
-            f"{name}: its audio comes from a {source.type}, which is refused; save it as a file and name that "
+            f"{name}: its audio comes from a {source.type}, which is refused; save it as a file and use that "
             "in the manifest"
         )
 
@@ -128,13 +128,13 @@ def _demand_what_the_manifest_says(file: AudioFile, cut: Any) -> None:
     header, recording = file.header, cut.recording
     if header.sampling_rate != recording.sampling_rate and not header.is_opus:
         raise DataError(
-            f"{file.path}: the file has {header.sampling_rate} Hz, its manifest says {recording.sampling_rate} Hz "
-            f"(recording {recording.id}); make the manifest anew"
+            f"{file.path}: the file has {header.sampling_rate} Hz, but its manifest says {recording.sampling_rate} Hz "
+            f"(recording {recording.id}); make the manifest again"
         )
     if header.duration < recording.duration - TOLERANCE:
         raise DataError(
-            f"{file.path}: the file lasts {header.duration:.3f} s, its manifest says {recording.duration:.3f} s "
-            f"(recording {recording.id}): it was cut short, or changed; fetch it again or make the manifest anew"
+            f"{file.path}: the file lasts {header.duration:.3f} s, but its manifest says {recording.duration:.3f} s "
+            f"(recording {recording.id}): it is truncated or has changed; download it again or make the manifest again"
         )
 
 
@@ -149,13 +149,11 @@ def _read_by_lhotse(cut: Any, audio: AudioConfig) -> np.ndarray:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise DataError(f"cut {cut.id} ({file_of(cut)}): Lhotse can't read it: {reason}") from error
     if loaded is None:
-        raise DataError(f"cut {cut.id}: there is no recording in it; give a manifest of cuts with recordings")
+        raise DataError(f"cut {cut.id}: it has no recording; give a manifest of cuts with recordings")
     samples: np.ndarray = np.asarray(loaded, np.float32)
     samples = samples[0] if audio.channels == "first" else samples.mean(axis=0)
     if not np.isfinite(samples).all():
-        raise DataError(
-            f"{file_of(cut)}: cut {cut.id} holds samples that are no numbers; mend the file or leave it out"
-        )
+        raise DataError(f"{file_of(cut)}: cut {cut.id} has samples that are not numbers; fix the file or remove it")
     if cut.sampling_rate == audio.sampling_rate:
         return samples
     from soxr import resample

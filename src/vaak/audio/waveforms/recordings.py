@@ -1,4 +1,4 @@
-"""A file with its labels becomes a Lhotse cut: what corpora of all kinds are made of."""
+"""Makes a Lhotse cut of a file with its labels, for corpora of all kinds."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from lhotse.cut import Cut
 
 TOLERANCE = 0.5
-"""Seconds that labels may go beyond their recording before that is said apart: annotators round, files are trimmed."""
+"""Seconds that labels may go beyond their recording that are tolerated: annotators round, files are trimmed."""
 A_LITTLE_BEYOND = f"recordings with labels up to {TOLERANCE} s beyond their end, cut off there"
 FAR_BEYOND = f"recordings with labels more than {TOLERANCE} s beyond their end, cut off there"
-OVERLAPPING = "recordings in which segments of one speaker overlap, made one"
+OVERLAPPING = "recordings in which segments of one speaker overlap, merged"
 
 
 class ReadRecording(NamedTuple):
-    """What became of one recording or utterance: its cut, or none; ``remarks`` say why, or what was mended."""
+    """The result for one recording or utterance: its cut, or none; ``remarks`` have the reason, or what was fixed."""
 
     name: str
     cut: Cut | None
@@ -29,7 +29,7 @@ class ReadRecording(NamedTuple):
 
 
 class Labelled(NamedTuple):
-    """A segment with what is said in it; ``alignment`` has words or phonemes, ``(text, start, end)``, by kind."""
+    """A segment with its text; ``alignment`` has words or phonemes, ``(text, start, end)``, by kind."""
 
     segment: Segment
     text: str | None = None
@@ -38,7 +38,7 @@ class Labelled(NamedTuple):
 
 
 def recording_cut(name: str, path: Path, header: Header, recording_id: str | None = None) -> Any:
-    """A cut of the whole file, without labels; its recording is called ``recording_id``, or as the cut."""
+    """A cut of the whole file, without labels; its recording has the name ``recording_id``, or the cut's."""
     from lhotse import Recording
     from lhotse.audio import AudioSource
 
@@ -77,9 +77,9 @@ def label(cut: Any, labels: Sequence[Labelled]) -> None:
 
 
 def within(labels: Sequence[Labelled], duration: float, where: str) -> tuple[list[Labelled], list[str]]:
-    """The labels without what lies beyond the recording's end, and a remark where something did.
+    """The labels clipped at the recording's end, and a remark if any were beyond it.
 
-    Raises DataError where that is more than half of them: they are another recording's, or it was cut short.
+    Raises DataError if that is more than half of them: they are another recording's, or it is truncated.
     """
     inside = [one._replace(segment=one.segment._replace(end=min(one.segment.end, duration))) for one in labels]
     inside = [one for one in inside if one.segment.start < one.segment.end]
@@ -89,17 +89,17 @@ def within(labels: Sequence[Labelled], duration: float, where: str) -> tuple[lis
     seconds, kept = (sum(one.segment.end - one.segment.start for one in some) for some in (labels, inside))
     if kept < seconds / 2:
         raise DataError(
-            f"{where}: most of its labels lie beyond its end ({duration:.2f} s; they go to {last:.2f} s): they are of "
-            "another recording, or this one was cut short"
+            f"{where}: most of its labels are beyond its end ({duration:.2f} s; they go to {last:.2f} s): they are of "
+            "another recording, or this one is truncated"
         )
     return inside, [A_LITTLE_BEYOND if last <= duration + TOLERANCE else FAR_BEYOND]
 
 
 def set_uem(cut: Any, parts: list[tuple[float, float]] | None, where: str) -> None:
-    """Note the parts of the cut that count, in seconds from its start. Raises DataError where there are none."""
+    """Set the scored regions of the cut, in seconds from its start. Raises DataError if there are none."""
     if parts is None:
         return
     inside = [[start, min(end, cut.duration)] for start, end in sorted(parts) if start < cut.duration]
     if not inside:
-        raise DataError(f"{where}: the parts of its UEM lie beyond its end ({cut.duration:.2f} s)")
+        raise DataError(f"{where}: the parts of its UEM are beyond its end ({cut.duration:.2f} s)")
     cut.custom = {**(cut.custom or {}), "uem": inside}

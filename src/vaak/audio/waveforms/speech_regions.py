@@ -1,4 +1,4 @@
-"""Where an utterance of one speaker has speech, and where pauses, by its energy."""
+"""Speech and pauses of an utterance of one speaker, by energy."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ FRAME = 0.01
 SHORTEST_PAUSE = 0.2
 SHORTEST_SPEECH = 0.1
 MARGIN = 0.03
-"""Seconds kept around what is loud: soft beginnings and ends of words."""
+"""Seconds kept around loud parts, for soft beginnings and ends of words."""
 
 
 def find_speech(samples: np.ndarray, sampling_rate: int) -> list[tuple[float, float]]:
-    """The stretches of speech ``(start, end)`` in seconds; none of silence.
+    """The segments of speech ``(start, end)`` in seconds; empty for silence.
 
-    Speech is what rises more than a third of the way, in decibels, from the utterance's quiet (its 5th percentile) to
+    Speech is louder than a third of the way, in decibels, from the utterance's quiet (its 5th percentile) to
     its loud (its 95th). This is for clean recordings of one speaker; noise hides pauses from it.
     """
     level = frame_levels(samples, sampling_rate)
@@ -24,7 +24,7 @@ def find_speech(samples: np.ndarray, sampling_rate: int) -> list[tuple[float, fl
     quiet, loud = np.percentile(level, (5, 95))
     if loud < -80.0:
         return []
-    if loud - quiet < 15.0:  # no pause is long enough to be seen
+    if loud - quiet < 15.0:  # no pause is long enough to be found
         return [(0.0, len(samples) / sampling_rate)]
     regions = runs_of(level > quiet + (loud - quiet) / 3)
     regions = joined_over_gaps(regions, round(SHORTEST_PAUSE / FRAME))

@@ -7,7 +7,7 @@
     model = ModelFactory(config).create_model(tokenizer.vocab_size)
     HindiLanguageModelTrainer(model, tokenizer, config.__dict__).train(train, val, config.num_epochs)
 
-Each hands over to what ``vaak train`` uses, so the numbers and the run directory are those of the same YAML.
+Each uses the same code as ``vaak train``, so the numbers and the run directory are those of the same YAML.
 """
 
 from vaak.compat.hindi_lm.config import ExperimentConfig

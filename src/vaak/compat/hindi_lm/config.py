@@ -39,7 +39,7 @@ class ExperimentConfig:
 
     @classmethod
     def load_config(cls, path: str | Path) -> ExperimentConfig:
-        """The configuration in a YAML. Raises ConfigError with every mistake in it."""
+        """The configuration in a YAML. Raises ConfigError that lists every mistake."""
         loaded = load([path], ["task=lm"])
         options = resolved_values(loaded.experiment)
         if "run_dir" not in loaded.given:  # so that it follows the name
@@ -48,7 +48,7 @@ class ExperimentConfig:
 
     @property
     def loaded(self) -> Loaded:
-        """The validated experiment, with what was set since. Raises ConfigError for values that can't be."""
+        """The validated experiment, with what was set since. Raises ConfigError for invalid values."""
         values = dict(self.__dict__)
         source = Path(values.pop("file", "experiment.yml"))
         options = values.pop("options", {"task": "lm"})

@@ -34,7 +34,7 @@ class ModelFactory:
         return model
 
     def save_model(self, model: LanguageModel, tokenizer: Tokenizer, name: str) -> Path:
-        """Write model and tokenizer to RUN/models/NAME and return the folder; one that is there is replaced."""
+        """Write model and tokenizer to RUN/models/NAME and return the folder; an existing one is replaced."""
         folder = self._folder(name)
         tokenizer.save(folder)
         files.write_bytes(folder / "model.safetensors", save(copy_to_cpu(model_tensors(model))))
@@ -43,18 +43,18 @@ class ModelFactory:
         return folder
 
     def load_model(self, name: str) -> tuple[LanguageModel, Tokenizer]:
-        """What ``save_model`` wrote, the model in evaluation mode. Raises CheckpointError where it can't be read."""
+        """What ``save_model`` wrote, the model in evaluation mode. Raises CheckpointError if it can't be read."""
         folder = self._folder(name)
         try:
             options = files.read_json(folder / "model.json")
             tensors = load_file(folder / "model.safetensors")
         except (OSError, ValueError, SafetensorError) as error:
-            raise CheckpointError(f"{folder} is no saved model: {error}") from error
+            raise CheckpointError(f"{folder} is not a saved model: {error}") from error
         model = LanguageModel(LanguageModelConfig.model_validate(options["model"]), options["vocab_size"])
         load_weights(model, tensors, folder)
         return model.eval(), Tokenizer.load(folder)
 
     def _folder(self, name: str) -> Path:
         if Path(name).name != name:
-            raise UserError(f"{name!r} is no name of a model: give one without a folder")
+            raise UserError(f"{name!r} is not a valid model name: give one without a folder")
         return self.config.experiment.run_dir / "models" / name

@@ -53,15 +53,15 @@ class TextLoader:
     """Batches of one split: each loop over it gives the ``len(loader)`` of an epoch, one epoch after another.
 
     A batch has ``inputs`` and ``targets`` ``(batch, time)``, the targets shifted already, −100 where nothing is scored;
-    ``input_ids`` is another name of ``inputs``, and ``attention_mask`` is True where there is text. The tokens lie in a
-    temporary folder for as long as the loader lives.
+    ``input_ids`` is another name of ``inputs``, and ``attention_mask`` is True where there is text. The tokens are in a
+    temporary folder as long as the loader exists.
     """
 
     def __init__(
         self, experiment: Experiment[Any, Any], texts: Iterable[str], tokenizer: Tokenizer, split: str
     ) -> None:
         if split not in SPLITS:
-            raise UserError(f"there is no split {split}; choose from {', '.join(SPLITS)}")
+            raise UserError(f"unknown split {split}; choose from {', '.join(SPLITS)}")
         self.folder = Path(tempfile.mkdtemp(prefix="vaak-texts-"))
         weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
         self.split, self.training, self.epoch = split, experiment.training, 0

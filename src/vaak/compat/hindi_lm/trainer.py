@@ -38,7 +38,7 @@ class HindiLanguageModelTrainer:
     """Trains ``model`` in place, into the configuration's run directory.
 
     ``config`` is an ``ExperimentConfig`` or its ``__dict__``. ``train`` is a whole run, which ``vaak eval`` and the
-    others use like any other, and which ``training.checkpoint.resume`` goes on with. With ``train_epoch``, ``evaluate``
+    others use like any other, and which ``training.checkpoint.resume`` resumes. With ``train_epoch``, ``evaluate``
     and ``save_checkpoint`` the loop is the caller's, who ends it with ``close``. ``metrics`` has a value for each epoch
     of ``train``.
     """
@@ -72,10 +72,10 @@ class HindiLanguageModelTrainer:
     ) -> dict[str, list[float]]:
         """Run to the end and return ``metrics``; ``num_epochs`` replaces the configuration's.
 
-        Evaluates at the end of each epoch, and wherever the configuration asks for it besides.
+        Evaluates at the end of each epoch, and whenever the configuration requires it.
         """
         if self._source is not None:
-            raise UserError("this trainer is in the middle of train_epoch; train needs one that has not begun")
+            raise UserError("this trainer is in the middle of train_epoch; train requires one that has not begun")
         loaded = self._loaded(num_epochs)
         task = self._task(loaded, train_dataloader, val_dataloader)
         start.train(loaded, (*self.callbacks, self._history), task)
@@ -139,7 +139,7 @@ class HindiLanguageModelTrainer:
             loaded = self._loaded(None)
             training = loaded.experiment.training
             if training.early_stopping is not None or training.scheduler.type == "plateau":
-                raise UserError("early stopping and the plateau schedule need scheduled evaluations: use train")
+                raise UserError("early stopping and the plateau schedule require scheduled evaluations: use train")
             task = self._task(loaded, dataloader, None)
             engine = self._held.enter_context(start.begun(loaded, (*self.callbacks, self._history), task))
             self._source = dataloader
@@ -149,7 +149,7 @@ class HindiLanguageModelTrainer:
         return self.engine
 
     def _loaded(self, num_epochs: int | None) -> Loaded:
-        """The experiment to run; its prepared data lie in the run directory, not in a cache that others share."""
+        """The experiment to run; its prepared data is in the run directory, not in a shared cache."""
         values = self.config if num_epochs is None else self.config | {"num_epochs": num_epochs}
         loaded = ExperimentConfig(values).loaded
         data = loaded.experiment.data.model_copy(update={"cache_dir": None})
@@ -160,7 +160,7 @@ class HindiLanguageModelTrainer:
         loaders = {"train": train} if valid is None else {"train": train, "valid": valid}
         for name, loader in loaders.items():
             if not isinstance(loader, TextLoader):
-                raise UserError(f"the {name} dataloader is no result of CorpusBuilder.create_dataloader")
+                raise UserError(f"the {name} dataloader was not made by CorpusBuilder.create_dataloader")
             if loader.task.tokenizer.fingerprint != self.tokenizer.fingerprint:
                 raise UserError(f"the {name} dataloader was made with another tokenizer than the trainer's")
         return _GivenTask(loaded, self.model, loaders)

@@ -15,7 +15,7 @@ OF_OUTPUTS = ("bce", "mse", "l1", "smooth_l1", "huber")
 
 
 def checks(experiment: DiarizationExperiment) -> Iterator[CheckFinding]:
-    """What is to be said of an experiment of this task; of a user's own label type, nothing is known."""
+    """The findings on an experiment of this task; nothing is known about a user's own label type."""
     yield from stack_findings("model", experiment.model, is_encoder=True)
     yield from _remarks_on_storage(experiment)
     yield from _speakers_without_room(experiment)
@@ -26,23 +26,23 @@ def _impossible(experiment: DiarizationExperiment) -> Iterator[CheckFinding]:
     training, model = experiment.training, experiment.model
     if experiment.global_config.snip_edges:
         yield impossible(
-            "global_config.snip_edges", "true leaves out the frames at the ends of a recording, and who speaks there"
+            "global_config.snip_edges", "true drops the frames at the ends of a recording, and the speech there"
         )
     label_type, auxiliary, main = training.eval_knobs.label_type.type, training.loss.auxiliary, training.loss.main.type
     if label_type == "custom":
         yield impossible(
-            LABEL_TYPE, "custom is a label type of your own: name its class, a DiarizationCollator, by ./file.py:Name"
+            LABEL_TYPE, "custom means your own label type: give its class, a DiarizationCollator, as ./file.py:Name"
         )
         return
     is_known, has_classes = label_type in LABEL_TYPES, label_type in WITH_CLASSES
     if main in (OF_OUTPUTS if has_classes else OF_CLASSES) and is_known:
-        kind = "one of several classes" if has_classes else "several outputs, each there or not"
-        yield impossible("training.loss.main", f"{main} doesn't fit label_type {label_type}, of {kind}; leave it out")
+        kind = "one class per frame" if has_classes else "several binary outputs"
+        yield impossible("training.loss.main", f"{main} doesn't fit label_type {label_type} ({kind}); leave it out")
     if model.head == "attractors" and is_known and label_type != "multilabel":
-        yield impossible("model.head", f"attractors need label_type multilabel, and it is {label_type}")
+        yield impossible("model.head", f"attractors require label_type multilabel, but it is {label_type}")
     if model.head == "attractors" and "attractor" not in auxiliary:
         yield impossible(
-            "model.head", "attractors need training.loss.auxiliary.attractor: it teaches how many speakers there are"
+            "model.head", "attractors require training.loss.auxiliary.attractor, which trains the number of speakers"
         )
     if "attractor" in auxiliary and model.head != "attractors":
         yield impossible(
@@ -66,8 +66,8 @@ def _speakers_without_room(experiment: DiarizationExperiment) -> Iterator[CheckF
         if dataset.conversations is not None and dataset.conversations.num_speakers[1] > room:
             yield remark(
                 f"datasets.{number}.conversations.num_speakers",
-                f"the model has room for {room} (model.max_speakers): where more speak, it learns those who speak "
-                "longest, and the others count as silence",
+                f"the model has {room} outputs for speakers (model.max_speakers): if there are more, it learns those "
+                "who speak longest, and the others count as silence",
             )
 
 
@@ -78,10 +78,10 @@ def _remarks_on_storage(experiment: DiarizationExperiment) -> Iterator[CheckFind
     if audio.storage_path is None:
         yield remark("global_config.storage_type", "storage_path is null, so no features are stored")
     elif simulated and len(simulated) == len(experiment.datasets):
-        yield remark(key, "all datasets are simulated conversations, made as they are needed: no features are stored")
+        yield remark(key, "all datasets are simulated conversations, which are made on demand: no features are stored")
     else:
         if simulated:
             names = ", ".join(simulated)
-            yield remark(key, f"conversations are made as they are needed: no features of {names} are stored")
+            yield remark(key, f"conversations are made on demand: no features of {names} are stored")
         if experiment.data.augmentation.changes_audio:
             yield remark(key, "data.augmentation changes the audio of train: only features of valid are stored")

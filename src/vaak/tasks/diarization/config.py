@@ -60,29 +60,29 @@ SIDES = {"encoder": "model.encoder"}
 
 
 class DiarizationModelConfig(StackConfig):
-    """An encoder over frames with a head that says who speaks; a preset gives sizes that any other key replaces."""
+    """An encoder over frames with a head that predicts who speaks; other keys override the sizes of a preset."""
 
     bare: ClassVar[str | None] = "preset"
 
-    preset: Literal["small", "sa_eend"] | None = option("Sizes by name.", None, resume="free")
-    model_type: Literal["encoder"] = option("A diarizer sees both sides.", "encoder")
-    name: str | None = option("A name for people; nothing depends on it.", None, resume="free")
+    preset: Literal["small", "sa_eend"] | None = option("Preset sizes.", None, resume="free")
+    model_type: Literal["encoder"] = option("A diarizer is an encoder.", "encoder")
+    name: str | None = option("A descriptive name; it has no effect.", None, resume="free")
     front_end: Literal["convolutional", "stacked"] = option(
-        "How features reach the encoder: through convolutions, or stacked with the frames around them.", "convolutional"
+        "Input layers of the encoder: convolutions, or stacking of neighbouring frames.", "convolutional"
     )
-    context: int = option("stacked: frames on each side that are stacked.", 7, ge=0)
-    subsampling: int = option("Frames of features for each frame of the encoder.", 4, gt=0)
-    upsampling: int = option(
-        "Output frames, and so labels, for each frame of the encoder; divides subsampling.", 2, gt=0
-    )
-    kernel_size: int = option("convolutional: width of its convolutions, in frames; odd.", 7, gt=0)
-    num_convolutions: int = option("convolutional: residual convolutions before subsampling.", 2, ge=0)
-    max_speakers: int = option("Speakers of a window; windows are joined to recordings of any number.", 2, gt=0)
+    context: int = option("stacked: number of frames stacked on each side.", 7, ge=0)
+    subsampling: int = option("Feature frames per encoder frame.", 4, gt=0)
+    upsampling: int = option("Output frames, and so labels, per encoder frame; must divide subsampling.", 2, gt=0)
+    kernel_size: int = option("convolutional: kernel size, in frames; odd.", 7, gt=0)
+    num_convolutions: int = option("convolutional: number of residual convolutions before subsampling.", 2, ge=0)
+    max_speakers: int = option("Maximum number of speakers in a window; a recording may have more.", 2, gt=0)
     head: Literal["linear", "attractors"] = option(
-        "linear: an output for each speaker; attractors: an unknown number, found one after another (EEND-EDA).",
+        "linear: an output for each speaker; attractors: an unknown number of speakers, one after another (EEND-EDA).",
         "linear",
     )
-    embedding_dim: int = option("Width of the speaker embeddings that join windows; 0 has none.", 64, ge=0)
+    embedding_dim: int = option(
+        "Width of the speaker embeddings that match speakers across windows; 0 disables them.", 64, ge=0
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -95,7 +95,7 @@ class DiarizationModelConfig(StackConfig):
         if self.subsampling % self.upsampling:
             raise ValueError(f"subsampling ({self.subsampling}) must be a multiple of upsampling ({self.upsampling})")
         if self.kernel_size % 2 == 0:
-            raise ValueError(f"kernel_size ({self.kernel_size}) must be odd, so that a frame is in its middle")
+            raise ValueError(f"kernel_size ({self.kernel_size}) must be odd, so that it has a middle frame")
         return self
 
     @property
@@ -106,26 +106,28 @@ class DiarizationModelConfig(StackConfig):
     @model_validator(mode="after")
     def _sees_both_sides(self) -> DiarizationModelConfig:
         if self.attention_type == "causal_linear":
-            raise ValueError("attention_type causal_linear hides later frames; a diarizer takes linear")
+            raise ValueError("attention_type causal_linear hides later frames; use linear")
         return self
 
 
 class InferenceConfig(Section):
-    """From what the model says of each frame to who spoke when."""
+    """From the model's output for each frame to who spoke when."""
 
     resume_class: ClassVar[ResumeClass | None] = "other numbers"
 
-    threshold: float = option("Probability from which a speaker speaks.", 0.5, gt=0, lt=1)
-    median_filter: float = option("Seconds of the median filter over each speaker's decisions; 0 has none.", 0.0, ge=0)
-    min_duration_on: float = option("Seconds; shorter stretches of speech are dropped.", 0.0, ge=0)
+    threshold: float = option("Probability above which a speaker counts as speaking.", 0.5, gt=0, lt=1)
+    median_filter: float = option(
+        "Length in seconds of the median filter over each speaker's decisions; 0 disables it.", 0.0, ge=0
+    )
+    min_duration_on: float = option("Seconds; shorter speech segments are dropped.", 0.0, ge=0)
     min_duration_off: float = option("Seconds; shorter pauses of a speaker are filled.", 0.0, ge=0)
-    window: float = option("Seconds that the model reads at once; longer recordings are read in windows.", 60.0, gt=0)
-    window_overlap: float = option("Part of a window that the next one has in common with it.", 0.5, ge=0, lt=1)
-    num_speakers: int | None = option("Number of speakers of a recording; null finds it.", None, gt=0)
-    min_speakers: int = option("Least number of speakers, where it is found.", 1, gt=0)
-    max_speakers: int | None = option("Greatest number of speakers of a recording; null is 64.", None, gt=0)
+    window: float = option("Window length in seconds; longer recordings are read in windows.", 60.0, gt=0)
+    window_overlap: float = option("Fraction of a window that overlaps with the next.", 0.5, ge=0, lt=1)
+    num_speakers: int | None = option("Number of speakers in a recording; null: it is estimated.", None, gt=0)
+    min_speakers: int = option("Minimum number of speakers, if it is estimated.", 1, gt=0)
+    max_speakers: int | None = option("Maximum number of speakers in a recording; null is 64.", None, gt=0)
     clustering_threshold: float = option(
-        "Cosine distance of speaker embeddings from which two windows' speakers are two.", 0.5, gt=0, lt=2
+        "Cosine distance of embeddings above which speakers of two windows are different.", 0.5, gt=0, lt=2
     )
 
     @model_validator(mode="after")
@@ -136,38 +138,40 @@ class InferenceConfig(Section):
 
 
 class ScoringConfig(Section):
-    """Under which conditions a diarization is scored."""
+    """The conditions under which a diarization is scored."""
 
     resume_class: ClassVar[ResumeClass | None] = "other numbers"
 
-    collar: float = option("Seconds on each side of every boundary of the reference that aren't scored.", 0.0, ge=0)
-    skip_overlap: bool = option("Leave out where the reference has several speakers at once.", False)
+    collar: float = option("Seconds on each side of every reference boundary that are not scored.", 0.0, ge=0)
+    skip_overlap: bool = option("Don't score overlapping speech of the reference.", False)
 
 
 class DiarizationDataConfig(Section):
-    """How recordings become examples, and what the model says becomes speakers."""
+    """How recordings become examples, and model outputs become speakers."""
 
     resume_class: ClassVar[ResumeClass | None] = "refused"
 
     window: float = option("Seconds of a training example; longer recordings are cut.", 30.0, gt=0)
-    shift_windows: bool = option("The windows of a recording begin elsewhere in every epoch.", True)
-    augmentation: AugmentationConfig = option("What is done to training audio.", AugmentationConfig())
+    shift_windows: bool = option("Windows of a recording begin at different places in every epoch.", True)
+    augmentation: AugmentationConfig = option("Augmentation of training audio.", AugmentationConfig())
     inference: InferenceConfig = option("From frames to segments.", InferenceConfig())
-    scoring: ScoringConfig = option("How figures are made.", ScoringConfig())
+    scoring: ScoringConfig = option("How diarization is scored.", ScoringConfig())
     on_bad_example: Literal["fail", "skip"] = option(
-        "What happens with an example that can't be read.", "fail", resume="other numbers"
+        "What to do with an example that can't be read.", "fail", resume="other numbers"
     )
-    cache_dir: str | None = option("Prepared data lie here, shared by runs; null is RUN/prepared.", None, resume="free")
+    cache_dir: str | None = option(
+        "Folder for prepared data, shared by runs; null is RUN/prepared.", None, resume="free"
+    )
 
 
 class EvalKnobsConfig(Section):
-    """What labels are; ``max_duration``, which the universal pipeline has here, is batching.max_duration."""
+    """The type of labels; ``max_duration``, which the universal pipeline has here, is batching.max_duration."""
 
     resume_class: ClassVar[ResumeClass | None] = "refused"
 
     label_type: Component = option(
-        "What a frame is called. binary: speech or none; speaker_id: which of the training speakers; multilabel: who "
-        "of the window's speakers, overlap and all, in any order; powerset: which set of at most two of them; custom: "
+        "Labels of a frame. binary: speech or none; speaker_id: which of the training speakers; multilabel: which of "
+        "the window's speakers, with overlap, in any order; powerset: which set of at most two of them; custom: "
         "a subclass of DiarizationCollator, by ./file.py:Name.",
         Component(type="binary"),
         resume="refused",
@@ -175,7 +179,7 @@ class EvalKnobsConfig(Section):
 
 
 class DiarizationTrainingConfig(TrainingConfig):
-    """The loop, and what a diarizer's labels are."""
+    """The training loop, and the labels of a diarizer."""
 
     eval_knobs: EvalKnobsConfig = option("Options of diarization.", EvalKnobsConfig())
 

@@ -32,7 +32,7 @@ from vaak.tasks.diarization.prepare import Prepared
 def audio_source(
     prepared: Prepared, split: str, datasets: Sequence[DatasetConfig], audio: AudioConfig, data: DiarizationDataConfig
 ) -> AudioSource:
-    """The recordings of a split, those of all datasets one after another: in windows for training, else whole."""
+    """The recordings of a split, of all datasets: in windows for training, otherwise whole."""
     sources: list[AudioSource] = []
     conversations = conversations_of(prepared, split, datasets, audio)
     for number, store in prepared.stores(split):
@@ -54,7 +54,7 @@ def conversations_of(
 ) -> dict[int, SimulatedConversations]:
     """The simulated conversations of a split, by the number of their dataset.
 
-    Raises DataError where there are too few speakers.
+    Raises DataError if there are too few speakers.
     """
     found = {}
     for number, store in prepared.stores(split):
@@ -65,7 +65,7 @@ def conversations_of(
 
 
 def training_speakers(prepared: Prepared, datasets: Sequence[DatasetConfig]) -> tuple[str, ...]:
-    """The names of all speakers of training, sorted; one whose speed is changed has a name for each speed."""
+    """The names of all speakers of training, sorted; if speed is changed, a name for each speed."""
     names: set[str] = set()
     for number, store in prepared.stores("train"):
         conversations = datasets[number].conversations
@@ -74,7 +74,7 @@ def training_speakers(prepared: Prepared, datasets: Sequence[DatasetConfig]) -> 
 
 
 class DiarizationDataset(Dataset):
-    """A split's recordings with their features; an example's length is its duration in seconds, at most."""
+    """A split's recordings with their features; an example's length is an upper bound of its duration in seconds."""
 
     draws_globally = False
     evaluation_budget = 3600.0
@@ -87,9 +87,9 @@ class DiarizationDataset(Dataset):
         collator: DiarizationCollator,
         augmentation: AugmentationConfig | None,
     ) -> None:
-        """Without ``augmentation`` features are those of the recordings as they are, and nothing is drawn.
+        """Without ``augmentation`` features are those of the unchanged recordings, and nothing is random.
 
-        They are then kept in memory, as far as ``cache_gigabytes`` reaches, for the next evaluation by this process.
+        They are then kept in memory, up to ``cache_gigabytes``, for the next evaluation by this process.
         """
         self.source, self.features, self.collator, self.augmentation = source, features, collator, augmentation
         self.lengths = source.durations * (1.0 if augmentation is None else longest_factor(augmentation))
@@ -99,14 +99,14 @@ class DiarizationDataset(Dataset):
         self._without_features: dict[int, DiarizationExample] = {}
 
     def example(self, index: int, rng: np.random.Generator) -> DiarizationExample:
-        """Example ``index``, from where it is kept, or its features are stored, or from its audio."""
+        """Example ``index``, from memory, from stored features, or from its audio."""
         if self.augmentation is not None:
             return self._read(index, rng)
         features = self._features.get(index, lambda: self._to_be_kept(index, rng))
         return replace(self._without_features[index], features=features)
 
     def _to_be_kept(self, index: int, rng: np.random.Generator) -> np.ndarray:
-        """The features of an example; all else is kept here."""
+        """The features of an example; everything else is kept here."""
         example = self._read(index, rng)
         self._without_features[index] = example.without_features()
         return example.features
@@ -133,14 +133,14 @@ class DiarizationDataset(Dataset):
         return LabelledFeatures(audio.name, self.features(samples), audio.duration, audio.segments, audio.uem)
 
     def collate(self, rows: list[list[DiarizationExample]]) -> Batch:
-        """A batch; of training, whose workers hand it over, the examples in it have no features beside the batch's."""
+        """A batch; in training, where workers pass it on, its examples have no features of their own."""
         batch = self.collator([row[0] for row in rows])
         if self.augmentation is None:
             return batch
         return replace(batch, extra={"examples": [row[0].without_features() for row in rows]})
 
     def difficulty(self, measure: str) -> np.ndarray:
-        raise UserError(f"there is no difficulty {measure}; choose length")
+        raise UserError(f"unknown difficulty {measure}; choose length")
 
     def describe(self, index: int) -> str:
         return self.source.describe(index)

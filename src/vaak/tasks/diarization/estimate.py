@@ -1,4 +1,4 @@
-"""What can be told of a training before its data are prepared: the files it will read, how large its batches may be."""
+"""Estimates before the data is prepared: the files that will be read, the size of batches."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from vaak.tasks.diarization.prepare import Datasets, corpora_of
 
 
 def source_files(datasets: Datasets, audio: AudioConfig) -> list[Path]:
-    """The files of all corpora. Raises DataError for one that isn't there."""
+    """The files of all corpora. Raises DataError for one that doesn't exist."""
     return [path for corpus in corpora_of(datasets, audio) for path in corpus.files]
 
 
 def sketch_batch(
     experiment: DiarizationExperiment, datasets: Datasets, collator: DiarizationCollator, features: Features
 ) -> Batch:
-    """The largest microbatch there may be, of silence and one speaker."""
+    """The largest possible microbatch, of silence and one speaker."""
     lengths = [
         dataset.conversations.durations("train")[1] if dataset.conversations is not None else experiment.data.window
         for dataset in datasets

@@ -1,4 +1,4 @@
-"""Figures of a diarizer: sums over the whole set, divided once.
+"""Metrics of a diarizer: sums over the whole set, divided once.
 
 loss               the label type's loss, per frame
 frame_accuracy     frames of which every label is right, in the best order of speakers
@@ -6,7 +6,7 @@ der                seconds of missed speech, false alarms and confused speakers 
 miss, false_alarm, confusion    its three parts
 jer                the mean over the reference's speakers of the part of the time in which they or their match speak,
                    and not both
-speaker_error      the mean over recordings of how many speakers too many or too few
+speaker_error      the mean over recordings of the difference in the number of speakers
 
 Recordings longer than ``data.inference.window`` are read in windows; the loss is then that of the windows.
 Sources: NIST 2009, "The 2009 (RT-09) Rich Transcription Meeting Recognition Evaluation Plan" (DER); Ryant et al. 2019,
@@ -36,7 +36,7 @@ SHOWN_RECORDINGS = 4
 
 
 class Scored(NamedTuple):
-    """A batch with what the model says of it: the main loss, and the labels in the model's order of speakers."""
+    """A batch with the model's outputs: the main loss, and the labels in the model's order of speakers."""
 
     outputs: Outputs
     terms: dict[str, Term]
@@ -95,7 +95,7 @@ class DiarizationMeters(Meters):
         self._show(zip([row[0] for row in batch.indices] or range(len(shown)), shown, strict=True))
 
     def _frames(self, model: DiarizationModel, batch: Batch, found: dict[str, float]) -> Iterator[WindowOutput]:
-        """Add what frames give; what the model says of each window."""
+        """Add the sums over frames; the model's output on each window."""
         outputs, terms, main, labels = self.score(model, batch)
         inferred = model.inferred(outputs, batch["feature_mask"])
         right = right_frames(outputs.logits, inferred.probabilities, labels, self.data.inference.threshold)
@@ -109,7 +109,7 @@ class DiarizationMeters(Meters):
     def _recording(
         self, diarizer: Diarizer, example: DiarizationExample, outputs: Sequence[WindowOutput], found: dict[str, float]
     ) -> Shown:
-        """Add what a recording gives."""
+        """Add the sums of a recording."""
         hypothesis = diarizer.segments(diarizer.joined(list(outputs), len(example.features)))
         reference, scoring = list(diarizer.collator.reference(example)), self.data.scoring
         conditions: dict[str, Any] = {"uem": example.uem, **scoring.model_dump()}
@@ -127,7 +127,7 @@ class DiarizationMeters(Meters):
         return Shown(example.name, hypothesis, reference, example.duration)
 
     def _show(self, recordings: Iterable[tuple[int, Shown]]) -> None:
-        """Keep those that are among the first of the split, in whatever order they come."""
+        """Keep those that are among the first of the split, in any order."""
         self.shown = dict(sorted({**self.shown, **dict(recordings)}.items())[:SHOWN_RECORDINGS])
 
     def pictures(self) -> dict[str, bytes]:
@@ -152,7 +152,7 @@ class DiarizationMeters(Meters):
 
 
 def window_of(example: DiarizationExample, first: int, last: int, frame_shift: float) -> DiarizationExample:
-    """Frames ``first`` to ``last`` of an example, with what is said in them."""
+    """Frames ``first`` to ``last`` of an example, with their segments."""
     if (first, last) == (0, len(example.features)):
         return example
     start, end = first * frame_shift, last * frame_shift
@@ -161,14 +161,14 @@ def window_of(example: DiarizationExample, first: int, last: int, frame_shift: f
 
 
 def right_frames(logits: Tensor, probabilities: Tensor, labels: Tensor, threshold: float) -> Tensor:
-    """``(row, frames)``: True where all labels of the frame are as the model says."""
+    """``(row, frames)``: True where the model predicts all labels of the frame."""
     if labels.ndim == 2:
         return logits.argmax(-1) == labels
     return ((probabilities >= threshold) == (labels > 0.5)).all(-1)
 
 
 def scoring_protocol(data: DiarizationDataConfig, split: str) -> dict[str, str]:
-    """What the figures depend on besides the recordings."""
+    """What the metrics depend on besides the recordings."""
     inference = {name: str(value) for name, value in data.inference.model_dump().items()}
     scoring, overlap = data.scoring, "skipped" if data.scoring.skip_overlap else "scored"
     return {

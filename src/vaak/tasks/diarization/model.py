@@ -31,12 +31,12 @@ CLUSTER_WIDTH = 32
 
 @dataclass(frozen=True)
 class Outputs:
-    """What the model says of a batch of windows."""
+    """The model's outputs on a batch of windows."""
 
     logits: Tensor
     """``(row, frames, outputs)``."""
     hidden: Tensor
-    """``(row, frames, width)``: what the encoder makes of each output frame."""
+    """``(row, frames, width)``: the encoder's output for each output frame."""
     existence: Tensor | None = None
     """``(row, speakers + 1)``: scores that there is such a speaker, of attractors."""
 
@@ -52,10 +52,10 @@ class Inferred:
 
 
 class DiarizationModel(nn.Module):
-    """Says of each output frame who speaks."""
+    """Predicts who speaks in each output frame."""
 
     def __init__(self, config: DiarizationModelConfig, num_bins: int, collator: DiarizationCollator) -> None:
-        """Weights are drawn from torch's default generator; the collator says what the scores of a frame mean."""
+        """Weights are drawn from torch's default generator; the collator defines the meaning of the scores."""
         super().__init__()
         self.config, self.collator = config, collator
         width = config.d_model
@@ -76,7 +76,7 @@ class DiarizationModel(nn.Module):
     def forward(self, features: Tensor, feature_mask: Tensor, norms: SquaredNorms | None = None) -> Outputs:
         """Scores of each output frame; ``features (row, time, bins)``, ``feature_mask (row, time)`` True where real.
 
-        ``norms`` tally what enters feature maps.
+        ``norms`` collect the norms of the inputs of feature maps.
         """
         x = self.front_end(features.to(self.clusters.weight.dtype), feature_mask)
         encoded = self.encoder(
@@ -90,7 +90,7 @@ class DiarizationModel(nn.Module):
         return Outputs(self.head(hidden), hidden)
 
     def cluster_vectors(self, outputs: Outputs) -> Tensor:
-        """``(row, frames, dim)`` of unit length, that deep clustering draws together or apart."""
+        """``(row, frames, dim)`` of unit length, for deep clustering."""
         return F.normalize(exact(self.clusters(outputs.hidden)), dim=-1)
 
     def embeddings(self, outputs: Outputs, weights: Tensor) -> Tensor | None:
@@ -102,7 +102,7 @@ class DiarizationModel(nn.Module):
         return self.inferred(self(features, feature_mask), feature_mask)
 
     def inferred(self, outputs: Outputs, feature_mask: Tensor) -> Inferred:
-        """What the scores say; an embedding is of the frames in which its speaker speaks alone."""
+        """The meaning of the scores; an embedding is of the frames in which its speaker speaks alone."""
         probabilities = self.collator.probabilities(outputs.logits)
         if outputs.existence is not None:
             there = (outputs.existence[:, :-1] > 0).cumprod(1)  # up to the first that isn't
@@ -118,5 +118,5 @@ def alone(probabilities: Tensor) -> Tensor:
 
 
 def frame_mask(feature_mask: Tensor, subsampling: int) -> Tensor:
-    """``(row, frames)``: True where the first frame of so many is real."""
+    """``(row, frames)``: True where the first frame of a group is real."""
     return feature_mask[:, ::subsampling]

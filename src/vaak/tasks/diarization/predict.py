@@ -81,7 +81,7 @@ class Diarizer:
         return self.joined(self.outputs(read, num_frames), num_frames)
 
     def outputs(self, read: Callable[[int, int], np.ndarray], num_frames: int) -> list[WindowOutput]:
-        """What the model says of each window of features that are read window by window."""
+        """The model's output on each window of features that are read window by window."""
         return list(self.outputs_of((first, read(first, last)) for first, last in self.windows(num_frames)))
 
     def joined(self, outputs: Sequence[WindowOutput], num_frames: int) -> np.ndarray:
@@ -94,18 +94,18 @@ class Diarizer:
         return blended(outputs, [np.arange(len(names))] * len(outputs), num_outputs)
 
     def segments(self, probabilities: np.ndarray) -> list[Segment]:
-        """The stretches of speech of a recording's ``probabilities (frames, speakers)``."""
+        """The segments of speech of a recording's ``probabilities (frames, speakers)``."""
         names = self.collator.names
         return segments_of(probabilities, self.inference, self.frame_seconds, names)
 
     def diarize_file(self, path: Path, audio: AudioConfig) -> Diarized:
-        """Who speaks when in an audio file; no more of it than a few windows is in memory at once.
+        """Who speaks when in an audio file; only a few windows of it are in memory at once.
 
-        Raises DataError, naming the file, where it can't be read.
+        Raises DataError, naming the file, if it can't be read.
         """
         begun = time.perf_counter()
         features, shift = Features(audio), self.frame_shift
-        margin = math.ceil(audio.frame_length / shift)  # so that features at a window's edges are the whole's
+        margin = math.ceil(audio.frame_length / shift)  # so that features at a window's edges are those of the whole
         with AudioFile(path, audio.sampling_rate, audio.channels) as file:
 
             def read(first: int, last: int) -> np.ndarray:
@@ -118,7 +118,7 @@ class Diarizer:
         return Diarized(path.stem, segments, file.duration, time.perf_counter() - begun)
 
     def outputs_of(self, windows: Iterable[tuple[int, np.ndarray]]) -> Iterator[WindowOutput]:
-        """What the model says of windows of features, several at a time."""
+        """The model's output on windows of features, several at a time."""
         waiting: list[tuple[int, np.ndarray]] = []
         for window in windows:
             waiting.append(window)

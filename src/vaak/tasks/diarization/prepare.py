@@ -24,12 +24,12 @@ log = logging.getLogger("vaak")
 
 SPLITS = ("train", "valid", "test")
 PLACES = ("corpus_dir", "output_dir")
-"""Options that say where a corpus lies: a run may find it elsewhere after it has moved."""
+"""Options for the path of a corpus, which may differ after a run was moved."""
 
 READING = frozenset(
     {*PLACES, "storage_path", "storage_type", "num_jobs", "progress_bar", "cache_gigabytes", "channels", "dither"}
 )
-"""Options of audio of which a trained model may be used with other values."""
+"""Audio options that may differ when a trained model is used."""
 
 Datasets = tuple[DatasetConfig, ...]
 
@@ -39,7 +39,7 @@ class Prepared(PreparedFolder):
     """Cut stores, by split and dataset."""
 
     def stores(self, split: str) -> list[tuple[int, CutStore]]:
-        """The cuts of a split, each store with its dataset's number. Raises UserError where there is no such split."""
+        """The cuts of a split, each store with its dataset's number. Raises UserError if there is no such split."""
         folder = self.split_folder(split)
         return [
             (int(path.name), CutStore.open(path)) for path in sorted(folder.iterdir(), key=lambda one: int(one.name))
@@ -51,13 +51,13 @@ class Prepared(PreparedFolder):
 
 
 def corpora_differ(datasets: Datasets, others: Datasets) -> bool:
-    """Whether others are to be read than were; conversations are simulated of the same."""
+    """Whether other recordings are to be read than before; conversations are simulated from the same."""
     own, theirs = ([one.model_copy(update={"conversations": None}) for one in some] for some in (datasets, others))
     return own != theirs
 
 
 def read_for(splits: tuple[str, ...], datasets: Datasets) -> Datasets:
-    """The datasets without the files of other splits, where they name those of ``splits``."""
+    """The datasets without the files of other splits, if they name those of ``splits``."""
     others: dict[str, Any] = {split: () for split in SPLITS if split not in splits}
     return tuple(
         dataset.model_copy(update=others)
@@ -72,7 +72,7 @@ def corpora_of(datasets: Datasets, audio: AudioConfig) -> list[AudioCorpus]:
 
 
 def recipe(datasets: Datasets, audio: AudioConfig, splits: tuple[str, ...] | None = None) -> Recipe:
-    """How the cut stores of ``splits`` (all there are) are made.
+    """How the cut stores of ``splits`` (default: all) are made.
 
     Making them raises UserError and DataError for corpora that can't be read.
     """
@@ -87,7 +87,7 @@ def recipe(datasets: Datasets, audio: AudioConfig, splits: tuple[str, ...] | Non
 
 
 def _make(datasets: Datasets, audio: AudioConfig, splits: tuple[str, ...] | None, folder: Path) -> dict[str, Any]:
-    """Fill ``folder``, and return what there is to say of it."""
+    """Fill ``folder``, and return its statistics."""
     corpora = corpora_of(datasets, audio)
     there = [split for split in SPLITS if any(split in corpus.splits for corpus in corpora)]
     statistics = {split: _write(corpora, split, folder / split) for split in (there if splits is None else splits)}
@@ -95,7 +95,7 @@ def _make(datasets: Datasets, audio: AudioConfig, splits: tuple[str, ...] | None
 
 
 def _write(corpora: list[AudioCorpus], split: str, folder: Path) -> dict[str, Any]:
-    """The cuts of a split. Raises DataError where it has none."""
+    """The cuts of a split. Raises DataError if it has none."""
     recordings, seconds, speakers = 0, 0.0, set[str]()
     read: list[AudioStatistics] = []
     for number, corpus in enumerate(corpora):
@@ -105,9 +105,9 @@ def _write(corpora: list[AudioCorpus], split: str, folder: Path) -> dict[str, An
             speakers |= set(store.speakers)
             read.append(corpus.statistics[split])
             for reason, times in read[-1].dropped.items():
-                log.warning("%s: %s: %s left out: %s", split, corpus.dataset.name, f"{times:,}", reason)
+                log.warning("%s: %s: %s skipped: %s", split, corpus.dataset.name, f"{times:,}", reason)
     if not recordings:
-        raise DataError(f"datasets: {split} is empty: no recording is left of any dataset")
+        raise DataError(f"datasets: {split} is empty: no dataset has a usable recording")
     log.info(
         "%s: %s recordings, %.2f hours, %s speakers", split, f"{recordings:,}", seconds / 3600, f"{len(speakers):,}"
     )

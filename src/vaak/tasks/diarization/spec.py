@@ -1,4 +1,4 @@
-"""What the diarization task says of its configuration. Imports no torch."""
+"""The specification of the diarization task. Imports no torch."""
 
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.config.task_spec import TaskSpec

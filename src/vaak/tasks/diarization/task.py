@@ -1,4 +1,4 @@
-"""The diarization task: what the engine asks, answered.
+"""The diarization task.
 
 - ``prepare``: corpora as cut stores, once (prepare.py)
 - ``dataset``: features of recordings, windows or simulated conversations (data.py)
@@ -65,11 +65,11 @@ from vaak.tasks.diarization.spec import SPEC
 log = logging.getLogger("vaak")
 
 VOICES = (DatasetConfig(type="voices"),)
-NOT_TUNED_ON = {"train": "the model knows it by heart", "test": "its figures would say nothing any more"}
+NOT_TUNED_ON = {"train": "the model has seen it", "test": "metrics on it would become meaningless"}
 
 
 class DiarizationTask(PreparedTask[DiarizationExperiment, Prepared]):
-    """Trains an encoder to say who speaks when."""
+    """Trains an encoder that predicts who speaks when."""
 
     SPEC = SPEC
     PREPARED = Prepared
@@ -89,7 +89,7 @@ class DiarizationTask(PreparedTask[DiarizationExperiment, Prepared]):
 
     def prepare(self) -> None:
         super().prepare()
-        for split in self.prepared.about["statistics"]:  # too few speakers are said now, not when it is evaluated
+        for split in self.prepared.about["statistics"]:  # reports too few speakers now, not at the first evaluation
             conversations_of(self.prepared, split, self.datasets, self.audio)
         if self.audio.storage_path is not None:
             device = pick_device(self.experiment.training.device)
@@ -108,7 +108,7 @@ class DiarizationTask(PreparedTask[DiarizationExperiment, Prepared]):
             )
 
     def prepare_others(self, own: DiarizationExperiment, folder: Path, splits: tuple[str, ...]) -> None:
-        """Where the corpora are the run's own, what was prepared of them is used.
+        """If the corpora are the run's own, its prepared data is used.
 
         Raises UserError for other features.
         """
@@ -132,7 +132,7 @@ class DiarizationTask(PreparedTask[DiarizationExperiment, Prepared]):
         return self._evaluated[split]
 
     def sources(self) -> list[Path]:
-        """The files that ``prepare`` would read. Raises DataError for one that isn't there."""
+        """The files that ``prepare`` would read. Raises DataError for one that doesn't exist."""
         return source_files(self.datasets, self.audio)
 
     @cached_property
@@ -155,7 +155,7 @@ class DiarizationTask(PreparedTask[DiarizationExperiment, Prepared]):
     # Training.
 
     def sketch(self) -> DiarizationModel:
-        """A model like the trained one, before there are speakers to tell apart."""
+        """A model like the trained one, before the speakers are known."""
         return DiarizationModel(self.options, self.features.dims, self._collator(("speaker",)))
 
     def sketch_batch(self) -> Batch:
@@ -167,7 +167,7 @@ class DiarizationTask(PreparedTask[DiarizationExperiment, Prepared]):
 
     @cached_property
     def main_loss(self) -> Loss:
-        """The loss of ``training.loss.main``; of labels that are no classes, cross-entropy is the binary one."""
+        """The loss of ``training.loss.main``; for labels that are not classes, cross-entropy is binary."""
         config = self.experiment.training.loss
         if config.main.type == "cross_entropy" and not self.label_type.has_classes:
             config = config.model_copy(update={"main": config.main.model_copy(update={"type": "bce"})})
@@ -223,15 +223,15 @@ class DiarizationTask(PreparedTask[DiarizationExperiment, Prepared]):
     def tune(self, model: nn.Module, split: str = "valid") -> Tuning:
         """The options of inference that are best on development recordings, which are those of an evaluation.
 
-        Raises UserError for ``train`` and ``test``: a figure on recordings that something was chosen on says nothing.
+        Raises UserError for ``train`` and ``test``: metrics on data used for tuning are meaningless.
         """
         if split in NOT_TUNED_ON:
-            raise UserError(f"nothing is tuned on {split}: {NOT_TUNED_ON[split]}; take valid")
+            raise UserError(f"can't tune on {split}: {NOT_TUNED_ON[split]}; use valid")
         one_by_one = evaluation_addresses(evaluation_plan(self.dataset(split).lengths, 1), 0, 1)
         return tune(self.diarizer(model), self._read(split, one_by_one), self.data.scoring)
 
     def _read(self, split: str, addresses: Iterable[Address]) -> Iterator[DiarizationExample]:
-        """Examples as an evaluation reads them: without those that can't be read, where these are skipped."""
+        """Examples as an evaluation reads them: without those that can't be read, if these are skipped."""
         dataset, skip_bad = self.dataset(split), self.experiment.skips_bad_examples
         reader = MicrobatchReader(
             dataset, (Purpose.EVALUATION, split), self.experiment.training.random_seed, skip_bad=skip_bad
@@ -246,7 +246,7 @@ class DiarizationTask(PreparedTask[DiarizationExperiment, Prepared]):
             yield diarizer.diarize_file(Path(path), self.audio)
 
     def samples(self, model: nn.Module) -> list[str]:
-        """A line for each of the first validation recordings; leaves a picture of their timelines."""
+        """A line for each of the first validation recordings; writes a picture of their timelines."""
         one_by_one = (Address(0, 0, 0, [[index]]) for index in range(len(self.dataset("valid").lengths)))
         shown = islice(self._read("valid", one_by_one), SHOWN_RECORDINGS)
         return show_timelines(shown, self.diarizer(model), self.directory)

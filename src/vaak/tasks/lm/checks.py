@@ -12,7 +12,7 @@ from vaak.tasks.lm.config import LanguageModelConfig, LanguageModelDataConfig
 
 
 def checks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
-    """What is to be said of an experiment of this task."""
+    """The findings on an experiment of this task."""
     model: LanguageModelConfig = experiment.model
     data: LanguageModelDataConfig = experiment.data
     yield from stack_findings("model", model, is_encoder=model.model_type == "encoder")

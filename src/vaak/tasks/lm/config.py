@@ -1,4 +1,4 @@
-"""The options of a language model. Imports no torch; its defaults come from the Hindi language-model seed."""
+"""The options of a language model. Imports no torch; its defaults are those of the Hindi language-model trainer."""
 
 from __future__ import annotations
 
@@ -48,16 +48,16 @@ SIDES = {"decoder": "model.decoder", "encoder": "model.encoder"}
 
 
 class LanguageModelConfig(SingleStackConfig):
-    """One stack of blocks, by default of Llama's kind; a preset gives sizes that any other key replaces."""
+    """One stack of blocks, by default like Llama's; other keys override the sizes of a preset."""
 
     bare: ClassVar[str | None] = "preset"
 
-    preset: Literal["tiny", "40m", "110m", "220m"] | None = option("Sizes by name.", None, resume="free")
+    preset: Literal["tiny", "40m", "110m", "220m"] | None = option("Preset sizes.", None, resume="free")
     model_type: Literal["decoder", "encoder"] = option(
         "decoder: causal objective; encoder: masked objective.", "decoder"
     )
     num_layers: int = option("Number of blocks.", 8, gt=0)
-    qk_norm: bool = option("RMSNorm on queries and keys of each head (exported as Qwen3 in place of Llama).", False)
+    qk_norm: bool = option("RMSNorm on queries and keys of each head (exported as Qwen3 instead of Llama).", False)
 
     @model_validator(mode="before")
     @classmethod
@@ -67,7 +67,7 @@ class LanguageModelConfig(SingleStackConfig):
 
 
 class CorpusConfig(Section):
-    """Where the text comes from."""
+    """The source of the text."""
 
     bare: ClassVar[str | None] = "type"
     resume_class: ClassVar[ResumeClass | None] = "refused"
@@ -80,34 +80,34 @@ class CorpusConfig(Section):
     test: tuple[str, ...] = option("Files of the test split, kept as given.", (), resume="free")
     name: str | None = option("huggingface: name of the dataset, or a folder.", None, resume="free")
     subset: str | None = option("huggingface: name of its configuration.", None)
-    text_column: str = option("Column or key that holds the text.", "text")
+    text_column: str = option("Column or key of the text.", "text")
     document: Literal["line", "paragraph", "file"] = option(
-        "text: what a document is; with file, every newline counts.", "line"
+        "text: the unit that is a document; with file, every newline counts.", "line"
     )
-    num_sentences: int = option("grammar: how many sentences to generate.", 30000, gt=0)
-    seed: int = option("grammar: the seed of its sentences; training.random_seed leaves the text as it is.", 0, ge=0)
+    num_sentences: int = option("grammar: number of sentences to generate.", 30000, gt=0)
+    seed: int = option("grammar: random seed of the sentences; training.random_seed doesn't change the text.", 0, ge=0)
     deduplicate: bool = option("Drop exact duplicates of a training document.", True)
     train_fraction: float = option(
-        "Part of the documents that goes to train where splits are made here.", 0.8, gt=0, lt=1
+        "Fraction of the documents for train, if valid and test are not given.", 0.8, gt=0, lt=1
     )
-    valid_fraction: float = option("Part that goes to valid; the rest is test.", 0.1, gt=0, lt=1)
+    valid_fraction: float = option("Fraction for valid; the rest is test.", 0.1, gt=0, lt=1)
     on_invalid_utf8: Literal["fail", "replace"] = option(
-        "replace puts U+FFFD in place of bad bytes and counts them.", "fail"
+        "replace: invalid bytes become U+FFFD and are counted.", "fail"
     )
 
 
 class LanguageModelDataConfig(Section):
-    """Text, tokens and the windows they are cut into."""
+    """Text, tokens and the windows into which they are cut."""
 
     resume_class: ClassVar[ResumeClass | None] = "refused"
 
-    corpus: CorpusConfig = option("Where the text comes from.", CorpusConfig())
-    tokenizer: TokenizerConfig = option("How text becomes tokens.", TokenizerConfig())
-    max_length: int = option("Tokens of a sequence.", 512, gt=1)
+    corpus: CorpusConfig = option("The source of the text.", CorpusConfig())
+    tokenizer: TokenizerConfig = option("The tokenizer.", TokenizerConfig())
+    max_length: int = option("Maximum sequence length, in tokens.", 512, gt=1)
     layout: Literal["stream", "document"] = option(
-        "stream: documents one after another, cut in windows; document: each is a sequence of its own.", "document"
+        "stream: documents are concatenated and cut into windows; document: each is a separate sequence.", "document"
     )
-    shift_windows: bool = option("stream: windows begin elsewhere in every epoch.", True)
+    shift_windows: bool = option("stream: windows begin at different places in every epoch.", True)
     stride: int | None = option(
         "Evaluation windows of a long text begin this many tokens apart; null is max_length.",
         None,
@@ -115,22 +115,24 @@ class LanguageModelDataConfig(Section):
         resume="other numbers",
     )
     masking_probability: float = option(
-        "Masked objective: part of the tokens to predict.", 0.15, gt=0, lt=1, resume="other numbers"
+        "Masked objective: fraction of the tokens to predict.", 0.15, gt=0, lt=1, resume="other numbers"
     )
     token_dropout: float = option(
-        "Causal objective: part of the input tokens replaced by the mask token.",
+        "Causal objective: fraction of the input tokens replaced by the mask token.",
         0.0,
         ge=0,
         lt=1,
         resume="other numbers",
     )
     minimal_pairs: tuple[str, ...] = option(
-        "BLiMP JSON lines to score; grammar stands for the built-in pairs.", (), resume="other numbers"
+        "BLiMP JSON lines to score; grammar: the built-in pairs.", (), resume="other numbers"
     )
     on_bad_example: Literal["fail", "skip"] = option(
-        "What happens with an example that can't be read.", "fail", resume="other numbers"
+        "What to do with an example that can't be read.", "fail", resume="other numbers"
     )
-    cache_dir: str | None = option("Prepared data lie here, shared by runs; null is RUN/prepared.", None, resume="free")
+    cache_dir: str | None = option(
+        "Folder for prepared data, shared by runs; null is RUN/prepared.", None, resume="free"
+    )
 
 
 LanguageModelExperiment = Experiment[LanguageModelConfig, LanguageModelDataConfig]

@@ -1,7 +1,7 @@
 """Examples of a language model: token ids in, target ids out, -100 where nothing is to be predicted.
 
     document   [bos] t1 t2 ... tn [eos]      inputs are all but the last, targets all but the first
-    stream     the documents one after another, each behind a [bos], cut into windows anywhere
+    stream     the concatenated documents, each after a [bos], cut into windows anywhere
 
 Bytes are those of the text; in a document layout the end of a document counts as one byte, its newline.
 """
@@ -25,7 +25,7 @@ IGNORED = -100
 
 @dataclass(frozen=True)
 class SpecialTokens:
-    """The ids that examples are made with. ``eos`` is None where documents have no end (a stream)."""
+    """The ids that examples are made with. ``eos`` is None if documents have no end (a stream)."""
 
     pad: int
     bos: int
@@ -36,14 +36,14 @@ class SpecialTokens:
 
 @dataclass(frozen=True)
 class Corruption:
-    """What is done to inputs: nothing, ``dropout`` (causal), or ``masking`` (the masked objective)."""
+    """How inputs are changed: not at all, ``dropout`` (causal), or ``masking`` (the masked objective)."""
 
     dropout: float = 0.0
     masking: float = 0.0
 
 
 class Sequence(NamedTuple):
-    """One example: ``inputs`` and ``targets`` ``(time,)``, and the bytes of text it stands for."""
+    """One example: ``inputs`` and ``targets`` ``(time,)``, and the number of bytes of its text."""
 
     inputs: np.ndarray
     targets: np.ndarray
@@ -109,8 +109,8 @@ class TextDataset(Dataset):
 class StreamDataset(Dataset):
     """Windows of ``max_length`` targets over all documents in a row.
 
-    Without ``shift`` each target lies in one window, and the last window holds what is left. With it, windows are all
-    whole, and each begins at a random place of its own stretch, another in every epoch.
+    Without ``shift`` each target is in one window, and the last window may be shorter. With it, all windows are
+    complete, and each begins at a random place of its own range, different in every epoch.
     """
 
     draws_globally = False

@@ -1,4 +1,4 @@
-"""What can be told of a training before its data are prepared: the files it will read, how large its model may be."""
+"""Estimates before the data is prepared: the files that will be read, the size of the model."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from vaak.text.tokenizers.tokenizer import Tokenizer
 
 
 def source_files(data: LanguageModelDataConfig) -> list[Path]:
-    """The files of corpus, tokenizer and minimal pairs; of a dataset on the Hub none, since it isn't asked for.
+    """The files of corpus, tokenizer and minimal pairs; none for a dataset on the Hub, which isn't contacted.
 
-    Raises DataError for files and patterns that aren't there.
+    Raises DataError for files and patterns that don't exist.
     """
     corpus = data.corpus
     if corpus.type == "huggingface":
@@ -33,9 +33,9 @@ def source_files(data: LanguageModelDataConfig) -> list[Path]:
 
 
 def sketch(options: LanguageModelConfig, data: LanguageModelDataConfig) -> LanguageModel:
-    """The model at its largest: with all tokens that the tokenizer may have, or has where it is given.
+    """The model at its largest: with all tokens that the tokenizer may have, or has if it is given.
 
-    Raises UserError where a given tokenizer can't be read.
+    Raises UserError if a given tokenizer can't be read.
     """
     tokenizer = data.tokenizer
     vocab_size = Tokenizer.load(Path(tokenizer.path)).vocab_size if tokenizer.path else tokenizer.vocab_size
@@ -43,7 +43,7 @@ def sketch(options: LanguageModelConfig, data: LanguageModelDataConfig) -> Langu
 
 
 def sketch_batch(options: LanguageModelConfig, data: LanguageModelDataConfig, training: TrainingConfig) -> Batch:
-    """The largest microbatch there may be, of one token over and over; packed rows hold two documents."""
+    """The largest possible microbatch, of one repeated token; packed rows have two documents."""
     masking = data.masking_probability if options.model_type == "encoder" else 0.0
     special = SpecialTokens(pad=0, bos=0, mask=0, eos=None, vocab_size=1)
     documents = 2 if training.batching.type == "packed" else 1

@@ -1,6 +1,6 @@
 """A trained decoder as a folder that transformers loads without Vaak: the same weights under Llama's names.
 
-    config.json            LlamaForCausalLM, or Qwen3ForCausalLM where queries and keys are normalised
+    config.json            LlamaForCausalLM, or Qwen3ForCausalLM if queries and keys are normalised
     generation_config.json model.safetensors  tokenizer.json  tokenizer_config.json  special_tokens_map.json
 
 The files are plain JSON and safetensors; transformers is not needed to write them.
@@ -48,14 +48,14 @@ OF_LLAMA = {
     "position_type": "rotary",
     "bias": False,
 }
-"""Options of a stack with the only value that transformers' Llama and Qwen3 know."""
+"""Options of a stack with the only value that transformers' Llama and Qwen3 support."""
 SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token", "mask_token", "sep_token", "cls_token")
 
 
 def export_hf(
     model: LanguageModel, tokenizer_file: Path, special_tokens: dict[str, str], max_length: int, folder: Path
 ) -> None:
-    """Write ``folder``, whole or not at all.
+    """Write ``folder``, completely or not at all.
 
     ``special_tokens`` gives the text of tokens by transformers' names (``bos_token``, ``eos_token``, ``pad_token``, …);
     ``max_length`` is the length the model was trained with.
@@ -67,7 +67,7 @@ def export_hf(
     special_ids = _special_ids(tokenizer_file, special_tokens, model.vocab_size)
     folder = folder.absolute()
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        raise UserError(f"{folder} exists and is not an empty folder; name another one to export to.")
+        raise UserError(f"{folder} exists and is not an empty folder; choose another one.")
     beside = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     try:
         beside.mkdir(parents=True)
@@ -83,7 +83,7 @@ def export_hf(
 
 
 def _refuse_what_transformers_lacks(config: LanguageModelConfig) -> None:
-    """Raise UserError for a model that is no Llama and no Qwen3."""
+    """Raise UserError for a model that is neither Llama nor Qwen3."""
     if config.model_type != "decoder":
         raise UserError(
             "Only a decoder can be exported: transformers has no encoder of this kind (rotary, pre-norm, SwiGLU)."
@@ -96,7 +96,7 @@ def _refuse_what_transformers_lacks(config: LanguageModelConfig) -> None:
 
 
 def _rope_parameters(config: LanguageModelConfig) -> dict[str, Any]:
-    """The rotary positions under transformers' names; ntk scaling is another base of the wavelengths."""
+    """The rotary positions under transformers' names; ntk scaling changes the base of the wavelengths."""
     factor = config.rope_scaling_factor
     if factor == 1:
         return {"rope_type": "default", "rope_theta": config.rope_theta}
@@ -151,7 +151,7 @@ def _hf_name(name: str) -> str:
 def _special_ids(tokenizer_file: Path, special_tokens: dict[str, str], vocab_size: int) -> dict[str, int]:
     """The numbers of the special tokens, by transformers' names."""
     if not tokenizer_file.is_file():
-        raise UserError(f"There is no tokenizer at {tokenizer_file}.")
+        raise UserError(f"The tokenizer {tokenizer_file} does not exist.")
     tokenizer = Tokenizer.from_file(str(tokenizer_file))
     if tokenizer.get_vocab_size() > vocab_size:
         raise UserError(
@@ -162,7 +162,9 @@ def _special_ids(tokenizer_file: Path, special_tokens: dict[str, str], vocab_siz
     for name, token in special_tokens.items():
         token_id = tokenizer.token_to_id(token)
         if name not in SPECIAL_TOKENS:
-            raise UserError(f"{name} is no special token of transformers; it knows {', '.join(SPECIAL_TOKENS)}.")
+            raise UserError(
+                f"{name} is not a special token of transformers; expected one of {', '.join(SPECIAL_TOKENS)}."
+            )
         if token_id is None:
             raise UserError(f"The tokenizer {tokenizer_file} has no token {token!r} (given as {name}).")
         ids[name] = token_id

@@ -1,8 +1,8 @@
-"""Figures of a language model: sums over the whole set, divided once.
+"""Metrics of a language model: sums over the whole set, divided once.
 
 loss            nats per token                      sum of -ln p / tokens
-perplexity      exp(loss)                           comparable under one tokenizer only
-bits_per_byte   sum of -log2 p / UTF-8 bytes        comparable over tokenizers
+perplexity      exp(loss)                           comparable with the same tokenizer only
+bits_per_byte   sum of -log2 p / UTF-8 bytes        comparable across tokenizers
 accuracy        tokens whose most probable prediction is right / tokens
 """
 
@@ -21,7 +21,7 @@ from vaak.tasks.lm.data import IGNORED
 
 
 class TextMeters(Meters):
-    """Loss, perplexity, accuracy and, where every byte is predicted, bits per byte."""
+    """Loss, perplexity, accuracy and, if every byte is predicted, bits per byte."""
 
     def __init__(self, protocol: dict[str, str], options: LanguageModelConfig) -> None:
         self.protocol, self.options = protocol, options
@@ -50,7 +50,7 @@ class TextMeters(Meters):
 
 
 class PairMeters(Meters):
-    """Share of pairs whose good sentence is more probable: over all pairs, and by phenomenon."""
+    """Fraction of pairs whose good sentence is more probable: over all pairs, and by phenomenon."""
 
     def __init__(self, protocol: dict[str, str], options: LanguageModelConfig) -> None:
         self.protocol, self.options = protocol, options

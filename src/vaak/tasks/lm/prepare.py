@@ -38,7 +38,7 @@ class Prepared(PreparedFolder):
         return Tokenizer.load(self.folder / "tokenizer")
 
     def store(self, split: str) -> TokenStore:
-        """The tokens of a split. Raises UserError where the corpus has no such split."""
+        """The tokens of a split. Raises UserError if the corpus has no such split."""
         return TokenStore(self.split_folder(split))
 
 
@@ -56,7 +56,7 @@ def recipe(data: LanguageModelDataConfig, splits: tuple[str, ...] | None = None)
 
 
 def _options(data: LanguageModelDataConfig) -> dict[str, Any]:
-    """What decides over the data besides where they lie: a run may find them elsewhere after it has moved."""
+    """What determines the data, without its path, which may differ after a run was moved."""
     corpus = data.corpus.model_dump(mode="json", exclude={"train", "valid", "test", "name"})
     return {"corpus": corpus, "tokenizer": data.tokenizer.model_dump(mode="json", exclude={"path"})}
 

@@ -1,4 +1,4 @@
-"""What the language-model task says of its configuration. Imports no torch."""
+"""The specification of the language-model task. Imports no torch."""
 
 from vaak.config.task_spec import TaskSpec
 from vaak.tasks.lm.checks import checks

@@ -67,7 +67,7 @@ class LanguageModelTask(PreparedTask[LanguageModelExperiment, Prepared]):
             self.dataset("pairs")  # what is wrong with them shows now, and not at the first evaluation
 
     def prepare_others(self, own: LanguageModelExperiment, folder: Path, splits: tuple[str, ...]) -> None:
-        """With the run's tokenizer. Where the corpus is the run's own, its prepared data are used as they are."""
+        """With the run's tokenizer. If the corpus is the run's own, its prepared data is used."""
         texts = tuple(split for split in splits if split != "pairs")
         if texts and self.data.corpus != own.data.corpus:
             tokenizer = self.data.tokenizer.model_copy(update={"path": str(self.prepared.folder / "tokenizer")})
@@ -124,7 +124,7 @@ class LanguageModelTask(PreparedTask[LanguageModelExperiment, Prepared]):
         return SpecialTokens(tokenizer.pad_id, tokenizer.bos_id, tokenizer.mask_id, eos, tokenizer.vocab_size)
 
     def sources(self) -> list[Path]:
-        """The files that ``prepare`` would read. Raises DataError for one that isn't there."""
+        """The files that ``prepare`` would read. Raises DataError for one that doesn't exist."""
         return source_files(self.data)
 
     # Training.

@@ -1,1 +1,1 @@
-"""Text from text: translation, and whatever else turns one sequence into another."""
+"""Text from text: translation, and any other task that turns one sequence into another."""

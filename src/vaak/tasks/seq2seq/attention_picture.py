@@ -2,7 +2,7 @@
 
     rows: target tokens      columns: source tokens      darker: more attention; each row adds up to 1
 
-One HTML page that needs nothing else: a browser has fonts for every script, and matplotlib's own has no Devanagari.
+One HTML page without dependencies: a browser has fonts for every script, and matplotlib's own has no Devanagari.
 Source: Bahdanau et al. 2015, "Neural Machine Translation by Jointly Learning to Align and Translate", figure 3.
 """
 
@@ -38,7 +38,7 @@ td {{ width: 1.6em; min-width: 1.6em; height: 1.6em; border: 1px solid #eee; }}
 </style></head><body>
 <h1>Cross-attention</h1>
 <p>Rows: target tokens as they are written. Columns: source tokens. Darker is more attention, the mean of all heads;
-each row adds up to 1. The darkest cell of a table is its highest; a cell under the pointer says its number.</p>
+each row adds up to 1. The darkest cell of a table is its highest; hover over a cell to see its value.</p>
 <div class="panels">
 {panels}
 </div></body></html>
@@ -73,10 +73,10 @@ def draw_attention(
     """Write a page with the cross-attention of every layer, and their mean first.
 
     ``target_ids`` are what the decoder reads, ``[bos] t1 … tn``, and ``target_tokens`` the texts of what it writes
-    behind each, ``t1 … tn [eos]``. Raises UserError where ``path`` can't be written or ends like another kind of file.
+    after each, ``t1 … tn [eos]``. Raises UserError if ``path`` can't be written or has another extension.
     """
     if path.suffix.lower() not in (".html", ".htm"):
-        raise UserError(f"{path}: a picture of attention is an HTML page; give it a name that ends in .html")
+        raise UserError(f"{path}: the attention picture is an HTML page; use a file name that ends in .html")
     weights = cross_attention(model, source_ids, target_ids)
     assert weights.shape[1:] == (len(target_tokens), len(source_tokens))
     panels = {f"layer {number}": layer for number, layer in enumerate(weights, 1)}
@@ -111,7 +111,7 @@ def cross_attention(model: EncoderDecoderModel, source_ids: Sequence[int], targe
 
 
 def token_texts(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
-    """What each token says by itself; a part of a character is U+FFFD, a special token its name."""
+    """The text of each token; a part of a character is U+FFFD, a special token its name."""
     return [tokenizer.decode([token], skip_special_tokens=False) for token in ids]
 
 

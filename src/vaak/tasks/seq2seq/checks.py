@@ -12,31 +12,31 @@ from vaak.tasks.seq2seq.config import Seq2SeqConfig, Seq2SeqDataConfig
 
 
 def checks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
-    """What is to be said of an experiment of this task."""
+    """The findings on an experiment of this task."""
     model: Seq2SeqConfig = experiment.model
     data: Seq2SeqDataConfig = experiment.data
     yield from stack_findings("model.encoder", model.encoder, is_encoder=True)
     yield from stack_findings("model.decoder", model.decoder, is_encoder=False)
     if experiment.training.batching.type == "packed":
         yield impossible(
-            "training.batching.type", "a row holds one source and its target, so none are packed; expected bucketed"
+            "training.batching.type", "a row is one source and its target, so packing is impossible; expected bucketed"
         )
     yield from _separate_tokenizers(model, data)
 
 
 def _separate_tokenizers(model: Seq2SeqConfig, data: Seq2SeqDataConfig) -> Iterator[CheckFinding]:
-    """What source and target can't share where they have other tokens, or other widths."""
+    """What source and target can't share if they have different tokens or widths."""
     separate = data.target_tokenizer is not None
     if model.copy_source and separate:
         yield impossible(
             "model.copy_source",
-            "the target has a tokenizer of its own (data.target_tokenizer), so the source has no token of it",
+            "the target has a separate tokenizer (data.target_tokenizer), so source tokens can't be copied",
         )
     if not model.share_embeddings:
         return
     if separate:
         yield impossible_if_given(
-            "model.share_embeddings", "the target has a tokenizer of its own (data.target_tokenizer); leave one out"
+            "model.share_embeddings", "the target has a separate tokenizer (data.target_tokenizer); leave one out"
         )
     elif model.encoder.d_model != model.decoder.d_model:
         widths = f"{model.encoder.d_model} and {model.decoder.d_model}"

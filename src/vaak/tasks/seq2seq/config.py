@@ -35,14 +35,14 @@ class Seq2SeqConfig(EncoderDecoderConfig):
 
 
 class ParallelCorpusConfig(Section):
-    """Where the pairs of texts come from."""
+    """The source of the pairs of texts."""
 
     bare: ClassVar[str | None] = "type"
     resume_class: ClassVar[ResumeClass | None] = "refused"
 
     type: Literal["grammar", "json", "tsv", "text", "huggingface"] = option(
-        "grammar is the built-in grammar, in English and Hindi; json reads JSON lists and JSON lines; text reads files "
-        "whose lines belong together.",
+        "grammar is the built-in grammar, in English and Hindi; json reads JSON lists and JSON lines; text reads "
+        "parallel files, line by line.",
         "grammar",
     )
     train: tuple[str, ...] = option(
@@ -62,25 +62,23 @@ class ParallelCorpusConfig(Section):
     name: str | None = option("huggingface: name of the dataset, or a folder.", None, resume="free")
     subset: str | None = option("huggingface: name of its configuration.", None)
     source_column: str = option(
-        "Key or column of the source; dots lead inside (translation.en); numbers are for tsv without a header.",
+        "Key or column of the source; dots for nested keys (translation.en); numbers for tsv without a header.",
         "en",
     )
-    target_column: str = option("Key or column of the target; a list holds several references.", "hi")
-    training_references: Literal["all", "first"] = option(
-        "Of a target with several references, which are trained on.", "all"
-    )
-    num_sentences: int = option("grammar: how many of its pairs to take.", 20000, gt=0)
-    seed: int = option("grammar: the seed of their choice; training.random_seed leaves the text as it is.", 0, ge=0)
+    target_column: str = option("Key or column of the target; a list has several references.", "hi")
+    training_references: Literal["all", "first"] = option("Which references of a target are used in training.", "all")
+    num_sentences: int = option("grammar: number of pairs to use.", 20000, gt=0)
+    seed: int = option("grammar: random seed of the selection; training.random_seed doesn't change the text.", 0, ge=0)
     deduplicate: bool = option("Drop exact duplicates of a training pair.", True)
-    train_fraction: float = option("Part of the pairs that goes to train where splits are made here.", 0.9, gt=0, lt=1)
-    valid_fraction: float = option("Part that goes to valid; the rest is test.", 0.05, gt=0, lt=1)
+    train_fraction: float = option("Fraction of the pairs for train, if valid and test are not given.", 0.9, gt=0, lt=1)
+    valid_fraction: float = option("Fraction for valid; the rest is test.", 0.05, gt=0, lt=1)
     max_length_ratio: float | None = option(
-        "Drop training pairs whose longer side has more than so many times the other's tokens; null keeps all.",
+        "Drop training pairs if one side has more than this many times the tokens of the other; null keeps all.",
         None,
         gt=1,
     )
     on_invalid_utf8: Literal["fail", "replace"] = option(
-        "replace puts U+FFFD in place of bad bytes and counts them.", "fail"
+        "replace: invalid bytes become U+FFFD and are counted.", "fail"
     )
 
     @field_validator("source_column", "target_column", mode="before")
@@ -92,33 +90,33 @@ class ParallelCorpusConfig(Section):
     def _columns_differ(self) -> ParallelCorpusConfig:
         if self.type != "text" and self.source_column == self.target_column:
             raise ValueError(
-                f"source_column and target_column are both {self.source_column!r}: a pair has two sides, name both"
+                f"source_column and target_column are both {self.source_column!r}: a pair has two different sides"
             )
         return self
 
 
 class DecodingConfig(Section):
-    """How targets are written: in evaluation, and by default in vaak translate."""
+    """Options of decoding: in evaluation, and by default in vaak translate."""
 
     bare: ClassVar[str | None] = "method"
     resume_class: ClassVar[ResumeClass | None] = "other numbers"
 
     method: Literal["greedy", "beam", "sampling", "mbr"] = option(
-        "greedy and beam look for the most probable text, sampling draws one; mbr (minimum Bayes risk) draws many and "
-        "takes the one most like the others.",
+        "greedy and beam search for the most probable text, sampling draws one; mbr (minimum Bayes risk) draws many "
+        "and chooses the one most similar to the others.",
         "greedy",
     )
-    beam_size: int = option("beam: hypotheses kept.", 4, ge=1)
+    beam_size: int = option("beam: number of hypotheses.", 4, ge=1)
     length_penalty: float = option(
-        "beam: scores are divided by this power of the length; 0 prefers short ones.", 1.0, ge=0
+        "beam: scores are divided by length to this power; 0 prefers short texts.", 1.0, ge=0
     )
-    num_samples: int = option("mbr: texts drawn.", 16, ge=2)
-    temperature: float = option("sampling, mbr: under 1 the probable become more probable; 0 is greedy.", 1.0, ge=0)
-    top_k: int = option("sampling, mbr: only so many most probable tokens; 0 is all.", 0, ge=0)
-    top_p: float = option("sampling, mbr: only the fewest tokens that have this probability together.", 1.0, ge=0, le=1)
-    max_new_tokens: int | None = option("Tokens written at most; null is max_target_length.", None, gt=0)
+    num_samples: int = option("mbr: number of samples.", 16, ge=2)
+    temperature: float = option("sampling, mbr: below 1, probable tokens become more probable; 0 is greedy.", 1.0, ge=0)
+    top_k: int = option("sampling, mbr: only the K most probable tokens; 0 for all.", 0, ge=0)
+    top_p: float = option("sampling, mbr: only the most probable tokens with this total probability.", 1.0, ge=0, le=1)
+    max_new_tokens: int | None = option("Maximum number of tokens to generate; null is max_target_length.", None, gt=0)
     valid_examples: int | None = option(
-        "How many examples of valid are translated as training goes; null is all.", None, ge=0
+        "Number of validation examples that are translated during training; null is all.", None, ge=0
     )
 
 
@@ -136,13 +134,13 @@ class Seq2SeqDataConfig(Section):
 
     resume_class: ClassVar[ResumeClass | None] = "refused"
 
-    corpus: ParallelCorpusConfig = option("Where the pairs come from.", ParallelCorpusConfig())
+    corpus: ParallelCorpusConfig = option("The source of the pairs.", ParallelCorpusConfig())
     tokenizer: TokenizerConfig = option(
-        "How text becomes tokens; of both sides together, unless target_tokenizer is given.",
+        "The tokenizer; of both sides, unless target_tokenizer is given.",
         TokenizerConfig(vocab_size=8000),
     )
     target_tokenizer: TokenizerConfig | None = option(
-        "The target's own; tokenizer then is the source's alone. null has one for both.", None
+        "A separate tokenizer for the target; tokenizer is then only the source's. null: one for both.", None
     )
     max_source_length: int = option(
         "Longest source, in tokens; longer training pairs are dropped and counted.", 128, gt=1
@@ -151,22 +149,24 @@ class Seq2SeqDataConfig(Section):
         "Longest target, in tokens; longer training pairs are dropped and counted.", 128, gt=1
     )
     token_dropout: float = option(
-        "Part of the tokens that training reads, of both sides, replaced by the mask token.",
+        "Fraction of the input tokens, on both sides, replaced by the mask token in training.",
         0.0,
         ge=0,
         lt=1,
         resume="other numbers",
     )
     gloss: bool = option(
-        "Behind each source stands its translation word by word, by a dictionary drawn from the training pairs: a help "
-        "where these are few.",
+        "Append a word-by-word translation to each source, by a dictionary made from the training pairs: this helps "
+        "if there are few.",
         False,
     )
-    decoding: DecodingConfig = option("How targets are written.", DecodingConfig())
+    decoding: DecodingConfig = option("Decoding of targets.", DecodingConfig())
     on_bad_example: Literal["fail", "skip"] = option(
-        "What happens with an example that can't be read.", "fail", resume="other numbers"
+        "What to do with an example that can't be read.", "fail", resume="other numbers"
     )
-    cache_dir: str | None = option("Prepared data lie here, shared by runs; null is RUN/prepared.", None, resume="free")
+    cache_dir: str | None = option(
+        "Folder for prepared data, shared by runs; null is RUN/prepared.", None, resume="free"
+    )
 
 
 Seq2SeqExperiment = Experiment[Seq2SeqConfig, Seq2SeqDataConfig]

@@ -1,11 +1,11 @@
-"""Examples of a sequence-to-sequence model: source ids to read, target ids to write, -100 where none is due.
+"""Examples of a sequence-to-sequence model: source ids to read, target ids to write, -100 where there is none.
 
     source            s1 s2 ... sm [eos]
     inputs      [bos] t1 t2 ... tn
     targets           t1 t2 ... tn [eos]
 
-Where an evaluation's target has more than ``max_target_length`` of these, the first ones stay, without the [eos]. Of
-several references the first one is the target.
+If an evaluation's target has more than ``max_target_length`` of these, it is truncated, without the [eos]. The
+first of several references is the target.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class PairDataset(Dataset):
     draws_globally = False
 
     def __init__(self, prepared: Prepared, split: str, data: Seq2SeqDataConfig) -> None:
-        """Raises UserError for a split that there isn't, DataError for an evaluation source that is too long."""
+        """Raises UserError for a split that doesn't exist, DataError for an evaluation source that is too long."""
         self.special = SpecialTokens.of(prepared)
         stores = prepared.stores(split)
         self.pairs, self.source, self.target = stores
@@ -116,7 +116,7 @@ class PairDataset(Dataset):
     def difficulty(self, measure: str) -> np.ndarray:
         """How hard each pair is: its length, or by the words of both its sides."""
         if measure not in MEASURES:
-            raise UserError(f"there is no difficulty {measure}; choose from {', '.join(MEASURES)}")
+            raise UserError(f"unknown difficulty {measure}; choose from {', '.join(MEASURES)}")
         if measure == "length":
             return self.lengths
         return kept_difficulties(self.pairs.folder, self.fingerprint, measure, self._texts, len(self.indices))
@@ -130,11 +130,11 @@ class PairDataset(Dataset):
         return self.pairs[int(self.indices[index])].where
 
     def first_pairs(self, number: int) -> list[Pair]:
-        """So many pairs, or all there are."""
+        """This number of pairs, or all."""
         return [self.pairs[place] for place in self.indices[:number].tolist()]
 
     def num_references(self) -> list[int]:
-        """How many references each example has that is translated."""
+        """The number of references of each example that is translated."""
         return [len(pair.targets) for pair in self.first_pairs(self.num_translated)]
 
 

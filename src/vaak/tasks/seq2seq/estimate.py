@@ -1,4 +1,4 @@
-"""What can be told of a training before its data are prepared: the files it will read, how large its model may be."""
+"""Estimates before the data is prepared: the files that will be read, the size of the model."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from vaak.text.tokenizers.tokenizer import Tokenizer
 
 
 def source_files(data: Seq2SeqDataConfig) -> list[Path]:
-    """The files of corpus and tokenizers; of a dataset on the Hub none, since it isn't asked for.
+    """The files of corpus and tokenizers; none for a dataset on the Hub, which isn't contacted.
 
-    Raises DataError for files and patterns that aren't there.
+    Raises DataError for files and patterns that don't exist.
     """
     tokenizers = [data.tokenizer, data.target_tokenizer or data.tokenizer]
     paths = dict.fromkeys(Path(tokenizer.path) for tokenizer in tokenizers if tokenizer.path)
@@ -32,16 +32,16 @@ def source_files(data: Seq2SeqDataConfig) -> list[Path]:
 
 
 def sketch(options: Seq2SeqConfig, data: Seq2SeqDataConfig) -> Seq2SeqModel:
-    """The model at its largest: with all tokens that the tokenizers may have, or have where they are given.
+    """The model at its largest: with all tokens that the tokenizers may have, or have if they are given.
 
-    Raises UserError where a given tokenizer can't be read.
+    Raises UserError if a given tokenizer can't be read.
     """
     target = data.target_tokenizer or data.tokenizer
     return Seq2SeqModel(options, data, _vocab_size(data.tokenizer), _vocab_size(target))
 
 
 def sketch_batch(data: Seq2SeqDataConfig, training: TrainingConfig) -> Batch:
-    """The largest microbatch there may be, of one token over and over."""
+    """The largest possible microbatch, of one repeated token."""
     source, target = (np.zeros(length, dtype=np.int64) for length in (data.max_source_length, data.max_target_length))
     special = SpecialTokens(*[0] * len(fields(SpecialTokens)))
     rows = largest_rows(training, 2 * max(len(source), len(target)))

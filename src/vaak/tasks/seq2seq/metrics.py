@@ -1,6 +1,6 @@
-"""Figures of a translator: sums over the whole set, divided once.
+"""Metrics of a translator: sums over the whole set, divided once.
 
-loss               nats per target token, [eos] included, each predicted behind the true tokens before it
+loss               nats per target token, [eos] included, each predicted given the true tokens before it
 perplexity         exp(loss)
 accuracy           tokens whose most probable prediction is right / tokens
 bleu               words that translations share with their references, 0 to 100
@@ -42,7 +42,7 @@ Translate = Callable[[nn.Module, Batch], list[str]]
 
 
 class TranslationMeters(Meters):
-    """Loss, perplexity and accuracy of true targets; BLEU and chrF of what ``translate`` writes.
+    """Loss, perplexity and accuracy of true targets; BLEU and chrF of the texts of ``translate``.
 
     ``translate(model, batch)`` gives a text for each row of the batch.
     """
@@ -94,17 +94,17 @@ class TranslationMeters(Meters):
 
 
 def sacrebleu_scores() -> dict[str, Metric]:
-    """The scores of translations, by the names of their figures, as sacrebleu computes them by default."""
+    """The scores of translations, by the names of their metrics, with sacrebleu's defaults."""
     return {"bleu": BLEU(force=True), "chrf": CHRF(), "chrf_plus_plus": CHRF(word_order=2)}  # force: don't warn
 
 
 def corpus_statistics(metric: Metric, texts: Sequence[str], references: Sequence[Sequence[str]]) -> list[int]:
     """The counts that a score is made of, added over the texts; each may have several references.
 
-    Those of the parts of a set add up to those of the whole. sacrebleu has no public way to them.
+    Those of the parts of a set add up to those of the whole. sacrebleu has no public API for them.
     """
     assert len(texts) == len(references)
-    by_place = list(zip_longest(*references))  # as sacrebleu wants them: everyone's first one, everyone's second, ...
+    by_place = list(zip_longest(*references))  # as sacrebleu expects them: all first ones, all second ones, ...
     counts = metric._extract_corpus_statistics(texts, by_place)
     return [sum(column) for column in zip(*counts, strict=True)]
 
@@ -131,9 +131,9 @@ def rows_of(batch: Batch, rows: list[int]) -> Batch:
 def translation_protocol(
     decoding: DecodingConfig, max_target_length: int, num_references: Sequence[int]
 ) -> dict[str, str]:
-    """What the scores of translations depend on: how targets are written, how many, and sacrebleu's signatures.
+    """What the scores of translations depend on: decoding options, the number of examples, sacrebleu's signatures.
 
-    ``num_references`` are those of each example that is translated; a signature says ``var`` where they differ.
+    ``num_references`` are those of each example that is translated; a signature has ``var`` if they differ.
     """
     if not num_references:
         return {"translated": "0"}
@@ -144,7 +144,7 @@ def translation_protocol(
 
 
 def _signatures(num_references: set[int]) -> dict[str, str]:
-    """sacrebleu's signature of each score; a metric has one once it has seen how many references there are."""
+    """sacrebleu's signature of each score; a metric has one once the number of references is known."""
     scores = sacrebleu_scores()
     for metric in scores.values():
         corpus_statistics(metric, ["a"] * len(num_references), [["a"] * number for number in num_references])

@@ -3,7 +3,7 @@
     source ──embedding──▶ encoder ──▶ memory ─┐
     [bos] target ──embedding──▶ decoder ◀─────┘──▶ hidden ──▶ logits of the next target token
 
-Source: Vaswani et al. 2017, "Attention Is All You Need". Differs: the defaults are of Llama's kind on both sides
+Source: Vaswani et al. 2017, "Attention Is All You Need". Differs: the defaults are like Llama's on both sides
 (pre-norm, RMSNorm, rotary positions, SwiGLU).
 """
 
@@ -21,7 +21,7 @@ class Seq2SeqModel(EncoderDecoderModel):
     def __init__(
         self, config: Seq2SeqConfig, data: Seq2SeqDataConfig, source_vocab_size: int, target_vocab_size: int
     ) -> None:
-        """Weights are drawn from torch's default generator; the data say how long sources and targets may be."""
+        """Weights are drawn from torch's default generator; maximum lengths are options of data."""
         own_tokenizers = data.target_tokenizer is not None
         if own_tokenizers or config.encoder.d_model != config.decoder.d_model:
             config = config.model_copy(update={"share_embeddings": False})

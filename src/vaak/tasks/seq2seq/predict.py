@@ -1,8 +1,8 @@
 """Translations from a trained model: texts in, texts out, in the order they came in.
 
-Texts of similar length are translated together, as many at a time as ``batch_size`` and ``max_tokens`` allow. What a
-text becomes depends on the model, the text and the settings, and on the texts beside it only by rounding: each draws
-from a generator that is seeded by its own tokens.
+Texts of similar length are translated together, as many at a time as ``batch_size`` and ``max_tokens`` allow. The
+translation of a text depends on the model, the text and the settings, and on other texts only by rounding: each
+uses a generator that is seeded by its own tokens.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from vaak.text.tokenizers.tokenizer import Tokenizer
 from vaak.text.word_dictionary import WordDictionary
 
 SORTED_TOGETHER = 1024
-"""Texts among which those of similar length are looked for; the first are given out when so many are translated."""
+"""The number of texts that are sorted by length; the first ones are returned when all these are translated."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Candidate:
     score: float
     """Its log-probability, divided by ``length_penalty``'s power of its length in tokens."""
     ended: bool
-    """False where it was cut off at the greatest length."""
+    """False if it was truncated at the maximum length."""
     tokens: tuple[int, ...]
 
 
@@ -56,9 +56,9 @@ class Translation:
 
 @dataclass(frozen=True)
 class Translator:
-    """A model with the tokenizers of its two sides, and the longest source it reads, [eos] and gloss counted.
+    """A model with the tokenizers of its two sides, and the maximum source length, including [eos] and gloss.
 
-    Where the model was trained on glossed sources, ``dictionary`` glosses them.
+    If the model was trained on glossed sources, ``dictionary`` glosses them.
     """
 
     model: EncoderDecoderModel
@@ -73,7 +73,7 @@ class Translator:
         settings: DecodingSettings,
         where: Callable[[int], str] = lambda index: f"text {index + 1}",
     ) -> Iterator[Translation]:
-        """The translations of the texts, in their order, each as soon as it is there.
+        """The translations of the texts, in their order, each as soon as it is ready.
 
         Raises UserError at once for a text that is longer than the model can read, naming it by ``where(index)``.
         """
@@ -81,13 +81,13 @@ class Translator:
         for index, source in enumerate(sources):
             if len(source) > self.max_source_length:
                 raise UserError(
-                    f"{where(index)} has {len(source)} tokens with the one that ends it, and the model reads at most "
+                    f"{where(index)} has {len(source)} tokens, including [eos], but the model reads at most "
                     f"{self.max_source_length} (data.max_source_length); translate it in parts"
                 )
         return self._translations(texts, sources, settings)
 
     def source_ids(self, text: str) -> list[int]:
-        """The tokens of a text as the model reads it; none of a blank text."""
+        """The tokens of a text as the model reads it; empty for a blank text."""
         text = cleaned(text)
         if self.dictionary is not None and text:
             text = glossed(text, self.dictionary.translate(text))
@@ -95,7 +95,7 @@ class Translator:
         return [*ids, self.source.eos_id] if ids else []
 
     def written(self, sources: Sequence[Sequence[int]], settings: DecodingSettings) -> list[list[Hypothesis]]:
-        """What is written for each source of tokens, ended by [eos]; the best first. None of them may be empty."""
+        """The hypotheses for each source of tokens, which ends with [eos]; the best first. No source may be empty."""
         found: list[list[Hypothesis]] = [[] for _ in sources]
         for group in groups(list(map(len, sources)), settings):
             together = self._written_together([sources[index] for index in group], settings)
@@ -104,7 +104,7 @@ class Translator:
         return found
 
     def candidate(self, hypothesis: Hypothesis, settings: DecodingSettings) -> Candidate:
-        """What a hypothesis says."""
+        """The text of a hypothesis."""
         score = hypothesis.score(settings.length_penalty)
         return Candidate(self.target.decode(hypothesis.tokens), score, hypothesis.ended, hypothesis.tokens)
 
@@ -146,13 +146,13 @@ class Translator:
         return [drawn[place : place + copies] for place in range(0, len(drawn), copies)]
 
     def impossible(self) -> list[int]:
-        """Tokens that no target has in it."""
+        """Tokens that no target contains."""
         target = self.target
         return sorted({target.pad_id, target.bos_id, target.mask_id} - {target.eos_id})
 
 
 class TargetWriter:
-    """A model in the midst of writing the targets of some sources (``vaak.nn.decoding.rows.Writer``)."""
+    """A model that is decoding the targets of some sources (``vaak.nn.decoding.rows.Writer``)."""
 
     def __init__(self, model: EncoderDecoderModel, sources: Sequence[Sequence[int]], impossible: list[int]) -> None:
         self.model = model

@@ -1,8 +1,8 @@
 """Parallel corpus to tokenizers to token stores, once.
 
 FOLDER (RUN/prepared, or CACHE_DIR/FINGERPRINT, to which RUN/prepared then points)
-  dictionary.json              with data.gloss: target words for source words, drawn from the training pairs
-  tokenizer/tokenizer.json     of both sides, or of the source where the target has its own
+  dictionary.json              with data.gloss: target words for source words, made from the training pairs
+  tokenizer/tokenizer.json     of both sides, or of the source if the target has its own
   target_tokenizer/            the target's own, if it has one
   train/  valid/  test/        pairs.jsonl and offsets.bin (vaak.text.corpora.pair_store), and token stores:
     source/  target/           of several references the first one's tokens
@@ -56,12 +56,12 @@ class Prepared(PreparedFolder):
 
     @cached_property
     def dictionary(self) -> WordDictionary | None:
-        """What glosses sources, where they are glossed."""
+        """The dictionary that glosses sources, if they are glossed."""
         path = self.folder / DICTIONARY
         return WordDictionary.load(path) if path.exists() else None
 
     def stores(self, split: str) -> SplitStores:
-        """The texts and tokens of a split. Raises UserError where the corpus has no such split."""
+        """The texts and tokens of a split. Raises UserError if the corpus has no such split."""
         return SplitStores.open(self.split_folder(split))
 
     @property
@@ -84,17 +84,17 @@ _PLACES = ("train", "valid", "test", "train_target", "valid_target", "test_targe
 def recipe(
     data: Seq2SeqDataConfig, splits: tuple[str, ...] | None = None, dictionary: WordDictionary | None = None
 ) -> Recipe:
-    """How tokenizers and token stores of ``splits`` (all there are) are made.
+    """How tokenizers and token stores of ``splits`` (default: all) are made.
 
-    Without ``train`` among the splits the tokenizers must be given by their paths, and the dictionary that glosses
-    sources, if one does. Making them raises DataError for pairs that can't be used.
+    Without ``train`` among the splits, the paths of the tokenizers must be given, and of the dictionary that glosses
+    sources, if there is one. Making them raises DataError for pairs that can't be used.
     """
     sections = "data.corpus, a tokenizer or a greatest length in data"
     return Recipe(partial(_make, data, splits, dictionary), partial(fingerprint, data), _options(data), sections)
 
 
 def _options(data: Seq2SeqDataConfig) -> dict[str, Any]:
-    """What decides over the data besides where they lie: a run may find them elsewhere after it has moved."""
+    """What determines the data, without its path, which may differ after a run was moved."""
     options = data.model_dump(mode="json", include=set(_DECIDING))
     for section, names in {"corpus": _PLACES, "tokenizer": ("path",), "target_tokenizer": ("path",)}.items():
         for name in names if options[section] else ():
@@ -111,7 +111,7 @@ def _tokenizers(data: Seq2SeqDataConfig) -> dict[str, TokenizerConfig]:
 def _make(
     data: Seq2SeqDataConfig, splits: tuple[str, ...] | None, dictionary: WordDictionary | None, folder: Path
 ) -> dict[str, Any]:
-    """Fill ``folder``, and return what there is to say of it."""
+    """Fill ``folder``, and return its statistics."""
     corpus = ParallelCorpus(data.corpus)
     splits = ("train", *(split for split in corpus.splits if split != "train")) if splits is None else splits
     stores = {split: write_pairs(folder / split, corpus.pairs(split)) for split in splits}
@@ -144,7 +144,7 @@ def glossed(source: str, gloss: str) -> str:
 
 
 def _glossed(split: str, store: PairStore, dictionary: WordDictionary) -> Iterator[str]:
-    """The glossed sources; those of training by dictionaries that don't know them, as evaluation's are."""
+    """The glossed sources; those of training by dictionaries made without them, as in evaluation."""
     if split == "train":
         glosses = translations_by_others(_both(store))
     else:
@@ -157,23 +157,23 @@ def _both(store: PairStore) -> Iterator[tuple[str, str]]:
 
 
 def _compare_scripts(data: Seq2SeqDataConfig, store: PairStore) -> None:
-    """Hold the letters of each side against its column's name, where that is the code of a language.
+    """Compare the letters of each side with its column's name, if that is the code of a language.
 
-    Logs what doesn't fit. Raises DataError where each side has the other's script: the columns are swapped.
+    Logs what doesn't fit. Raises DataError if each side has the other's script: the columns are swapped.
     """
     columns = {"source": data.corpus.source_column, "target": data.corpus.target_column}
     expected = {side: script_of_language(column.rpartition(".")[2]) for side, column in columns.items()}
     found = {side: script_of_texts(_some_texts(store, side)) for side in SIDES}
     if None in expected.values() or expected == found:
         return
-    said = " and ".join(f"{columns[side]} holds {found[side]} letters" for side in SIDES)
+    said = " and ".join(f"{columns[side]} has {found[side]} letters" for side in SIDES)
     if found["source"] == expected["target"] and found["target"] == expected["source"]:
         raise DataError(f"corpus: {said}: the columns are swapped; swap source_column and target_column, or their data")
-    log.warning("corpus: %s, where %s and %s are usual", said, expected["source"], expected["target"])
+    log.warning("corpus: %s; expected %s and %s", said, expected["source"], expected["target"])
 
 
 def _tokenizers_of_sides(data: Seq2SeqDataConfig, stores: dict[str, PairStore], folder: Path) -> dict[str, Tokenizer]:
-    """Train the tokenizers, or take those that are there, and put them in the folder."""
+    """Train the tokenizers, or use existing ones, and put them in the folder."""
     shutil.rmtree(folder / "target_tokenizer", ignore_errors=True)
     for name, options in _tokenizers(data).items():
         sides = SIDES if data.target_tokenizer is None else ("source",) if name == "tokenizer" else ("target",)
@@ -188,7 +188,7 @@ def _some_texts(store: PairStore, side: str) -> islice[str]:
 
 
 def _figures(split: str, stores: SplitStores, selection: Selection, data: Seq2SeqDataConfig) -> dict[str, int]:
-    """How many pairs and tokens of a split are used. Raises DataError where none is."""
+    """The numbers of pairs and tokens of a split that are used. Raises DataError if there are none."""
     source, target = stores.source.lengths[selection.indices], stores.target.lengths[selection.indices]
     if not len(selection.indices):
         raise DataError(f"corpus: {split} is empty: all its pairs were dropped ({_in_words(selection.dropped)})")
@@ -210,8 +210,8 @@ def _tell(split: str, about: dict[str, Any], data: Seq2SeqDataConfig) -> None:
         say("%s: dropped %s", split, _in_words(about["dropped"]))
     if about["shortened_targets"]:
         log.warning(
-            "%s: %s targets are longer than data.max_target_length (%s): the loss is that of their beginning, "
-            "translations are compared with the whole",
+            "%s: %s targets are longer than data.max_target_length (%s): the loss uses their beginning, "
+            "translations are compared with all of it",
             split,
             f"{about['shortened_targets']:,}",
             data.max_target_length,

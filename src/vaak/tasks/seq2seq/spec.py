@@ -1,4 +1,4 @@
-"""What the sequence-to-sequence task says of its configuration. Imports no torch."""
+"""The specification of the sequence-to-sequence task. Imports no torch."""
 
 from vaak.config.task_spec import TaskSpec
 from vaak.tasks.seq2seq.checks import checks

@@ -1,8 +1,8 @@
-"""The sequence-to-sequence task: what the engine asks, answered.
+"""The sequence-to-sequence task.
 
 - ``prepare``: pairs of texts, tokenizers, token stores, once (prepare.py)
 - ``dataset``: pairs of token sequences (data.py)
-- ``losses``: cross-entropy of each target token behind the true ones before it, summed; per token
+- ``losses``: cross-entropy of each target token given the true ones before it, summed; per token
 - ``meters``: perplexity and accuracy, BLEU and chrF of translations (metrics.py)
 - ``predict``: texts translated (predict.py)
 """
@@ -53,7 +53,7 @@ class Seq2SeqTask(PreparedTask[Seq2SeqExperiment, Prepared]):
         return recipe(self.data, splits)
 
     def prepare_others(self, own: Seq2SeqExperiment, folder: Path, splits: tuple[str, ...]) -> None:
-        """With the run's tokenizers. Where the corpus is the run's own, its prepared data are used as they are."""
+        """With the run's tokenizers. If the corpus is the run's own, its prepared data is used."""
         data = self.data
         if not splits or data.corpus == own.data.corpus:
             return
@@ -62,7 +62,7 @@ class Seq2SeqTask(PreparedTask[Seq2SeqExperiment, Prepared]):
             paths["target_tokenizer"] = str(self.prepared.folder / "target_tokenizer")
         tokenizers = {name: getattr(data, name).model_copy(update={"path": path}) for name, path in paths.items()}
         corpus = data.corpus
-        if all(getattr(corpus, split) for split in splits):  # leave unread what isn't asked for
+        if all(getattr(corpus, split) for split in splits):  # don't read what isn't requested
             unread = (name for split in SPLITS if split not in splits for name in (split, f"{split}_target"))
             corpus = corpus.model_copy(update=dict.fromkeys(unread, ()))
         others = data.model_copy(update={**tokenizers, "corpus": corpus})
@@ -72,7 +72,7 @@ class Seq2SeqTask(PreparedTask[Seq2SeqExperiment, Prepared]):
         return PairDataset(self.prepared, split, self.data)
 
     def sources(self) -> list[Path]:
-        """The files that ``prepare`` would read. Raises DataError for one that isn't there."""
+        """The files that ``prepare`` would read. Raises DataError for one that doesn't exist."""
         return source_files(self.data)
 
     # Training.
@@ -135,7 +135,7 @@ class Seq2SeqTask(PreparedTask[Seq2SeqExperiment, Prepared]):
         return source if source is target else None
 
     def decoding(self, **asked: object) -> DecodingSettings:
-        """How targets are written: as ``data.decoding`` says, with what is asked for over it."""
+        """Decoding options: ``data.decoding``, with overrides."""
         return decoding_settings(self.data.decoding, self.data.max_target_length, **asked)
 
     def translator(self, model: nn.Module) -> Translator:
@@ -153,7 +153,7 @@ class Seq2SeqTask(PreparedTask[Seq2SeqExperiment, Prepared]):
             yield translation.text
 
     def samples(self, model: nn.Module) -> list[str]:
-        """Translations of the first validation sources; leaves a picture of the first one's cross-attention."""
+        """Translations of the first validation sources; writes a picture of the first one's cross-attention."""
         pairs = self.dataset("valid").first_pairs(SHOWN_TRANSLATIONS)
         translator = self.translator(model)
         translations = list(translator.translate([pair.source for pair in pairs], self.decoding()))

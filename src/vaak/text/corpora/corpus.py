@@ -1,15 +1,15 @@
 """A corpus: documents from files, a Hugging Face dataset or the built-in grammar, cleaned, split and counted.
 
-Evaluation must be honest, so the splits part like this:
+Evaluation must be honest, so splits are made as follows:
 
-- A split that is given is kept as it is given: every document and every byte of it counts, duplicates too.
+- A split that is given is kept unchanged: every document and every byte of it counts, duplicates too.
 - A training document that equals one of a given evaluation split is dropped from *training*, and counted.
 - A split that is not given is cut from the training files by a hash of the content. A document's split never depends
   on the other documents, so none is in two, and none moves when documents are added. Equal documents fall together.
 - Exact duplicates are dropped from what comes from the training files (``deduplicate``).
 
-Documents are compared after normalisation (``vaak.text.tokenizers.normalise``). Everything streams: memory holds the
-document at hand and, while training documents are read, 8 bytes of digest (about 80 in a Python set) for each.
+Documents are compared after normalisation (``vaak.text.tokenizers.normalise``). Everything streams: only the current
+document is in memory and, while training documents are read, 8 bytes of digest (about 80 in a Python set) for each.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from vaak.text.tokenizers.normalise import normalise
 
 
 class SplittingOptions(Protocol):
-    """How what comes from one source is split in three."""
+    """How one source is divided into three splits."""
 
     @property
     def train_fraction(self) -> float: ...
@@ -36,14 +36,14 @@ class SplittingOptions(Protocol):
 
 
 class GrammarOptions(SplittingOptions, Protocol):
-    """How many sentences a grammar makes, and how they are split."""
+    """The number of sentences of a grammar, and their splits."""
 
     @property
     def num_sentences(self) -> int: ...
 
 
 class CorpusOptions(ReadingOptions, GrammarOptions, Protocol):
-    """Where the text comes from and how it is split; the language model's ``corpus:`` section is one."""
+    """The source of the text and its splits; the language model's ``corpus:`` section is one."""
 
     @property
     def train(self) -> tuple[str, ...]: ...
@@ -74,7 +74,7 @@ class CorpusBuilder:
     def __init__(self, options: CorpusOptions, seed: int = 0):
         """Look up the sources without reading them; ``seed`` is the grammar's.
 
-        Raises DataError for files, patterns and datasets that aren't there.
+        Raises DataError for files, patterns and datasets that don't exist.
         """
         self.options = options
         self._source = _open_source(options, seed)
@@ -83,12 +83,12 @@ class CorpusBuilder:
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """The splits that there are, given or cut from train."""
+        """All splits, given or split off from train."""
         return tuple(split for split in SPLITS if split in self._ranges or split in self._source.given)
 
     @property
     def files(self) -> list[Path]:
-        """The files it reads, for those who want to know whether they have changed."""
+        """The files it reads, to detect whether they have changed."""
         return self._source.source_files
 
     def documents(self, split: str) -> Iterator[str]:
@@ -99,7 +99,7 @@ class CorpusBuilder:
         if split not in self.splits:
             if split == "train":
                 raise DataError(self._source.lacks_train)
-            raise DataError(f"corpus: there is no split {split!r}; there are {', '.join(self.splits)}")
+            raise DataError(f"corpus: there is no split {split!r}; expected one of {', '.join(self.splits)}")
         counts = SplitStatistics()
         documents = self._from_train(split, counts) if split in self._ranges else self._given(split, counts)
         for text in documents:
@@ -110,7 +110,7 @@ class CorpusBuilder:
         self._statistics[split] = counts
 
     def statistics(self, splits: tuple[str, ...] | None = None) -> dict[str, SplitStatistics]:
-        """Figures of ``splits`` (all there are); reads those that haven't been read to their end yet."""
+        """Statistics of ``splits`` (default: all); reads those that haven't been read completely."""
         splits = self.splits if splits is None else splits
         for split in splits:
             if split not in self._statistics:
@@ -159,15 +159,15 @@ class CorpusBuilder:
         return {digest_of(normalise(document.text)) for split in given for document in self._source.read(split)}
 
     def _is_document(self, text: str) -> bool:
-        """Blank lines and cells are none; of a file taken whole, every newline counts."""
+        """Blank lines and cells are none; in a file that is one document, every newline counts."""
         whole = self.options.type == "text" and self.options.document == "file"
         return bool(text if whole else text.strip())
 
     def _why_empty(self, split: str, counts: SplitStatistics) -> str:
         if counts.also_in_evaluation:
-            return f"corpus: {split} is empty: all of its documents also stand in a given evaluation split"
+            return f"corpus: {split} is empty: all of its documents are also in a given evaluation split"
         if split in self._source.given and self._ranges.get(split, (0.0, 1.0)) == (0.0, 1.0):
-            return f"corpus: {split} is empty: {self._source.describe(split)} holds no text"
+            return f"corpus: {split} is empty: {self._source.describe(split)} has no text"
         return (
             f"corpus: {split} is empty: no document of {self._source.describe('train')} fell into it; "
             "give more documents, other fractions, or files for this split"
@@ -175,9 +175,9 @@ class CorpusBuilder:
 
 
 class Source(Protocol):
-    """Raw documents; ``given`` names the splits that have a source of their own.
+    """Raw documents; ``given`` names the splits that have a separate source.
 
-    ``lacks_train`` is what to say to who wants training text where there is none.
+    ``lacks_train`` is the message if there is no training text.
     """
 
     @property
@@ -199,7 +199,7 @@ class FileSource:
 
     def __init__(self, options: CorpusOptions):
         patterns = {"train": options.train, "valid": options.valid, "test": options.test}
-        self.lacks_train = f"corpus.train: name the files of the training text (type: {options.type})"
+        self.lacks_train = f"corpus.train: give the files of the training text (type: {options.type})"
         if not any(patterns.values()):
             raise DataError(self.lacks_train)
         self.options = options
@@ -239,7 +239,7 @@ class GrammarSource:
 
 
 def sentences_of_splits(options: GrammarOptions) -> dict[str, int]:
-    """How many of a grammar's sentences each split gets."""
+    """The number of sentences of a grammar in each split."""
     valid = round(options.num_sentences * options.valid_fraction)
     train = round(options.num_sentences * options.train_fraction)
     return {"train": train, "valid": valid, "test": max(options.num_sentences - train - valid, 0)}

@@ -9,7 +9,7 @@ from typing import Any
 from vaak.core.errors import DataError, UserError
 from vaak.text.corpora.readers import Document, missing_column
 
-# Names that datasets give to their splits, by ours.
+# Names of splits in datasets, by our names.
 _SPLIT_NAMES = {"train": ("train",), "valid": ("validation", "valid", "val", "dev"), "test": ("test",)}
 
 
@@ -17,9 +17,9 @@ class HuggingFaceSource:
     """The rows of a dataset, read from its memory-mapped Arrow files."""
 
     def __init__(self, name: str | None, subset: str | None, text_column: str):
-        """Load the dataset (from the Hub's cache where it is there).
+        """Load the dataset (from the Hub's cache if it is there).
 
-        Raises UserError when it can't be had, DataError when it has no split of a known name or no ``text_column``.
+        Raises UserError if it is unavailable, DataError when it has no split of a known name or no ``text_column``.
         """
         self.splits, self.lacks_train = load_splits(name, subset)
         self.name = str(name)
@@ -36,7 +36,7 @@ class HuggingFaceSource:
             for text in batch[self.text_column]:
                 if not isinstance(text, str | None):
                     kind = type(text).__name__
-                    raise DataError(f"dataset {self.name}: {self.text_column} holds a {kind}, not a string")
+                    raise DataError(f"dataset {self.name}: {self.text_column} is a {kind}, not a string")
                 yield Document(text or "")
 
     def describe(self, split: str) -> str:
@@ -44,16 +44,16 @@ class HuggingFaceSource:
 
 
 def load_splits(name: str | None, subset: str | None) -> tuple[dict[str, Any], str]:
-    """A dataset's splits by our names, and what to say to who wants training data where there are none.
+    """A dataset's splits by our names, and the message if there is no training data.
 
-    Raises UserError when it can't be had, DataError when it has no split of a known name.
+    Raises UserError if it is unavailable, DataError when it has no split of a known name.
     """
     if not name:
         raise UserError("corpus.name: give the name of a dataset on the Hugging Face Hub, or a folder")
     there = _load(name, subset)
     names = {ours: [theirs for theirs in candidates if theirs in there] for ours, candidates in _SPLIT_NAMES.items()}
     splits = {ours: there[found[0]] for ours, found in names.items() if found}
-    lacks_train = f"dataset {name}: there is no train split; there are {', '.join(map(str, there))}"
+    lacks_train = f"dataset {name}: there is no train split; it has {', '.join(map(str, there))}"
     if not splits:
         raise DataError(lacks_train)
     return splits, lacks_train
@@ -69,7 +69,7 @@ def _load(name: str, subset: str | None) -> dict[Any, Any]:
     try:
         import datasets
     except ImportError as error:
-        raise UserError("corpus.type: huggingface needs the datasets library: pip install 'vaak[hf]'") from error
+        raise UserError("corpus.type: huggingface requires the datasets library: pip install 'vaak[hf]'") from error
     folder = Path(name)
     saved = (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file()
     try:
@@ -78,6 +78,6 @@ def _load(name: str, subset: str | None) -> dict[Any, Any]:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise UserError(
             f"corpus.name: the dataset {name!r} can't be loaded ({reason}); check its name and the network, "
-            "or name a folder that holds it"
+            "or give the folder that contains it"
         ) from error
     return dict(loaded) if isinstance(loaded, dict) else {"train": loaded}

@@ -1,6 +1,6 @@
-"""Cleaned pairs of a split on disk: any of them at once, none in memory.
+"""Cleaned pairs of a split on disk: random access, none in memory.
 
-FOLDER/pairs.jsonl has a line a pair: {"source": text, "targets": [text, …], "where": "file:line"}.
+FOLDER/pairs.jsonl has one line per pair: {"source": text, "targets": [text, …], "where": "file:line"}.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class PairStore:
     """
 
     def __init__(self, folder: str | Path) -> None:
-        """Map the pairs in ``folder``. Raises DataError where there are none, or they are cut short."""
+        """Map the pairs in ``folder``. Raises DataError if there are none, or they are truncated."""
         self.folder = Path(folder)
         self._lines = MappedLines(self.folder / PAIRS, "pair")
 
@@ -54,7 +54,7 @@ class Texts:
 
 
 def write_pairs(folder: Path, pairs: Iterable[Pair]) -> PairStore:
-    """Stream ``pairs`` to ``folder`` and return the store; one that is there already is replaced."""
+    """Stream ``pairs`` to ``folder`` and return the store; an existing one is replaced."""
     folder.mkdir(parents=True, exist_ok=True)
     with writing_lines(folder / PAIRS) as lines:
         for pair in pairs:

@@ -1,20 +1,20 @@
 """A parallel corpus: pairs of texts that belong together, cleaned, split and counted.
 
-Evaluation must be honest, so the splits part like this:
+Evaluation must be honest, so splits are made as follows:
 
-- A split that is given is kept as it is given: every pair of it counts, duplicates too. A pair without a source or with
-  an empty reference is an error that says where it stands.
+- A split that is given is kept unchanged: every pair of it counts, duplicates too. A pair without a source or with
+  an empty reference is an error that names its place.
 - A split that is not given is cut from the training files by a hash of the source. A pair's split never depends on the
   other pairs, so none moves when pairs are added; equal sources fall together.
-- A training pair whose source or target stands in any evaluation split is dropped from *training*, and counted.
-- What comes from the training files and lacks a side, or is there already (``deduplicate``), is dropped and counted.
+- A training pair whose source or target is in any evaluation split is dropped from *training*, and counted.
+- Pairs of the training files with a missing side, and duplicates (``deduplicate``), are dropped and counted.
 
-Where a side is a list, training takes every variant of the source with every target (or the first,
-``training_references``); evaluation takes the first source, and all targets as its references.
+If a side is a list, training uses every variant of the source with every target (or the first,
+``training_references``); evaluation uses the first source, and all targets as its references.
 
-Texts are compared after normalisation, without the space around them (``cleaned``). Everything streams: memory holds
-the pair at hand and, while training pairs are read, 8 bytes of digest (about 80 in a Python set) for each of them, and
-for each side of an evaluation pair.
+Texts are compared after normalisation, without the space around them (``cleaned``). Everything streams: only the
+current pair is in memory and, while training pairs are read, 8 bytes of digest (about 80 in a Python set) for each of
+them, and for each side of an evaluation pair.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from vaak.text.tokenizers.normalise import normalise
 
 
 class ParallelOptions(SourceOptions, Protocol):
-    """Where the pairs come from and how they are split; a ``corpus:`` section is one."""
+    """The source of the pairs and their splits; a ``corpus:`` section is one."""
 
     @property
     def training_references(self) -> str: ...
@@ -43,7 +43,7 @@ class ParallelOptions(SourceOptions, Protocol):
 
 
 class Pair(NamedTuple):
-    """A source, its target (several where they are references of an evaluation), and where they stand."""
+    """A source, its target (several if they are references of an evaluation), and their place."""
 
     source: str
     targets: tuple[str, ...]
@@ -52,7 +52,7 @@ class Pair(NamedTuple):
 
 @dataclass
 class PairStatistics:
-    """What a split holds, side by side (of the targets the first), and what was dropped from it, by reason."""
+    """The contents of a split for each side (of the targets the first), and what was dropped, by reason."""
 
     source: SplitStatistics = field(default_factory=SplitStatistics)
     target: SplitStatistics = field(default_factory=SplitStatistics)
@@ -73,7 +73,7 @@ class PairStatistics:
         self.dropped[reason] = self.dropped.get(reason, 0) + 1
 
     def to_json(self) -> dict[str, Any]:
-        """The figures for a JSON file."""
+        """The values for a JSON file."""
         names = ("words", "characters", "bytes", "longest_document", "devanagari_share")
         sides = {"source": self.source.to_json(), "target": self.target.to_json()}
         figures = {side: {name: counts[name] for name in names} for side, counts in sides.items()}
@@ -82,7 +82,7 @@ class PairStatistics:
 
 
 class HeldOut(NamedTuple):
-    """Digests of what evaluation asks: training must not have seen it."""
+    """Digests of evaluation texts, which training must not have seen."""
 
     sources: set[int]
     targets: set[int]
@@ -100,7 +100,7 @@ class ParallelCorpus:
     """The pairs that the options describe, by split; the same ones in the same order each time they are read."""
 
     def __init__(self, options: ParallelOptions) -> None:
-        """Look up the sources without reading them. Raises UserError for those that aren't there."""
+        """Look up the sources without reading them. Raises UserError for those that don't exist."""
         self.options = options
         self._source = open_source(options)
         self._ranges = split_ranges(self._source.given, options.train_fraction, options.valid_fraction, "corpus")
@@ -108,28 +108,28 @@ class ParallelCorpus:
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """The splits that there are, given or cut from train."""
+        """All splits, given or split off from train."""
         return tuple(split for split in SPLITS if split in self._ranges or split in self._source.given)
 
     @property
     def cut_splits(self) -> tuple[str, ...]:
-        """The evaluation splits that are cut from train."""
+        """The evaluation splits that are split off from train."""
         return tuple(split for split in self._ranges if split != "train")
 
     @property
     def files(self) -> list[Path]:
-        """The files it reads, for those who want to know whether they have changed."""
+        """The files it reads, to detect whether they have changed."""
         return self._source.source_files
 
     def pairs(self, split: str) -> Iterator[Pair]:
-        """The pairs of ``split``; at the end its ``statistics`` are there.
+        """The pairs of ``split``; at the end its ``statistics`` are complete.
 
         Raises DataError for what can't be read, and at the end when there was no pair at all.
         """
         if split not in self.splits:
             if split == "train":
                 raise DataError(self._source.lacks_train)
-            raise DataError(f"corpus: there is no split {split!r}; there are {', '.join(self.splits)}")
+            raise DataError(f"corpus: there is no split {split!r}; expected one of {', '.join(self.splits)}")
         counts = PairStatistics()
         for pair in self._from_train(split, counts) if split in self._ranges else self._given(split, counts):
             counts.add(pair)
@@ -145,7 +145,7 @@ class ParallelCorpus:
             for name, texts in (("source", row.sources[:1]), ("target", row.targets)):
                 if not texts or not all(texts):
                     raise DataError(
-                        f"{row.where}: the {name} is empty; {split} is kept whole: mend this pair or take it out"
+                        f"{row.where}: the {name} is empty; {split} is kept complete: fix or remove this pair"
                     )
             yield Pair(row.sources[0], row.targets, row.where)
 
@@ -172,7 +172,7 @@ class ParallelCorpus:
                     yield pair
 
     def _pairs_of(self, split: str, row: Row) -> Iterator[Pair]:
-        """A row's pairs: one where it is evaluated on, all its variants where it is trained on."""
+        """A row's pairs: one for evaluation, all its variants for training."""
         sources, targets = row.sources or ("",), row.targets or ("",)
         if split != "train":
             yield Pair(sources[0], targets, row.where)
@@ -183,7 +183,7 @@ class ParallelCorpus:
             yield Pair(source, (target,), row.where)
 
     def _held_out(self, split: str) -> HeldOut:
-        """What ``split`` must not share: the given evaluation splits, and for train those that are cut, too."""
+        """What ``split`` must not share: the given evaluation splits, and for train those that are split off, too."""
         held_out = HeldOut(set(), set())
         for given in self._source.given:
             if given != "train":
@@ -205,7 +205,7 @@ class ParallelCorpus:
             reasons = ", ".join(f"{number} because {reason}" for reason, number in counts.dropped.items())
             return f"corpus: {split} is empty: all its pairs in {source} were dropped ({reasons})"
         if self._ranges.get(split, (0.0, 1.0)) == (0.0, 1.0):
-            return f"corpus: {split} is empty: {source} holds no pair"
+            return f"corpus: {split} is empty: {source} has no pair"
         return (
             f"corpus: {split} is empty: no pair of {source} fell into it; give more pairs, other fractions, or files "
             "for this split"
@@ -218,5 +218,5 @@ def cleaned_row(row: Row) -> Row:
 
 
 def cleaned(text: str) -> str:
-    """A side as it is stored, compared and translated: normalised, without the space around it."""
+    """The form in which a side is stored, compared and translated: normalised, without surrounding space."""
     return normalise(text).strip()

@@ -1,10 +1,10 @@
-"""Rows of parallel text out of files: both sides of each, as they stand there, read as streams.
+"""Rows of parallel text from files: both sides of each, unchanged, read as streams.
 
 type   files                                a side of a row
-json   a list of objects, or JSON lines     the value of a key, a string or a list of them; dots lead inside
-tsv    cells parted by tabs; quotes are     the column of a name in the first line, or of a number from 0, where there
-       text as any other                    is no such line
-text   two files at a time                  line i of the one, line i of the other
+json   a list of objects, or JSON lines     the value of a key, a string or a list of them; dots for nested keys
+tsv    tab-separated cells; quotes are      the column of a name in the first line, or of a number from 0 if there is
+       plain text                           no header
+text   two files at a time                  line i of both files
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from vaak.text.corpora.readers import BytesOptions, checked, decoded, file_lines
 
 
 class ColumnOptions(BytesOptions, Protocol):
-    """Where the two sides of a row stand."""
+    """The columns of the two sides of a row."""
 
     @property
     def source_column(self) -> str: ...
@@ -28,7 +28,7 @@ class ColumnOptions(BytesOptions, Protocol):
 
 
 class Row(NamedTuple):
-    """The variants of each side (one where there was no list, none for null), where they stand, and bytes replaced."""
+    """The variants of each side (one if it is not a list, none for null), their place, and replaced bytes."""
 
     sources: tuple[str, ...]
     targets: tuple[str, ...]
@@ -56,7 +56,7 @@ def _read_lines(source: Path, target: Path, options: ColumnOptions) -> Iterator[
         if left is None or right is None:
             raise DataError(
                 f"{source} has {_count_lines(source)} lines and {target} has {_count_lines(target)}: "
-                "line i of the one must belong to line i of the other"
+                "line i of both must belong together"
             )
         first, second = decoded(left, source, options), decoded(right, target, options)
         replaced = first.replaced_bytes + second.replaced_bytes
@@ -86,7 +86,8 @@ def _read_tsv(path: Path, options: ColumnOptions) -> Iterator[Row]:
             continue
         if len(cells) <= max(columns):
             raise DataError(
-                f"{path}:{line}: tabs part this line in {len(cells)}, and column {max(columns)} (from 0) is asked for"
+                f"{path}:{line}: this line has {len(cells)} cells separated by tabs, but column {max(columns)} "
+                "(from 0) was requested"
             )
         yield Row((cells[columns[0]],), (cells[columns[1]],), f"{path}:{line}", replaced)
 
@@ -101,12 +102,12 @@ def _tsv_lines(path: Path, options: ColumnOptions) -> Iterator[tuple[str, int, i
 
 
 def _numbers(options: ColumnOptions) -> tuple[int, int] | None:
-    """The columns where they are numbers, None where they are names in the first line."""
+    """The columns if they are numbers, None if they are names in the first line."""
     source, target = options.source_column, options.target_column
     if source.isdecimal() != target.isdecimal():
         raise UserError(
-            f"corpus: source_column {source!r} and target_column {target!r}: give two names, that the first line has, "
-            "or two numbers, where there is no such line"
+            f"corpus: source_column {source!r} and target_column {target!r}: give two names of the first line, or "
+            "two numbers if there is no header"
         )
     return (int(source), int(target)) if source.isdecimal() else None
 

@@ -42,7 +42,7 @@ class SourceOptions(ColumnOptions, GrammarOptions, Protocol):
 
 
 class RowSource(Protocol):
-    """Raw rows; ``given`` names the splits that have a source of their own.
+    """Raw rows; ``given`` names the splits that have a separate source.
 
     ``lacks_train`` is what to say to who wants training pairs where there are none.
     """
@@ -75,7 +75,7 @@ class FileRows:
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
-        self.lacks_train = f"corpus.train: name the files of the training pairs (type: {options.type})"
+        self.lacks_train = f"corpus.train: give the files of the training pairs (type: {options.type})"
         self.files = {split: files for split in SPLITS if (files := self._files(split))}
         if not self.files:
             raise DataError(self.lacks_train)
@@ -92,7 +92,7 @@ class FileRows:
         if len(sources) != len(targets):
             raise DataError(
                 f"corpus: {split} names {len(sources)} files and {split}_target {len(targets)}: "
-                "each file of sources needs one of targets"
+                "each file of sources requires one of targets"
             )
         return list(zip(sources, targets, strict=True))
 
@@ -137,7 +137,7 @@ class HuggingFaceRows:
 class GrammarRows:
     """Sentences of the built-in grammar in English and Hindi; its splits hold out combinations of words.
 
-    Raises DataError where a split asks for more pairs than there are.
+    Raises DataError if a split requires more pairs than there are.
     """
 
     given = SPLITS

@@ -1,7 +1,7 @@
-"""Documents out of files: plain text, JSON, CSV and Parquet, read as streams.
+"""Documents from files: plain text, JSON, CSV and Parquet, read as streams.
 
 type      files                    a document
-text      anything in UTF-8        a line, a paragraph (blank lines part them) or a whole file
+text      anything in UTF-8        a line, a paragraph (separated by blank lines) or a whole file
 json      a list, or JSON lines    a string, or an object's ``text_column``
 csv       .csv, and .tsv by tabs   the column ``text_column``; the first row names the columns
 parquet   Parquet                  the column ``text_column``
@@ -45,14 +45,14 @@ class ReadingOptions(BytesOptions, Protocol):
 
 
 class Document(NamedTuple):
-    """A document as it stands in its source, and how many bytes of it were no UTF-8 and became U+FFFD."""
+    """An unchanged document, and the number of its bytes that were not UTF-8 and became U+FFFD."""
 
     text: str
     replaced_bytes: int = 0
 
 
 class JsonEntry(NamedTuple):
-    """A value of a JSON file, where it stands, and how many bytes since the entry before were no UTF-8."""
+    """A value of a JSON file, its place, and the number of bytes since the previous entry that were not UTF-8."""
 
     value: Any
     where: str
@@ -73,15 +73,15 @@ def read_documents(paths: Iterable[Path], options: ReadingOptions) -> Iterator[D
 
 
 def find_files(patterns: Iterable[str], option: str) -> list[Path]:
-    """The files that the names and glob patterns stand for, sorted within each pattern, none twice.
+    """The files that match the names and glob patterns, sorted within each pattern, none twice.
 
-    Raises DataError, naming the ``option`` that held the pattern, when one stands for nothing.
+    Raises DataError, naming the ``option`` of the pattern, if one matches nothing.
     """
     found: dict[Path, None] = {}
     for pattern in patterns:
         path = Path(pattern).expanduser()
         if path.is_dir():
-            raise DataError(f"{option}: {pattern} is a folder; name its files, for example {pattern.rstrip('/')}/*.txt")
+            raise DataError(f"{option}: {pattern} is a folder; give its files, for example {pattern.rstrip('/')}/*.txt")
         matches = [path] if path.is_file() else [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]
         files = [match for match in matches if match.is_file()]
         if not files:
@@ -107,7 +107,7 @@ def _read_json(path: Path, options: ReadingOptions) -> Iterator[Document]:
 
 
 def json_entries(path: Path, options: BytesOptions) -> Iterator[JsonEntry]:
-    """The values of a JSON list, or of JSON lines; blank lines are none."""
+    """The values of a JSON list, or of JSON lines; blank lines are skipped."""
     with open(path, "rb") as file:
         is_list = file.read(4096).removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"["
     for piece in _whole(path) if is_list else file_lines(path):
@@ -119,7 +119,7 @@ def json_entries(path: Path, options: BytesOptions) -> Iterator[JsonEntry]:
             value = json.loads(content)
         except json.JSONDecodeError as error:
             line = piece.line + error.lineno - 1
-            raise DataError(f"{path}:{line}: this is no JSON: {error.msg} at column {error.colno}") from error
+            raise DataError(f"{path}:{line}: this is not JSON: {error.msg} at column {error.colno}") from error
         for number, entry in enumerate(value) if is_list else ((None, value),):
             where = f"{path}:{piece.line}" if number is None else f"{path}: entry {number}"
             yield JsonEntry(entry, where, replaced)
@@ -143,12 +143,12 @@ def _read_csv(path: Path, options: ReadingOptions) -> Iterator[Document]:
         column = _column(header, str(path), options)
         for row in rows:
             if row and len(row) <= column:
-                raise DataError(f"{path}:{rows.line_num}: {len(row)} columns where the first row has {len(header)}")
+                raise DataError(f"{path}:{rows.line_num}: {len(row)} columns, but the first row has {len(header)}")
             if row:
                 yield Document(row[column], replaced)
                 replaced = 0
     except csv.Error as error:
-        raise DataError(f"{path}:{rows.line_num}: this is no CSV: {error}") from error
+        raise DataError(f"{path}:{rows.line_num}: this is not CSV: {error}") from error
 
 
 def _read_parquet(path: Path, options: ReadingOptions) -> Iterator[Document]:
@@ -156,7 +156,7 @@ def _read_parquet(path: Path, options: ReadingOptions) -> Iterator[Document]:
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
-        raise UserError(f"{path}: reading Parquet needs pyarrow: pip install 'vaak[hf]'") from error
+        raise UserError(f"{path}: reading Parquet requires pyarrow: pip install 'vaak[hf]'") from error
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
             _column(file.schema_arrow.names, str(path), options)
@@ -167,7 +167,7 @@ def _read_parquet(path: Path, options: ReadingOptions) -> Iterator[Document]:
                     yield checked(_text_of(value, where, options), 0, where, options)
                     row += 1
     except (pyarrow.ArrowException, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: this is no Parquet file that can be read: {error}") from error
+        raise DataError(f"{path}: this is not a readable Parquet file: {error}") from error
 
 
 _READERS: dict[str, Callable[[Path, ReadingOptions], Iterator[Document]]] = {
@@ -217,24 +217,24 @@ def _whole(path: Path) -> Iterator[LocatedBytes]:
 
 
 def decoded(piece: LocatedBytes, path: Path, options: BytesOptions) -> Document:
-    """The piece's text; bytes that are no UTF-8 are an error that says where they are, or U+FFFD, each one."""
+    """The piece's text; each byte that is not UTF-8 is an error that names its place, or U+FFFD."""
     try:
         return Document(piece.content.decode("utf-8"))
     except UnicodeDecodeError as error:
         if options.on_invalid_utf8 == "fail":
             line = piece.line + piece.content[: error.start].count(b"\n")
             raise DataError(
-                f"{path}:{line}: byte {piece.offset + error.start} (0x{piece.content[error.start]:02X}) is no UTF-8; "
+                f"{path}:{line}: byte {piece.offset + error.start} (0x{piece.content[error.start]:02X}) is not UTF-8; "
                 "convert the file, or set on_invalid_utf8: replace"
             ) from error
     return Document(*_ESCAPED_BYTES.subn(REPLACEMENT, piece.content.decode("utf-8", "surrogateescape")))
 
 
 def checked(text: str, replaced: int, where: str, options: BytesOptions) -> Document:
-    r"""The document, unless JSON wrote half a character in it (``\ud800``), which is no UTF-8 either."""
+    r"""The document, unless it contains half a surrogate pair (``\ud800``), which is not UTF-8 either."""
     text, halves = _SURROGATES.subn(REPLACEMENT, text)
     if halves and options.on_invalid_utf8 == "fail":
-        raise DataError(f"{where}: half a surrogate pair is no character; mend it, or set on_invalid_utf8: replace")
+        raise DataError(f"{where}: half a surrogate pair is not a character; fix it, or set on_invalid_utf8: replace")
     return Document(text, replaced + halves)
 
 
@@ -260,7 +260,7 @@ def _column(names: list[str], where: str, options: ReadingOptions) -> int:
 
 
 def missing_column(where: str, column: str, names: Iterable[str], option: str = "text_column") -> DataError:
-    """The error that lists the columns there are, and the one that may have been meant."""
+    """The error that lists the columns, with a suggestion."""
     names = [str(name) for name in names]
     close = difflib.get_close_matches(column, names, n=1)
     hint = f"set {option}; did you mean {close[0]!r}?" if close else f"set {option}"

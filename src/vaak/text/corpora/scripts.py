@@ -1,4 +1,4 @@
-"""Whether texts are in the script of the language that they are said to be in: columns are easily swapped."""
+"""Whether texts are in the script of their column's language: columns are easily swapped."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _SCRIPT_OF = {language: script for script, languages in SCRIPTS.items() for lang
 
 
 def script_of_language(code: str) -> str | None:
-    """The script that a language is written in; None for a code that isn't known.
+    """The script that a language is written in; None for an unknown code.
 
     >>> script_of_language("hi"), script_of_language("target")
     ('DEVANAGARI', None)
@@ -42,7 +42,7 @@ def script_of_language(code: str) -> str | None:
 
 
 def script_of_texts(texts: Iterable[str]) -> str | None:
-    """The script of most of the letters; None where there are none.
+    """The script of most of the letters; None if there are none.
 
     >>> script_of_texts(["वह OK है", "1984"])
     'DEVANAGARI'

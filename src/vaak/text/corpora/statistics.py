@@ -1,4 +1,4 @@
-"""Figures of a corpus, counted as its documents go by."""
+"""Statistics of a corpus, counted while its documents are read."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _LETTERS = re.compile(r"[^\W\d_]+")
 
 @dataclass
 class SplitStatistics:
-    """What a split holds after cleaning, and what cleaning dropped.
+    """The contents of a split after cleaning, and what cleaning dropped.
 
-    ``words`` are parted by white space; ``bytes`` are UTF-8, the unit of bits per byte. ``duplicates`` and
+    ``words`` are separated by white space; ``bytes`` are UTF-8, the unit of bits per byte. ``duplicates`` and
     ``also_in_evaluation`` count the documents dropped, ``empty`` the blank ones.
     """
 
@@ -45,11 +45,11 @@ class SplitStatistics:
 
     @property
     def devanagari_share(self) -> float:
-        """Part of the letters that are Devanagari; 0 where there are no letters."""
+        """Fraction of the letters that are Devanagari; 0 if there are no letters."""
         return self.devanagari / max(self.devanagari + self.other_letters, 1)
 
     def to_json(self) -> dict[str, Any]:
-        """The figures for a JSON file."""
+        """The values for a JSON file."""
         return asdict(self) | {"devanagari_share": round(self.devanagari_share, 6)}
 
 
@@ -67,7 +67,7 @@ _COLUMNS = {
 
 
 def format_statistics(statistics: Mapping[str, SplitStatistics]) -> str:
-    """The figures as a table, one row a split."""
+    """The statistics as a table, one row per split."""
     rows = [["split", *_COLUMNS.values(), "Devanagari"]]
     for split, counts in statistics.items():
         figures = [f"{getattr(counts, name):,}" for name in _COLUMNS]

@@ -1,4 +1,4 @@
-r"""Tokens of a split on disk, memory-mapped: any document at once, none of them in memory.
+r"""Tokens of a split on disk, memory-mapped: random access, none in memory.
 
     FOLDER/
       tokens.bin     ids of all documents one after another: uint16, or uint32 for more than 65,536 tokens
@@ -6,8 +6,8 @@ r"""Tokens of a split on disk, memory-mapped: any document at once, none of them
       num_bytes.bin  int64, each document's length in UTF-8: what bits per byte divides by
       store.json     format, counts, type, the tokenizer's fingerprint and the tokens'; little-endian throughout
 
-The folder is written beside its place, flushed, and renamed: it is there whole or not at all. Texts are tokenised some
-half a million characters at a time, so memory grows with the longest document and never with the corpus.
+The folder is written under a temporary name, flushed, and renamed: it is complete or not there. Texts are tokenised
+about half a million characters at a time, so memory grows with the longest document and never with the corpus.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class TokenStore:
     def __init__(self, folder: str | Path):
         """Map the store in ``folder``.
 
-        Raises DataError when there is none, or it is cut short or of another format.
+        Raises DataError if there is none, or it is truncated or of another format.
         """
         self.folder = Path(folder)
         about = _read_about(self.folder)
@@ -74,9 +74,9 @@ class TokenStore:
 
 
 def write_tokens(folder: str | Path, texts: Iterable[str], tokenizer: Tokenizer) -> TokenStore:
-    """Tokenise ``texts`` into ``folder`` and return the store; one that is there already is replaced.
+    """Tokenise ``texts`` into ``folder`` and return the store; an existing one is replaced.
 
-    Whatever goes wrong on the way, what ``texts`` raises too, leaves the folder as it was.
+    If anything fails, including ``texts``, the folder is unchanged.
     """
     folder = Path(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -143,7 +143,7 @@ def _encoded(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[tuple[list[
 
 
 def _pieces(texts: Iterable[str], cut_at_newlines: bool) -> Iterator[_Piece]:
-    """The documents; very long ones are cut behind newlines, where that changes no token."""
+    """The documents; very long ones are cut after newlines, if that changes no token."""
     for text in texts:
         start = 0
         while cut_at_newlines and len(text) - start > PIECE_CHARACTERS:
@@ -156,7 +156,7 @@ def _pieces(texts: Iterable[str], cut_at_newlines: bool) -> Iterator[_Piece]:
 
 
 def _put_in_place(beside: Path, folder: Path) -> None:
-    """Rename the finished folder to its name; an old one steps aside first, then goes."""
+    """Rename the finished folder to its name; an old one is renamed first, then deleted."""
     sync_directory(beside)
     old = folder.with_name(f".{folder.name}.{os.getpid()}.old")
     shutil.rmtree(old, ignore_errors=True)
@@ -174,11 +174,11 @@ def _read_about(folder: Path) -> dict[str, Any]:
     except FileNotFoundError as error:
         raise DataError(f"{folder}: there are no tokens here (no store.json)") from error
     except (OSError, ValueError) as error:
-        raise DataError(f"{path}: this can't be read: {error}; delete the folder to make it anew") from error
+        raise DataError(f"{path}: this can't be read: {error}; delete the folder to make it again") from error
     kinds = {"documents": int, "tokens": int, "dtype": str, "tokenizer": str, "fingerprint": str}
     known = isinstance(about, dict) and about.get("format") == FORMAT and about.get("dtype") in ("<u2", "<u4")
     if not known or not all(isinstance(about.get(name), kind) for name, kind in kinds.items()):
-        raise DataError(f"{path}: these are no tokens that this version reads; delete the folder to make it anew")
+        raise DataError(f"{path}: this version can't read these tokens; delete the folder to make it again")
     found: dict[str, Any] = about
     return found
 
@@ -189,8 +189,8 @@ def _mapped(path: Path, dtype: str, length: int) -> np.ndarray:
     try:
         size = path.stat().st_size
         if size != expected:
-            raise DataError(f"{path}: {size} bytes where {expected} are due; delete the folder to make it anew")
+            raise DataError(f"{path}: {size} bytes; expected {expected}; delete the folder to make it again")
         # As a plain array: slicing a memmap makes another memmap, which takes longer.
         return np.asarray(np.memmap(path, dtype, mode="r", shape=(length,))) if length else np.empty(0, dtype)
     except OSError as error:
-        raise DataError(f"{path}: {error.strerror}; delete the folder to make it anew") from error
+        raise DataError(f"{path}: {error.strerror}; delete the folder to make it again") from error

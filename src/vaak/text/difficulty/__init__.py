@@ -1,1 +1,1 @@
-"""How difficult texts are, and where the measures are kept."""
+"""Measures of the difficulty of texts, and their storage."""

@@ -1,15 +1,15 @@
 """How hard a text is: by its length, its rare words, or its inflected words.
 
-All frequencies are those of the texts themselves (the training data), so that one text's difficulty is a matter of the
-others. Both measures of words are means over a text's words, in bits, and long texts aren't harder by being long::
+All frequencies are those of the texts themselves (the training data), so that one text's difficulty depends on the
+others. Both measures of words are means over a text's words, in bits, so long texts aren't harder by their length::
 
     lexical      -log2 p(word)           the rarity of its words
-    morphology   -log2 p(word | stem)    the part of it that is the inflection's: 0 where a stem has one form only
+    morphology   -log2 p(word | stem)    the part of it due to inflection: 0 if a stem has only one form
 
-A stem is what is left of a Hindi word without its inflectional ending; words of other scripts are their own stems.
+A stem is a Hindi word without its inflectional ending; words of other scripts are their own stems.
 
 Source: Platanios et al. 2019, "Competence-based Curriculum Learning for Neural Machine Translation", section 2.1, for
-length and rarity. Differs: the mean of the words' rarity, where theirs is the sum, which is mostly a measure of length.
+length and rarity. Differs: the mean of the words' rarity, theirs is the sum, which is mostly a measure of length.
 The measure of morphology is Vaak's own, on stems by Ramanathan, Rao 2003, "A Lightweight Stemmer for Hindi".
 """
 
@@ -35,7 +35,7 @@ LONGEST_ENDING = max(map(len, ENDINGS))
 
 
 class WordCounts:
-    """How often each word, and each stem, stands in some texts. Memory grows with the different words alone."""
+    """Counts of words and stems in texts. Memory grows only with the number of different words."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         self.words: Counter[str] = Counter()
@@ -56,7 +56,7 @@ class WordCounts:
         return len(self.stems) < len(self.words)
 
     def lexical(self, text: str) -> float:
-        """The mean rarity of a text's words, in bits; 0 where it has none. All must have been counted.
+        """The mean rarity of a text's words, in bits; 0 if it has none. All must have been counted.
 
         >>> WordCounts(["वह गया", "वह"]).lexical("वह गया") == (math.log2(3 / 2) + math.log2(3)) / 2
         True
@@ -64,7 +64,7 @@ class WordCounts:
         return _mean(self._lexical, text)
 
     def morphology(self, text: str) -> float:
-        """The mean rarity of a text's words among those of their stem, in bits; 0 where it has none.
+        """The mean rarity of a text's words among those of their stem, in bits; 0 if it has none.
 
         >>> counts = WordCounts(["लड़का लड़का लड़का", "लड़कों का"])
         >>> counts.morphology("लड़कों का"), round(counts.morphology("लड़का"), 3)
@@ -106,7 +106,7 @@ def stem(word: str) -> str:
 def difficulties_of(texts: Sequence[str], measure: str) -> list[float]:
     """How hard each text is, harder ones higher; lengths are in words.
 
-    Raises UserError for a measure that there isn't, and where ``morphology`` finds no inflection.
+    Raises UserError for an unknown measure, and if ``morphology`` finds no inflection.
     """
     if measure == "length":
         return [float(len(text.split())) for text in texts]
@@ -117,10 +117,10 @@ def difficulties_of(texts: Sequence[str], measure: str) -> list[float]:
 def count_words(texts: Iterable[str], measure: str) -> WordCounts:
     """The counts that ``lexical`` or ``morphology`` is measured by. Raises as ``difficulties_of`` does."""
     if measure not in MEASURES:
-        raise UserError(f"there is no difficulty {measure}; choose from {', '.join(MEASURES)}")
+        raise UserError(f"unknown difficulty {measure}; choose from {', '.join(MEASURES)}")
     counts = WordCounts(texts)
     if measure == "morphology" and not counts.has_inflection:
-        raise UserError("difficulty morphology knows the endings of Hindi, and these texts have none: choose another")
+        raise UserError("difficulty morphology requires Hindi inflection, but these texts have none: choose another")
     return counts
 
 

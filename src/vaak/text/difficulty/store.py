@@ -1,6 +1,6 @@
-"""How hard each of many texts is, measured once and kept in a file beside them.
+"""How hard each of many texts is, measured once and stored in a file next to them.
 
-    FOLDER/difficulty-MEASURE-KEY.bin    float64, one a text; KEY hashes what the texts are
+    FOLDER/difficulty-MEASURE-KEY.bin    float64, one per text; KEY is a hash of the texts
 
 Texts are read one at a time, twice, so memory grows with the different words and not with the text.
 """
@@ -24,7 +24,7 @@ def kept_difficulties(
 ) -> np.ndarray:
     """How hard each of ``number`` texts is by ``lexical`` or ``morphology``, ``(text,)``, harder ones higher.
 
-    Raises UserError for another measure, and where ``morphology`` finds no inflection.
+    Raises UserError for another measure, and if ``morphology`` finds no inflection.
     """
     path = folder / f"difficulty-{measure}-{key}.bin"
     known = _read(path, number)
@@ -33,13 +33,13 @@ def kept_difficulties(
     counts = count_words(texts(), measure)
     difficulty = {"lexical": counts.lexical, "morphology": counts.morphology}[measure]
     difficulties = np.round(np.fromiter(map(difficulty, texts()), "<f8", number), DECIMALS)
-    with contextlib.suppress(OSError):  # a folder that can't be written costs the time to measure again
+    with contextlib.suppress(OSError):  # if the folder can't be written, it is measured again next time
         write_bytes(path, difficulties.tobytes())
     return difficulties
 
 
 def _read(path: Path, number: int) -> np.ndarray | None:
-    """The numbers in a file; None where there is none or it is of another size."""
+    """The numbers in a file; None if there is none or it has another size."""
     try:
         content = path.read_bytes()
     except OSError:

@@ -298,8 +298,8 @@ def _certain(
 
 
 def _overt(composer: Composer, verb: Verb, sex: str, new_to: Collection[str]) -> Noun:
-    """A subject whose plural has a form of its own (लड़का, लड़के, but not आदमी), and of whom a plural verb isn't polite:
-    अध्यापिका सोती हैं is said with respect, बकरी सोती हैं is wrong."""
+    """A subject whose plural has a distinct form (लड़का, लड़के, but not आदमी), and of whom a plural verb isn't polite:
+    अध्यापिका सोती हैं is respectful, बकरी सोती हैं is wrong."""
     noun = _certain(composer, ("junior", "animal") if "animal" in verb.subjects else ("junior",), sex, new_to)
     if noun_form(noun, "pl") == noun.lemma:
         raise NoChoiceError

@@ -88,7 +88,7 @@ def _feminine_plural(lemma: str) -> str:
 
 
 def adjective_form(lemma: str, gender: str, number: str = "sg", oblique: bool = False) -> str:
-    """The adjective (or का, मेरा, a participle in -ा) beside a noun: अच्छा, अच्छे, अच्छी; सुंदर never changes."""
+    """The adjective (or का, मेरा, a participle in -ा) with a noun: अच्छा, अच्छे, अच्छी; सुंदर never changes."""
     if not lemma.endswith("ा"):
         return lemma
     if lemma == "नया":

@@ -58,7 +58,7 @@ class MinimalPair:
 
 
 def minimal_pairs(count_per_phenomenon: int, seed: int) -> Iterator[MinimalPair]:
-    """So many different pairs of each phenomenon, twins one after the other; a pure function of its arguments."""
+    """This number of different pairs of each phenomenon, twins in sequence; a pure function of its arguments."""
     for phenomenon in PHENOMENA:
         composer = Composer(draw_key(Purpose.GRAMMAR_PAIRS, phenomenon.name, seed))
         seen: set[Words] = set()
@@ -139,7 +139,7 @@ PHENOMENA = (
     ),
     Phenomenon(
         "relative_correlative",
-        "The correlative pronoun (उसने, उन्होंने) has the number of the noun beside जिस, जिन.",
+        "The correlative pronoun (उसने, उन्होंने) has the number of the noun after जिस, जिन.",
         "relative clause",
         True,
         contrasts.relative,

@@ -18,7 +18,7 @@ DETERMINERS = {
 
 
 def agreeing(word: str, gender: str, number: str, oblique: bool) -> str:
-    """A word beside a noun: adjectives, का, अपना, and the determiners यह, वह, जो."""
+    """A word that modifies a noun: adjectives, का, अपना, and the determiners यह, वह, जो."""
     if word in DETERMINERS:
         return DETERMINERS[word][2 * oblique + (number == "pl")]
     return adjective_form(word, gender, number, oblique)

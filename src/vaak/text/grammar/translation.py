@@ -24,7 +24,7 @@ def grammar_pairs(split: str, num_sentences: int, seed: int) -> Iterator[tuple[s
     """``num_sentences`` pairs (English, Hindi) of "train", "valid" or "test", no Hindi sentence twice.
 
     A pure function of its arguments; a smaller number gives the beginning of a larger one. Seed 0 takes them in the
-    order of the file, another seed in an order of its own. The splits are those of ``corpus.sentences``: the set of a
+    order of the file, another seed a different order. The splits are those of ``corpus.sentences``: the set of a
     sentence's nouns, verbs and adjectives decides, and what is held out is in none.
 
     Raises ValueError for another split, and for more pairs than there are.

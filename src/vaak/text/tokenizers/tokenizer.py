@@ -1,7 +1,7 @@
 """A tokenizer: text to token ids and back, over a ``tokenizers`` backend that is one JSON file.
 
-Corpus text is only ever text: a document that holds the letters ``<mask>`` gets the tokens of those letters, never the
-special token's id. Special ids are put in by the code that means them.
+Corpus text is only ever text: a document that contains the letters ``<mask>`` gets the tokens of those letters, never
+the special token's id. Special ids are inserted by code only.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ ISOLATED_NEWLINE = r"|\\n|"
 class Tokenizer:
     """Text to ids and back. Ids of special tokens: ``pad_id``, ``bos_id``, ``eos_id``, ``unk_id``, ``mask_id``.
 
-    Trained here, they are 0 to 4. In a loaded tokenizer they are found by name, and those it lacks are added behind its
+    Trained here, they are 0 to 4. In a loaded tokenizer they are found by name, and missing ones are added after its
     vocabulary. ``vocab_size`` is the largest id plus one: the rows an embedding needs.
     """
 
@@ -64,19 +64,19 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: str | Path) -> Tokenizer:
-        """The tokenizer in a ``tokenizer.json``, or in a folder that holds one.
+        """The tokenizer in a ``tokenizer.json``, or in a folder with one.
 
-        Raises DataError when there is none or it is damaged.
+        Raises DataError if there is none or it is damaged.
         """
         file = Path(path)
         if file.is_dir():
             file = file / "tokenizer.json"
         if not file.is_file():
-            raise DataError(f"{file}: there is no such tokenizer file; give a tokenizer.json or a folder with one")
+            raise DataError(f"{file}: this tokenizer file does not exist; give a tokenizer.json or a folder with one")
         try:
             return cls.from_json(file.read_text(encoding="utf-8"))
         except Exception as error:  # the library raises bare Exception for what it can't read
-            raise DataError(f"{file}: this is no tokenizer of the tokenizers library: {error}") from error
+            raise DataError(f"{file}: this is not a tokenizer of the tokenizers library: {error}") from error
 
     def save(self, folder: str | Path) -> None:
         """Write ``tokenizer.json`` and the ``tokenizer_config.json`` by which transformers finds the special tokens."""
@@ -98,7 +98,7 @@ class Tokenizer:
 
     @property
     def isolates_newlines(self) -> bool:
-        r"""True when ``\n`` is always a piece of its own, so text cut behind it has the same tokens as the whole."""
+        r"""True when ``\n`` is always a separate piece, so text cut after it has the same tokens as the whole."""
         return ISOLATED_NEWLINE in json.dumps(json.loads(self.to_json())["pre_tokenizer"])
 
     def encode(self, text: str) -> list[int]:
@@ -110,11 +110,11 @@ class Tokenizer:
         return [encoding.ids for encoding in self.backend.encode_batch_fast(texts, add_special_tokens=False)]
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        """The text of ``ids``; bytes that are no UTF-8 (half a character) come back as U+FFFD."""
+        """The text of ``ids``; bytes that are not UTF-8 (half a character) become U+FFFD."""
         return self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
 
     def is_byte(self, token: int) -> bool:
-        """Whether a token is one byte of byte fallback, which tokens after it may yet make a character of, or none."""
+        """Whether a token is one byte of byte fallback, which may become a character with the tokens after it."""
         return _BYTE_TOKEN.fullmatch(self.backend.id_to_token(token) or "") is not None
 
     def __len__(self) -> int:
@@ -138,7 +138,7 @@ def _special_token(backend: Backend, role: str) -> str:
 
 @dataclass(frozen=True)
 class RoundTrip:
-    """How many documents came back from their tokens unchanged; ``first_difference`` shows the first that did not."""
+    """The number of documents that their tokens reproduce; ``first_difference`` shows the first exception."""
 
     documents: int
     exact: int
@@ -147,12 +147,14 @@ class RoundTrip:
     first_difference: str | None
 
     def __str__(self) -> str:
-        summary = f"{self.exact} of {self.documents} documents come back exactly; {self.unknown_tokens} unknown tokens"
+        summary = (
+            f"{self.exact} of {self.documents} documents are reproduced exactly; {self.unknown_tokens} unknown tokens"
+        )
         return f"{summary}; {self.first_difference}" if self.first_difference else summary
 
 
 def round_trip_report(tokenizer: Tokenizer, texts: Iterable[str], batch: int = 256) -> RoundTrip:
-    """What encoding and decoding ``texts`` loses."""
+    """What is lost by encoding and decoding ``texts``."""
     documents = exact = tokens = unknown = 0
     first: str | None = None
     remaining = iter(texts)
@@ -169,8 +171,8 @@ def round_trip_report(tokenizer: Tokenizer, texts: Iterable[str], batch: int = 2
 
 
 def _difference(index: int, text: str, returned: str) -> str:
-    """Where the two texts part, with a little of what surrounds it."""
+    """The first difference of two texts, with some context."""
     pairs = enumerate(zip(text, returned, strict=False))
     place = next((i for i, (a, b) in pairs if a != b), min(len(text), len(returned)))
     around = slice(max(0, place - 10), place + 20)
-    return f"document {index}, character {place}: {text[around]!r} came back as {returned[around]!r}"
+    return f"document {index}, character {place}: {text[around]!r} became {returned[around]!r}"

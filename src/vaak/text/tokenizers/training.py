@@ -6,7 +6,7 @@ together: GPT-2's own expression knows no ``\p{M}`` and cuts a Hindi word at eve
 
     "नमस्ते दुनिया।\n"  ->  "नमस्ते", " दुनिया", "।", "\n"
 
-What a character vocabulary doesn't hold falls back to its UTF-8 bytes, so every type but WordPiece gives back any text
+Characters that are not in the vocabulary become UTF-8 bytes, so every type but WordPiece reproduces any text
 exactly; WordPiece loses the words with characters that it never saw (``round_trip_report`` counts them).
 Source: Radford et al. 2019 (byte-level BPE, leading spaces); Kudo 2018 (unigram); Schuster and Nakajima 2012
 (WordPiece); Kudo and Richardson 2018, section 3.2 (byte fallback).
@@ -43,7 +43,7 @@ BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]
 
 
 class TokenizerOptions(Protocol):
-    """What a tokenizer is made from; ``path`` loads an existing one in place of training."""
+    """What a tokenizer is made from; ``path`` loads an existing one instead of training."""
 
     @property
     def type(self) -> str: ...
@@ -80,7 +80,7 @@ class TokenizerFactory:
         return tokenizer
 
     def _least_size(self) -> int:
-        """Tokens that are there whatever the text is."""
+        """Tokens that don't depend on the text."""
         return len(SPECIAL_TOKENS) + (0 if self.options.type == "wordpiece" else len(BYTE_TOKENS))
 
     def _check_size(self, size: int) -> None:
@@ -93,8 +93,8 @@ class TokenizerFactory:
 
     def _too_small(self, least: int) -> UserError:
         return UserError(
-            f"tokenizer.vocab_size: {self.options.vocab_size} is too small; {self.options.type} on this text needs at "
-            f"least {least} (special tokens, bytes and single characters)"
+            f"tokenizer.vocab_size: {self.options.vocab_size} is too small; {self.options.type} on this text requires "
+            f"at least {least} (special tokens, bytes and single characters)"
         )
 
 

@@ -166,7 +166,7 @@ def test_babble_is_made_of_the_voices_given() -> None:
     assert np.array_equal(*noisy)
     assert 6 <= len(calls) <= 14
     assert calls[: len(calls) // 2] == calls[len(calls) // 2 :]
-    with pytest.raises(UserError, match="babble needs utterances"):
+    with pytest.raises(UserError, match="babble requires utterances"):
         augmented(spoken(), config, generator())
 
 
@@ -199,11 +199,11 @@ def test_the_longest_factor_bounds_the_duration(speed: tuple[float, ...], longes
     ("options", "said"),
     [
         ({"speed": (0.1,)}, "between 0.5 and 2"),
-        ({"volume": (3, -3)}, "no range"),
-        ({"noise": {"snr": (20, 10)}}, "no range"),
-        ({"noise": {"type": "files"}}, "needs folder"),
-        ({"room": {"t60": 0}}, "no range of reverberation times"),
-        ({"room": {"t60": (0.6, 0.2)}}, "no range of reverberation times"),
+        ({"volume": (3, -3)}, "is not a range"),
+        ({"noise": {"snr": (20, 10)}}, "is not a range"),
+        ({"noise": {"type": "files"}}, "requires folder"),
+        ({"room": {"t60": 0}}, "is not a range of reverberation times"),
+        ({"room": {"t60": (0.6, 0.2)}}, "is not a range of reverberation times"),
     ],
 )
 def test_options_that_can_not_be_are_refused(options: dict[str, Any], said: str) -> None:

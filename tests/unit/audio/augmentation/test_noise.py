@@ -176,5 +176,5 @@ def test_the_type_asked_for_is_drawn(recordings: Path) -> None:
     assert np.array_equal(drawn(type="coloured"), coloured_noise(500, generator()))
     assert np.array_equal(drawn(type="files", folder=str(recordings)), file_noise(recordings, 500, RATE, generator()))
     assert drawn(type="babble") == pytest.approx(1)
-    with pytest.raises(UserError, match="babble needs utterances"):
+    with pytest.raises(UserError, match="babble requires utterances"):
         drawn_noise(NoiseConfig(type="babble"), 500, RATE, generator())

@@ -155,8 +155,8 @@ def test_no_speaker_is_in_two_splits(tmp_path: Path):
 
 
 FAULTS = {
-    "most beyond": r"a\.wav: most of its labels lie beyond its end \(2\.00 s; they go to 9\.00 s\)",
-    "uem beyond": r"a\.wav: the parts of its UEM lie beyond its end",
+    "most beyond": r"a\.wav: most of its labels are beyond its end \(2\.00 s; they go to 9\.00 s\)",
+    "uem beyond": r"a\.wav: the parts of its UEM are beyond its end",
     "zero bytes": r"a\.wav: the file is empty",
     "broken line": r"a\.rttm:2: ",
     "same name": r"a\.wav: .*a\.flac is recording a, too; rename one, or name one by a pattern",
@@ -193,14 +193,14 @@ def test_what_is_not_there_is_told_at_once(tmp_path: Path):
     (tmp_path / "a.rttm").write_text("")
     with pytest.raises(DataError, match=r"datasets, d, train: there is no audio"):
         corpus(tmp_path)
-    with pytest.raises(DataError, match=r"datasets, d: train: name its files or folders \(type: folder\)"):
+    with pytest.raises(DataError, match=r"datasets, d: train: give its files or folders \(type: folder\)"):
         corpus()
     recordings(tmp_path / "x", "a.wav")
     with pytest.raises(DataError, match=r"a\.wav is in train and in test; leave it in one"):
         corpus(tmp_path, test=(str(tmp_path / "x"),))
     with pytest.raises(DataError, match="is named twice, in train; name it once"):
         corpus(tmp_path, tmp_path)
-    with pytest.raises(DataError, match="datasets, d: train: name its files"):
+    with pytest.raises(DataError, match="datasets, d: train: give its files"):
         list(corpus(test=(str(tmp_path),)).cuts("train"))
-    with pytest.raises(DataError, match="datasets, d: there is no split dev; there are train"):
+    with pytest.raises(DataError, match="datasets, d: there is no split dev; expected one of train"):
         list(corpus(tmp_path).cuts("dev"))

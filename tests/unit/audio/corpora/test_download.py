@@ -76,7 +76,8 @@ def server() -> Iterator[Server]:
 def interrupted(server: Server, path: Path, after: int = 300_000) -> None:
     server.breaks_after = after
     with pytest.raises(
-        UserError, match=r"big: can't be fetched \(.*300,000 of 1,024,000 bytes came.*\).*the same command goes on"
+        UserError,
+        match=r"big: can't be downloaded \(.*received 300,000 of 1,024,000 bytes.*\).*the same command resumes it",
     ):
         fetch(f"{server.url}/big", path)
     server.breaks_after = None
@@ -120,7 +121,7 @@ def test_checksums_beside_the_file(server: Server, tmp_path: Path):
     server.files |= {"/r/a.tar": CONTENT, "/r/md5sum.txt": f"{hashlib.md5(CONTENT).hexdigest()}  ./a.tar\n".encode()}
     fetch(f"{server.url}/r/a.tar", tmp_path / "a.tar")
     server.files["/r/a.tar"] = CONTENT[:-1] + b"x"
-    with pytest.raises(UserError, match=r"a\.tar: what came is damaged: its MD5 is \w{32}, md5sum\.txt says \w{32}"):
+    with pytest.raises(UserError, match=r"a\.tar: the download is damaged: its MD5 is \w{32}, md5sum\.txt has \w{32}"):
         fetch(f"{server.url}/r/a.tar", tmp_path / "b.tar")
     assert not (tmp_path / "b.tar").exists()
     assert not (tmp_path / "b.tar.part").exists()
@@ -134,7 +135,7 @@ def test_a_network_or_a_server_that_refuses_is_one_line(server: Server, tmp_path
     url = server.url
     server.shutdown()
     server.server_close()
-    with pytest.raises(UserError, match=r"can't be fetched \(.*refused.*\); check the network") as raised:
+    with pytest.raises(UserError, match=r"can't be downloaded \(.*refused.*\); check the network") as raised:
         fetch(f"{url}/big", tmp_path / "a")
     assert "\n" not in str(raised.value)
 
@@ -152,7 +153,7 @@ def test_a_recipe_is_fetched_and_prepared_where_it_came_to_lie(server: Server, t
     server.files["/1/waves_yesno.tar.gz"] = yesno_archive(tmp_path)
     options = {"url": f"{server.url}/1/waves_yesno.tar.gz"}
     server.breaks_after = 500
-    with pytest.raises(UserError, match="the same command goes on"):
+    with pytest.raises(UserError, match="the same command resumes it"):
         get_corpus("yesno", tmp_path / "data" / "yesno", options)
     server.breaks_after = None
     found = get_corpus("yesno", tmp_path / "data" / "yesno", options)
@@ -170,5 +171,5 @@ def test_recipes_that_can_not_be_fetched_say_so(tmp_path: Path, server: Server):
     with pytest.raises(UserError, match=r"nothing\.tar\.gz: the server refuses: 404"):
         get_corpus("yesno", tmp_path, {"url": f"{server.url}/nothing.tar.gz"})
     server.files["/bad.tar.gz"] = b"no archive"
-    with pytest.raises(UserError, match="recipe yesno: the corpus can't be fetched: ReadError: "):
+    with pytest.raises(UserError, match="recipe yesno: the corpus can't be downloaded: ReadError: "):
         get_corpus("yesno", tmp_path, {"url": f"{server.url}/bad.tar.gz"})

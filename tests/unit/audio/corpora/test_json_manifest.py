@@ -124,28 +124,28 @@ def test_utterances_of_one_file_stay_together(folder: Path):
 
 GOOD = {"audio": "b.wav", "speaker": "A"}
 FAULTS = {
-    "no JSON": ("{", "this is no JSON: "),
+    "no JSON": ("{", "this is not JSON: "),
     "no object": ([1], "a line is an object, not a list"),
-    "no audio": ({"speaker": "A"}, "there is no audio; a line names its file under the key audio"),
+    "no audio": ({"speaker": "A"}, "the key audio is missing, the name of the file"),
     "missing": ({**GOOD, "audio": "c.wav"}, r".*c\.wav: can't be read: No such file or directory"),
     "empty file": ({**GOOD, "audio": "empty.wav"}, r".*empty\.wav: the file is empty"),
-    "above": ({**GOOD, "audio": "../b.wav"}, r"\.\./b\.wav leads outside of the folder of the manifest .* refused"),
-    "absolute": ({**GOOD, "audio": "/b.wav"}, r"/b\.wav leads outside of the folder of the manifest"),
-    "link": ({**GOOD, "audio": "link.wav"}, r"link\.wav leads through a link outside of .* refused; copy the file"),
+    "above": ({**GOOD, "audio": "../b.wav"}, r"\.\./b\.wav is outside of the folder of the manifest .* refused"),
+    "absolute": ({**GOOD, "audio": "/b.wav"}, r"/b\.wav is outside of the folder of the manifest"),
+    "link": ({**GOOD, "audio": "link.wav"}, r"link\.wav is a link to outside of .* refused; copy the file"),
     "rttm above": ({"audio": "b.wav", "rttm": "../x.rttm"}, r"\.\./x\.rttm leads outside"),
-    "rate": ({**GOOD, "sampling_rate": 16000}, r".*b\.wav has 8000 Hz, sampling_rate says 16000"),
-    "cut short": ({**GOOD, "duration": 3}, r".*b\.wav lasts 1\.000 s, the manifest says 3\.000 s: it was cut short"),
-    "offset": ({**GOOD, "offset": 1.5}, r"offset 1\.5 s lies beyond the end of .*b\.wav"),
+    "rate": ({**GOOD, "sampling_rate": 16000}, r".*b\.wav has 8000 Hz, but sampling_rate is 16000"),
+    "cut short": ({**GOOD, "duration": 3}, r".*b\.wav lasts 1\.000 s, but the manifest says 3\.000 s: the file is"),
+    "offset": ({**GOOD, "offset": 1.5}, r"offset 1\.5 s is beyond the end of .*b\.wav"),
     "no length": ({**GOOD, "duration": 0}, "duration is 0 s"),
-    "negative": ({**GOOD, "offset": -1}, "offset is -1, and should be a number, 0 or more"),
-    "NaN": ('{"audio": "b.wav", "speaker": "A", "duration": NaN}', "duration is nan, and should be a number"),
-    "speaker": ({**GOOD, "speaker": ["A"]}, "speaker is a list, and should be a text"),
+    "negative": ({**GOOD, "offset": -1}, "offset is -1; expected a number, 0 or more"),
+    "NaN": ('{"audio": "b.wav", "speaker": "A", "duration": NaN}', "duration is nan; expected a number"),
+    "speaker": ({**GOOD, "speaker": ["A"]}, "speaker is a list; expected a text"),
     "segments": ({"audio": "b.wav", "segments": 3}, "segments is a int, not a list"),
     "backwards": ({"audio": "b.wav", "segments": [{"start": 1, "end": 0.5}]}, r"a segment from 1\.0 to 0\.5"),
     "no segment": ({"audio": "b.wav", "segments": ["A"]}, "a segment is an object"),
     "beyond": (
         {"audio": "b.wav", "segments": [{"start": 2, "end": 3, "speaker": "A"}]},
-        "most of its labels lie beyond",
+        "most of its labels are beyond",
     ),
     "other rttm": ({"audio": "b.wav", "rttm": "two.rttm"}, r"two\.rttm has no recording b; it has x, y"),
 }
@@ -167,11 +167,11 @@ def test_faults_are_told_by_file_and_line(folder: Path, tmp_path_factory, fault:
 
 
 def test_two_of_one_name_an_empty_manifest_and_a_folder(folder: Path):
-    with pytest.raises(DataError, match="train has two cuts of the name b; names say which is which"):
+    with pytest.raises(DataError, match="train has two cuts with the name b; names must be unique"):
         list(corpus(folder, GOOD, GOOD).cuts("train"))
-    with pytest.raises(DataError, match="datasets, d: train is empty: there is nothing in what it names"):
+    with pytest.raises(DataError, match="datasets, d: train is empty: its files have no recordings"):
         list(corpus(folder).cuts("train"))
-    with pytest.raises(DataError, match=r"is a folder; name its manifests, .*/\*\.jsonl"):
+    with pytest.raises(DataError, match=r"is a folder; give its manifests, .*/\*\.jsonl"):
         corpus(folder, train=(str(folder),))
     there = corpus(folder, GOOD, train_fraction=0.01, valid_fraction=0.01)
     with pytest.raises(DataError, match="train is empty: no recording fell into it; give more recordings"):

@@ -110,16 +110,16 @@ def test_faults_are_clear_lines(tmp_path: Path):
     line = (tmp_path / "good.jsonl").read_text()
     for content, message in {
         "": r"m\.jsonl: this manifest is empty",
-        "{}\n": r"m\.jsonl: this is no Lhotse manifest of cuts",
-        '{"id": "s", "recording_id": "r", "start": 0, "duration": 1}\n': "name a manifest of cuts, or those",
+        "{}\n": r"m\.jsonl: this is not a Lhotse manifest of cuts",
+        '{"id": "s", "recording_id": "r", "start": 0, "duration": 1}\n': "give a manifest of cuts, or those",
     }.items():
         path.write_text(content)
         with pytest.raises(DataError, match=message):
             corpus(path)
     for content, message in {
-        line + "{\n": r"m\.jsonl:2: this is no JSON",
+        line + "{\n": r"m\.jsonl:2: this is not JSON",
         line + '{"type": "MonoCut", "nonsense": 1}\n': r"m\.jsonl:2: Lhotse can't read this line: ",
-        line * 2: "train has two cuts of the name a",
+        line * 2: "train has two cuts with the name a",
     }.items():
         path.write_text(content)
         with pytest.raises(DataError, match=message):
@@ -128,5 +128,5 @@ def test_faults_are_clear_lines(tmp_path: Path):
     with pytest.raises(DataError, match="is named twice, in train and in test; name it once"):
         corpus(path, test=(str(path),))
     CutSet.from_cuts([MonoCut("c", 0, 1, 0)]).to_file(path)
-    with pytest.raises(DataError, match=r"m\.jsonl:1: there is no recording in cut c"):
+    with pytest.raises(DataError, match=r"m\.jsonl:1: cut c has no recording"):
         list(corpus(path).cuts("train"))

@@ -85,9 +85,9 @@ def test_parts_are_chosen_by_name(tmp_path: Path, audio: AudioConfig):
     write_librispeech(tmp_path / "data" / "librispeech")
     chosen = DatasetConfig(name="librispeech", train=("dev-clean-2", "test-clean"), train_fraction=1, valid_fraction=0)
     assert len(list(AudioCorpus(chosen, audio).cuts("train"))) == 8
-    with pytest.raises(DataError, match=r"librispeech, train: there is no part dev; there are .*train-clean-5"):
+    with pytest.raises(DataError, match=r"librispeech, train: there is no part dev; expected one of .*train-clean-5"):
         AudioCorpus(DatasetConfig(name="librispeech", train=("dev",)), audio)
-    with pytest.raises(DataError, match="a part stands in two splits; name each once"):
+    with pytest.raises(DataError, match="a part is in two splits; name each once"):
         AudioCorpus(DatasetConfig(name="librispeech", train=("test-clean",), test=("test-clean",)), audio)
     evaluated = AudioCorpus(DatasetConfig(name="librispeech", test=("test-clean",)), audio)
     assert evaluated.splits == ("test",)
@@ -112,7 +112,7 @@ def test_ami_with_an_option(tmp_path: Path, audio: AudioConfig):
         ("A05", 0, 0.6, "YES"),
         ("B05", 1, 1.1, "YES"),
     ]
-    with pytest.raises(DataError, match=r"out holds ami with options .*normalize_text.* delete the folder"):
+    with pytest.raises(DataError, match=r"out has ami with options .*normalize_text.* delete the folder"):
         AudioCorpus(DatasetConfig(name="ami", **place), audio)
     with pytest.raises(DataError, match=r"recipe ami has no option microphone; it has data_dir, .*mic, "):
         AudioCorpus(
@@ -169,7 +169,7 @@ def test_a_corpus_that_is_not_there_says_what_to_do(audio: AudioConfig):
     with pytest.raises(DataError, match=r"recipe yesno: there is no corpus in .*data/yesno, .*vaak data get yesno"):
         AudioCorpus(DatasetConfig(name="yesno"), audio)
     with pytest.raises(
-        UserError, match=r"Lhotse has no recipe yesnoo; did you mean yesno\? \(vaak data list shows all\)"
+        UserError, match=r"Lhotse has no recipe yesnoo; did you mean yesno\? \(vaak data list lists all\)"
     ):
         AudioCorpus(DatasetConfig(name="yesnoo"), audio)
 

@@ -90,7 +90,7 @@ def test_other_types_comments_and_blank_lines_are_skipped_and_overlap_is_kept(tm
 @pytest.mark.parametrize(
     ("line", "wrong"),
     [
-        (b"SPEAKER rec 1 0.5 1.25 <NA> <NA>", "SPEAKER has 8 fields or more, this line has 7"),
+        (b"SPEAKER rec 1 0.5 1.25 <NA> <NA>", "SPEAKER requires at least 8 fields, this line has 7"),
         (b"SPEAKER rec 1 0.5 -1.25 <NA> <NA> Ann", "the duration is -1.25 s, which is negative"),
         (b"SPEAKER rec 1 -0.5 1.25 <NA> <NA> Ann", "the start is -0.5 s, which is negative"),
         (b"SPEAKER rec 1 0,5 1.25 <NA> <NA> Ann", "the start is '0,5', which is not a finite number"),
@@ -113,8 +113,8 @@ def test_broken_rttm(line, wrong, tmp_path: Path):
 @pytest.mark.parametrize(
     ("line", "wrong"),
     [
-        ("rec 1 0", "a line of a UEM has 4 fields or more, this line has 3"),
-        ("rec 1 5 5", "this part ends at 5.0 s, and begins at 5.0 s"),
+        ("rec 1 0", "a line of a UEM requires at least 4 fields, this line has 3"),
+        ("rec 1 5 5", "this part ends at 5.0 s, but begins at 5.0 s"),
         ("rec 1 0 end", "the end is 'end', which is not a finite number"),
         ("rec 1 -1 2", "the start is -1 s, which is negative"),
     ],
@@ -130,7 +130,7 @@ def test_broken_uem(line, wrong, tmp_path: Path):
 @pytest.mark.parametrize(
     ("line", "wrong"),
     [
-        ("rec 1 0 1", "a line of a CTM has 5 fields or more, this line has 4"),
+        ("rec 1 0 1", "a line of a CTM requires at least 5 fields, this line has 4"),
         ("rec 1 0 -1 word", "the duration is -1 s, which is negative"),
         ("rec 1 * * <ALT_BEGIN>", "the start is '*', which is not a finite number"),
         ("rec 1 0 1 word sure", "the confidence is 'sure', which is not a finite number"),
@@ -161,7 +161,7 @@ def test_a_folder_of_files(tmp_path: Path):
     with pytest.raises(DataError) as caught:
         read_rttm(tmp_path)
     assert str(caught.value) == (
-        f"{tmp_path / 'deep' / 'c.rttm'}: recording rec stands in {tmp_path / 'a.rttm'}, too; keep one of them"
+        f"{tmp_path / 'deep' / 'c.rttm'}: recording rec is also in {tmp_path / 'a.rttm'}; keep one of them"
     )
 
 

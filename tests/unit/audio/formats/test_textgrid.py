@@ -100,22 +100,22 @@ SHORT = '"ooTextFile"\n"TextGrid"\n0\n2\n<exists>\n1\n"IntervalTier"\n"Ann"\n0\n
 @pytest.mark.parametrize(
     ("text", "old", "new", "wrong"),
     [
-        (LONG, "xmax = 1.5", "xmax = 0.25", "17: this interval ends at 0.25 s, and begins at 0.5 s"),
+        (LONG, "xmax = 1.5", "xmax = 0.25", "17: this interval ends at 0.25 s, but begins at 0.5 s"),
         (LONG, "xmin = 0.5", "xmin = nan", "16: the start is 'nan', which is not a finite number"),
         (LONG, "xmin = 0.5", "xmin = -0.5", "16: the start is -0.5 s, which is negative"),
-        (LONG, 'text = "hello"', "", "17: the file ends here, where a text is expected"),
-        (LONG, "intervals: size = 1", "intervals: size = x", "14: a number of intervals is expected, not x"),
+        (LONG, 'text = "hello"', "", "17: the file ends here; expected a text"),
+        (LONG, "intervals: size = 1", "intervals: size = x", "14: expected a number of intervals, not x"),
         (LONG, '"IntervalTier"', '"Tier"', "10: a tier is an IntervalTier or a TextTier, not 'Tier'"),
         (
             LONG,
             "ooTextFile",
             "ooBinaryFile",
-            "1: this is no TextGrid of text: ooTextFile is expected, not 'ooBinaryFile'",
+            "1: this is not a text TextGrid: expected ooTextFile, not 'ooBinaryFile'",
         ),
-        (LONG, "intervals: size = 1", "intervals: size = 0", "16: nothing more is expected, but here is 0.5"),
+        (LONG, "intervals: size = 1", "intervals: size = 0", "16: expected the end of the file, not 0.5"),
         (SHORT, "0.5\n", "half\n", "12: the start is 'half', which is not a finite number"),
-        (SHORT, '"hello"', "hello", "14: a text is expected, in quotes, not hello"),
-        (SHORT, '"hello"', '"hello', '14: a text is expected, in quotes, not "'),
+        (SHORT, '"hello"', "hello", "14: expected a text in quotes, not hello"),
+        (SHORT, '"hello"', '"hello', '14: expected a text in quotes, not "'),
         (SHORT, "1.5\n", "", "13: the end is '\"hello\"', which is not a finite number"),
     ],
 )
@@ -135,7 +135,7 @@ def test_not_utf_8(tmp_path: Path):
     with pytest.raises(DataError, match=r"latin\.TextGrid:11: byte 0xe9 is not UTF-8"):
         read_textgrid(path)
     path.write_bytes(LONG.encode("utf-16")[:-1])
-    with pytest.raises(DataError, match=r"UTF-16 ends at byte \d+; is the file cut short"):
+    with pytest.raises(DataError, match=r"UTF-16 ends at byte \d+; is the file truncated"):
         read_textgrid(path)
 
 
@@ -154,8 +154,8 @@ def test_no_file_makes_the_reader_crash(content, tmp_path_factory):
     ("intervals", "wrong"),
     [
         ([Interval(0, 1, "a"), Interval(0.5, 2, "b")], "0.5 to 2 s overlaps with what is before it"),
-        ([Interval(0, 9, "a")], "or lies outside of 0 to 3 s"),
-        ([Interval(0, float("nan"), "a")], "or lies outside"),
+        ([Interval(0, 9, "a")], "or is outside of 0 to 3 s"),
+        ([Interval(0, float("nan"), "a")], "or is outside"),
         ([Interval(0, 1, "a"), Interval(2, 2, "b")], "has points and intervals; make them two tiers"),
     ],
 )

@@ -233,14 +233,14 @@ def test_the_uem_says_which_recordings_count(caplog):
     assert scores.rows[1].jaccard_rate is None
     assert [record.getMessage() for record in caplog.records] == [
         "two: the UEM doesn't name this recording; it isn't scored",
-        "silent: the UEM names this recording, the reference has nothing of it; what is found is false alarm",
+        "silent: the UEM names this recording, the reference has nothing of it; all its speech counts as false alarm",
     ]
 
 
 def test_nothing_to_score():
     with pytest.raises(DataError, match="the reference has no segments"):
         score({}, {"one": A})
-    with pytest.raises(DataError, match=r"no recording .* is one of the reference \(a\.wav there, a here\)"):
+    with pytest.raises(DataError, match=r"no recording .* is one of the reference \(it has a\.wav, not a\)"):
         score({"a": A}, {"a.wav": A})
     with pytest.raises(DataError, match="the UEM names no recording of the reference"):
         score({"a": A}, {"a": A}, {"b": [(0.0, 1.0)]})

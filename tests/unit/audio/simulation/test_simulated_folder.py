@@ -160,7 +160,7 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     write_conversations(Tones(), tmp_path / "a", seed=1)
     before = content(tmp_path / "a")
     for source, seed in ((Tones(fingerprint="others"), 1), (Tones(), 2), (Tones(6), 1)):
-        with pytest.raises(UserError, match="a holds conversations made by other options"):
+        with pytest.raises(UserError, match="a contains conversations made with other options"):
             write_conversations(source, tmp_path / "a", seed=seed)
     assert content(tmp_path / "a") == before
     (tmp_path / "b").mkdir()

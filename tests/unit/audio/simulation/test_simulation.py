@@ -236,11 +236,11 @@ def test_what_is_too_few():
     with pytest.raises(DataError, match="train has utterances of 2 speakers, too few for conversations of 3"):
         conversations(Spoken(2), num_speakers=(2, 3))
     babbling = conversations(Spoken(2), noise=NoiseConfig(type="babble"))
-    with pytest.raises(DataError, match="babble needs other voices than those who speak"):
+    with pytest.raises(DataError, match="babble requires voices other than the speakers'"):
         babbling.load(0, draw(1))
     silent = Spoken(2)
     silent.pieces = lambda index: []  # type: ignore[method-assign]
-    with pytest.raises(DataError, match="no speech is found in any utterance of this speaker"):
+    with pytest.raises(DataError, match="no speech was found in any utterance of this speaker"):
         conversations(silent).load(0, draw(1))
 
 

@@ -89,7 +89,7 @@ def test_who_speaks(store: CutStore):
     found = utterances(store)
     assert len(found) == 5
     assert [found.speaker_names[found.speaker_of(index)] for index in (0, 1, 2)] == ["Ann", "Ann", "Ben"]
-    with pytest.raises(DataError, match=r"both .*both\.wav\) has no speaker or several; an utterance needs one"):
+    with pytest.raises(DataError, match=r"both .*both\.wav\) has no speaker or several; an utterance must have"):
         found.speaker_of(3)
 
 

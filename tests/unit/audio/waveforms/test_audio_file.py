@@ -110,11 +110,11 @@ def damaged(folder: Path, fault: str) -> Path:
 FAULTS = {
     "missing": "can't be read: No such file or directory",
     "folder": "can't be read: Is a directory",
-    "empty": r"the file is empty \(0 bytes\); fetch it again or leave it out",
-    "other": r"this is no audio that libsndfile can read \(Format not recognised\); convert it to FLAC or WAV",
+    "empty": r"the file is empty \(0 bytes\); download it again or remove it",
+    "other": r"this is not audio that libsndfile can read \(Format not recognised\); convert it to FLAC or WAV",
     "no samples": "there are no samples in this file",
-    "cut short": r"nothing can be read from \d\.\d\d s on \(.*\): it was cut short or is damaged",
-    "NaN": r"the sample at 0\.002 s is nan, no number; mend the file",
+    "cut short": r"nothing can be read from \d\.\d\d s on \(.*\): it is truncated or damaged",
+    "NaN": r"the sample at 0\.002 s is nan, not a number; fix the file",
     "infinite": r"the sample at 0\.001 s is inf, no number",
 }
 

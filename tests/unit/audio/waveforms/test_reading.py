@@ -74,7 +74,7 @@ def test_channels_of_one_file_and_of_several(tmp_path: Path):
     np.testing.assert_allclose(read_cut(several, AUDIO).samples, np.mean(mono, 0), atol=1e-7)
     np.testing.assert_array_equal(read_cut(several, AudioConfig(channels="first")).samples, mono[0])
     missing = dataclasses.replace(several, channel=[0, 7])
-    with pytest.raises(DataError, match="recording r has no channel 7; mend the manifest"):
+    with pytest.raises(DataError, match="recording r has no channel 7; fix the manifest"):
         read_cut(missing, AUDIO)
 
 
@@ -100,11 +100,11 @@ def test_a_file_that_is_not_what_its_manifest_says(tmp_path: Path):
     cut = cut_of(path)
     write_audio(path, 3, 8000)
     with pytest.raises(
-        DataError, match=r"a\.wav: the file has 8000 Hz, its manifest says 16000 Hz .*make the manifest"
+        DataError, match=r"a\.wav: the file has 8000 Hz, but its manifest says 16000 Hz .*make the manifest"
     ):
         read_cut(cut, AUDIO)
     write_audio(path, 2)
-    with pytest.raises(DataError, match=r"a\.wav: the file lasts 2\.000 s, its manifest says 3\.000 s .*cut short"):
+    with pytest.raises(DataError, match=r"a\.wav: the file lasts 2\.000 s, but its manifest says 3\.000 s .*truncated"):
         read_cut(cut, AUDIO)
     with pytest.raises(DataError, match="it was cut short"):
         read_cut(cut.truncate(duration=1), AUDIO)
@@ -133,5 +133,5 @@ def test_numbers_that_are_none_and_cuts_without_audio(tmp_path: Path):
         read_cut(cut, AUDIO)
     silence = CutSet.from_cuts([cut]).pad(duration=0.5)[0].tracks[1].cut
     assert not read_cut(silence, AUDIO).samples.any()
-    with pytest.raises(DataError, match=r"cut .*: there is no recording in it"):
+    with pytest.raises(DataError, match=r"cut .*: it has no recording"):
         read_cut(dataclasses.replace(cut, recording=None), AUDIO)

@@ -47,7 +47,11 @@ def test_mistakes_are_one_line_and_exit_2(vaak, tmp_path: Path):
         ("prepare", "ami", "mike=sdm"): "recipe ami has no option mike",
         ("prepare", "ami"): "recipe ami: data/ami can't be prepared: ValueError: No annotations directory specified",
         ("get", "dihard3"): "recipe dihard3: Lhotse can't download this corpus",
-        ("get", "yesno", "url=http://127.0.0.1:9/yesno.tar.gz"): "http://127.0.0.1:9/yesno.tar.gz: can't be fetched (",
+        (
+            "get",
+            "yesno",
+            "url=http://127.0.0.1:9/yesno.tar.gz",
+        ): "http://127.0.0.1:9/yesno.tar.gz: can't be downloaded (",
     }.items():
         code, _, errors = vaak("data", *arguments)
         assert code == 2, arguments

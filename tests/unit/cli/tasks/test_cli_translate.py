@@ -122,10 +122,10 @@ def test_the_picture_is_of_the_first_text(vaak, run: Path, tmp_path: Path):
         (("no", "--n-best", 5), "n_best is 5; it must be from 1 to beam_size (3)"),
         (
             ("no", "--method", "greedy", "--top-k", 3),
-            "top_k belongs to method sampling and mbr, and the method is greedy",
+            "top_k is an option of method sampling and mbr, but the method is greedy",
         ),
         (("no", "--temperature", -1), "temperature is -1.0"),
-        (("no", "--attention", "a.png"), "a.png: a picture of attention is an HTML page"),
+        (("no", "--attention", "a.png"), "a.png: the attention picture is an HTML page"),
         (("no", "--output", "missing/out.txt"), "--output missing/out.txt can't be written"),
         (("very " * 60,), "the text has "),
         (("texts/missing.txt",), "file texts/missing.txt does not exist"),

@@ -53,7 +53,7 @@ KEY = "f.yml:4: training.eval_knobs.label_type"
 @pytest.mark.parametrize(
     ("label_type", "lines", "expected"),
     [
-        ("custom", [], f"{KEY}: custom is a label type of your own: name its class, a DiarizationCollator, by ./file"),
+        ("custom", [], f"{KEY}: custom means your own label type: give its class, a DiarizationCollator, as ./file"),
         ("multilable", [], f"{KEY}.type: 'multilable' is not known; expected one of binary, custom, multilabel"),
         ("./own.py:Mien", [], f"{KEY}.type: own.py has no Mien; did you mean Mine?"),
         ("./none.py:Mine", [], f"{KEY}.type: none.py can't be read"),
@@ -62,12 +62,12 @@ KEY = "f.yml:4: training.eval_knobs.label_type"
         (
             "powerset",
             ["  loss: {auxiliary: {attractor: 1}}", "model: {head: attractors}"],
-            "f.yml:6: model.head: attractors need label_type multilabel, and it is powerset",
+            "f.yml:6: model.head: attractors require label_type multilabel, but it is powerset",
         ),
         (
             "multilabel",
             ["model: {head: attractors}"],
-            "f.yml:5: model.head: attractors need training.loss.auxiliary.attractor",
+            "f.yml:5: model.head: attractors require training.loss.auxiliary.attractor",
         ),
         (
             "multilabel",
@@ -108,6 +108,6 @@ def test_what_fits_is_no_mistake(read: Read):
 def test_conversations_of_more_speakers_than_the_model_has_are_remarked_on(read: Read):
     datasets = "datasets: [{type: voices, conversations: {num_speakers: [2, 3]}}]"
     [warning] = read("multilabel", datasets).warnings
-    assert warning.startswith("f.yml:5: datasets.0.conversations.num_speakers: the model has room for 2 (model.max_sp")
+    assert warning.startswith("f.yml:5: datasets.0.conversations.num_speakers: the model has 2 outputs for speakers (m")
     assert read("multilabel", datasets, "model: {max_speakers: 3}").warnings == []
     assert read("binary", datasets).warnings == []

@@ -107,13 +107,13 @@ def test_redrawing(loaded, warning):
     [
         ("task: lm\n", ["training.loss.auxiliary.norm_reg=0.1"],
          "training.loss.auxiliary.norm_reg: no layer of this model draws random features (Performer); it needs an"),
-        ("task: seq2seq\n", ["training.batching.type=packed"], "training.batching.type: a row holds one source and"),
+        ("task: seq2seq\n", ["training.batching.type=packed"], "training.batching.type: a row is one source and"),
         ("task: seq2seq\n", ["training.batching.type=bucketed", "training.batching.max_duration=3"],
          "training.batching.max_duration: text has no duration"),
         ("task: seq2seq\nmodel: {share_embeddings: true, encoder: {d_model: 64}}\n", [],
          "model.share_embeddings: the widths differ (d_model 64 and 512)"),
         ("task: seq2seq\nmodel: {share_embeddings: true}\ndata: {target_tokenizer: {vocab_size: 50}}\n", [],
-         "model.share_embeddings: the target has a tokenizer of its own"),
+         "model.share_embeddings: the target has a separate tokenizer"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_had(loaded, text, overrides, expected):

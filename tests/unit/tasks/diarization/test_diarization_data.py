@@ -167,7 +167,7 @@ def test_what_is_left_out_and_what_doesnt_fit_is_said(tmp_path: Path, caplog: py
     dataset = listed(tmp_path, lines)
     with caplog.at_level(logging.INFO, "vaak"):
         task = task_of(tmp_path, tmp_path / "run", [dataset])
-    assert "train: made: 1 left out: lines without speaker, text, segments or rttm" in caplog.text
+    assert "train: made: 1 skipped: lines without speaker, text, segments or rttm" in caplog.text
     assert "train has recordings of up to 4 speakers: in a window with more than 2 (model.max_speakers)" in caplog.text
     about = json.loads((tmp_path / "run" / "prepared" / "prepared.json").read_text())["statistics"]["train"]
     assert (about["recordings"], about["most_speakers"], about["speakers"]) == (1, 4, 4)

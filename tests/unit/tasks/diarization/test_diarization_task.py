@@ -165,9 +165,9 @@ def test_a_label_type_of_ones_own_trains_and_is_kept_with_the_run(
     [
         (
             "custom",
-            "label_type: custom is a label type of your own: name its class, a DiarizationCollator, by ./file.py",
+            "label_type: custom means your own label type: give its class, a DiarizationCollator, as ./file.py",
         ),
-        ("./own.py:np", "./own.py:np is no subclass of vaak.tasks.diarization.examples.labels:DiarizationCollator"),
+        ("./own.py:np", "./own.py:np is not a subclass of vaak.tasks.diarization.examples.labels:DiarizationCollator"),
         ("multi", "'multi' is not known; expected one of binary, custom, multilabel, powerset, speaker_id"),
     ],
 )

@@ -86,7 +86,7 @@ def test_other_features_and_missing_recordings_are_refused(vaak, diarizer_run: P
         assert (code, out, err.count("\n")) == (2, "", 1), err
         return err
 
-    assert "global_config.num_mel_bins is 40, and the run was trained with 24" in refused(
+    assert "global_config.num_mel_bins is 40, but the run was trained with 24" in refused(
         "global_config.num_mel_bins=40"
     )
     gone = f"datasets=[{{name: other, type: folder, test: [{tmp_path}/gone]}}]"

@@ -203,7 +203,7 @@ def test_a_folder_that_is_a_file(text: Path, tmp_path: Path):
 
 
 def test_training_text_is_asked_for(text: Path, tmp_path: Path):
-    with pytest.raises(DataError, match=r"corpus\.train: name the files of the training text"):
+    with pytest.raises(DataError, match=r"corpus\.train: give the files of the training text"):
         Prepared.make(recipe(data_of(text, "data.corpus.train=[]")), tmp_path / "prepared")
     only_test = data_of(text, "data.corpus.train=[]", "data.corpus.valid=[]")
     Prepared.make(recipe(data_of(text)), tmp_path / "own")

@@ -90,7 +90,7 @@ def test_every_tokenizer_trains_and_streams_what_it_decodes(tiny_text: Path, tmp
     trip = read_json(run / "prepared" / "prepared.json")["round_trip"]
     assert trip["exact"] == trip["documents"]
     said = (run / "train.log").read_text()
-    assert f"tokenizer: {trip['exact']} of {trip['documents']} documents come back exactly" in said
+    assert f"tokenizer: {trip['exact']} of {trip['documents']} documents are reproduced exactly" in said
 
     loaded = tiny_runs.loaded(tiny_text, run, f"data.tokenizer.type={tokenizer}")
     task = LanguageModelTask(loaded.experiment, run, loaded.folder)

@@ -163,7 +163,7 @@ def test_difficulty_is_that_of_the_words_of_both_sides(prepared):
     (kept,) = dataset.pairs.folder.glob("difficulty-lexical-*.bin")
     kept.write_bytes(np.arange(60, dtype="<f8").tobytes())
     assert np.array_equal(dataset.difficulty("lexical"), np.arange(60))
-    with pytest.raises(UserError, match="there is no difficulty depth; choose from length, lexical, morphology"):
+    with pytest.raises(UserError, match="unknown difficulty depth; choose from length, lexical, morphology"):
         dataset.difficulty("depth")
 
 

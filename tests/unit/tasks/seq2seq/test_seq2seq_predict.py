@@ -229,11 +229,14 @@ def test_what_is_asked_for_goes_over_the_run(config: dict[str, Any], asked: dict
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        ({"method": "sampling", "num_samples": 3}, "num_samples belongs to method mbr, and the method is sampling"),
+        (
+            {"method": "sampling", "num_samples": 3},
+            "num_samples is an option of method mbr, but the method is sampling",
+        ),
         ({"method": "mbr", "num_samples": 4, "n_best": 5}, "n_best is 5 of 4 draws"),
         ({"num_samples": 0}, "num_samples is 0; it must be at least 1"),
-        ({"method": "greedy", "beam_size": 3}, "beam_size belongs to method beam, and the method is greedy"),
-        ({"beam_size": 3, "temperature": 0.5}, "belongs to method"),
+        ({"method": "greedy", "beam_size": 3}, "beam_size is an option of method beam, but the method is greedy"),
+        ({"beam_size": 3, "temperature": 0.5}, "is an option of method"),
         ({"method": "greedy", "n_best": 2}, "n_best is 2"),
         ({"n_best": 5}, r"n_best is 5; it must be from 1 to beam_size \(4\)"),
         ({"method": "best"}, "method is best"),

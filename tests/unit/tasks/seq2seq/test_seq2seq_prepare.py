@@ -192,7 +192,7 @@ def test_a_given_evaluation_source_that_is_too_long_is_an_error(tmp_path: Path):
     data = data_of(tmp_path, [("a", "अ"), ("b", "ब")], valid, tokenizer=character, max_source_length=6)
     message = (
         r"valid\.jsonl:2: the source has 18 tokens, more than data\.max_source_length \(6\), the longest of 2 such in "
-        r"valid; evaluation leaves none out: raise data\.max_source_length to 18, or shorten them$"
+        r"valid; evaluation skips none: raise data\.max_source_length to 18, or shorten them$"
     )
     with pytest.raises(DataError, match=message):
         Prepared.make(recipe(data), tmp_path / "prepared")
@@ -228,7 +228,7 @@ def test_a_long_evaluation_target_stays_with_its_beginning(tmp_path: Path, caplo
     data = data_of(tmp_path, valid=[("word", "शब्द " * 30), ("new", "है")], max_target_length=12)
     with caplog.at_level(logging.WARNING, "vaak"):
         prepared = Prepared.make(recipe(data), tmp_path / "prepared")
-    assert "valid: 1 targets are longer than data.max_target_length (12): the loss is that of their" in caplog.text
+    assert "valid: 1 targets are longer than data.max_target_length (12): the loss uses their" in caplog.text
     assert prepared.about["statistics"]["valid"]["shortened_targets"] == 1
     dataset = PairDataset(prepared, "valid", data)
     long, short = (dataset.example(index, np.random.default_rng(0)) for index in range(2))
@@ -248,7 +248,7 @@ def test_all_pairs_dropped_is_an_error(tmp_path: Path):
 
 def test_swapped_columns_are_an_error_and_another_script_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     swapped = [(target, source) for source, target in TRAIN]
-    with pytest.raises(DataError, match="en holds DEVANAGARI letters and hi holds LATIN letters: the columns are swap"):
+    with pytest.raises(DataError, match="en has DEVANAGARI letters and hi has LATIN letters: the columns are swap"):
         Prepared.make(recipe(data_of(tmp_path, swapped, valid=None)), tmp_path / "swapped")
     assert not (tmp_path / "swapped" / DONE).exists()
     with caplog.at_level(logging.WARNING, "vaak"):
@@ -256,7 +256,7 @@ def test_swapped_columns_are_an_error_and_another_script_is_said(tmp_path: Path,
         assert "letters" not in caplog.text
         romanised = [(source, f"shabd {number} hai") for number, (source, _) in enumerate(TRAIN)]
         Prepared.make(recipe(data_of(tmp_path, romanised, valid=None)), tmp_path / "romanised")
-    assert "hi holds LATIN letters, where LATIN and DEVANAGARI are usual" in caplog.text
+    assert "hi has LATIN letters; expected LATIN and DEVANAGARI" in caplog.text
 
 
 def test_the_grammar_is_prepared_without_any_file(tmp_path: Path):

@@ -154,7 +154,7 @@ def test_parquet(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"a\.parquet: row 0: the text is a int, not a string"):
         list(CorpusBuilder(options(**numbers)).documents("train"))
     write(tmp_path / "a.parquet", b"PAR1 nothing")
-    with pytest.raises(DataError, match=r"a\.parquet: this is no Parquet file"):
+    with pytest.raises(DataError, match=r"a\.parquet: this is not a readable Parquet file"):
         list(CorpusBuilder(options(**given, text_column="content")).documents("train"))
 
 
@@ -182,18 +182,18 @@ def monkey_offline(datasets: Any, action: Any) -> None:
 @pytest.mark.parametrize(
     ("kind", "content", "message"),
     [
-        ("json", '{"text": "a"}\n{"text": \n', r"train:2: this is no JSON: .* column \d"),
-        ("json", '["a",\n"b"', r"train:2: this is no JSON"),
+        ("json", '{"text": "a"}\n{"text": \n', r"train:2: this is not JSON: .* column \d"),
+        ("json", '["a",\n"b"', r"train:2: this is not JSON"),
         ("json", '{"body": "a", "id": 1}\n', r"train:1: there is no column 'text'; the columns are: body, id"),
         ("json", '"a"\n{"text": 5}\n', r"train:2: the text is a int, not a string"),
         ("json", '"a"\n{"text": "\\ud800"}\n', r"train:2: half a surrogate"),
         ("csv", "id,body\n1,a\n", r"train: there is no column 'text'; the columns are: id, body"),
-        ("csv", "id,text\n1,a\n2\n", r"train:3: 1 columns where the first row has 2"),
-        ("csv", 'text\n"a"b\n', r"train:2: this is no CSV"),
-        ("text", b"ab\nc\xe0\xa4d\n", r"train:2: byte 4 \(0xE0\) is no UTF-8"),
-        ("csv", b"text\nab\n\xff\n", r"train:3: byte 8 \(0xFF\) is no UTF-8"),
-        ("text", "\n  \n", "train is empty: .*train holds no text"),
-        ("text", "valid\nvalid\n", "all of its documents also stand in a given evaluation split"),
+        ("csv", "id,text\n1,a\n2\n", r"train:3: 1 columns, but the first row has 2"),
+        ("csv", 'text\n"a"b\n', r"train:2: this is not CSV"),
+        ("text", b"ab\nc\xe0\xa4d\n", r"train:2: byte 4 \(0xE0\) is not UTF-8"),
+        ("csv", b"text\nab\n\xff\n", r"train:3: byte 8 \(0xFF\) is not UTF-8"),
+        ("text", "\n  \n", "train is empty: .*train has no text"),
+        ("text", "valid\nvalid\n", "all of its documents are also in a given evaluation split"),
     ],
 )
 def test_what_is_wrong_is_said_with_file_and_line(
@@ -216,10 +216,10 @@ def test_invalid_bytes_are_found_or_replaced_and_counted(tmp_path: Path, documen
 
 def test_sources_that_are_not_there(tmp_path: Path) -> None:
     for patterns, message in [
-        ((), r"corpus\.train: name the files"),
+        ((), r"corpus\.train: give the files"),
         ((str(tmp_path / "no.txt"),), r"corpus\.train: no such file: .*no\.txt"),
         ((str(tmp_path / "*.txt"),), r"corpus\.train: no file matches .*\*\.txt"),
-        ((str(tmp_path),), r"is a folder; name its files"),
+        ((str(tmp_path),), r"is a folder; give its files"),
     ]:
         with pytest.raises(DataError, match=message):
             CorpusBuilder(options(train=patterns))

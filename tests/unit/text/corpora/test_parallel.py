@@ -212,7 +212,7 @@ def test_fractions_are_met(tmp_path: Path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('{"en": "a", "hi": "b"}\n{"en": \n', r"valid\.jsonl:2: this is no JSON: .* column \d"),
+        ('{"en": "a", "hi": "b"}\n{"en": \n', r"valid\.jsonl:2: this is not JSON: .* column \d"),
         ('{"en": "a", "hindi": "b"}\n', r":1: there is no column 'hi'; the columns are: en, hindi \(set target_column"),
         (
             '{"english": "a", "hi": "b"}\n',
@@ -225,10 +225,13 @@ def test_fractions_are_met(tmp_path: Path):
         ('["a", "b"]\n', r"valid\.jsonl: entry 0: a pair is an object with the keys en and hi, not a str"),
         ('{"en": "a", "hi": "b"}\n"a"\n', r"valid\.jsonl:2: a pair is an object with the keys en and hi, not a str"),
         ('{"en": "a", "hi": "b"}\n\n{"en": " ", "hi": "b"}\n', r"valid\.jsonl:3: the source is empty; valid is kept"),
-        ('{"en": "a", "hi": null}\n', r"valid\.jsonl:1: the target is empty; valid is kept whole: mend this pair"),
+        (
+            '{"en": "a", "hi": null}\n',
+            r"valid\.jsonl:1: the target is empty; valid is kept complete: fix or remove this",
+        ),
         ('{"en": "a", "hi": ["b", ""]}\n', r"valid\.jsonl:1: the target is empty"),
         ('{"en": "a", "hi": "\\ud800"}\n', r"valid\.jsonl:1: half a surrogate"),
-        (b'{"en": "a", "hi": "b"}\n{"en": "\xff"}\n', r"valid\.jsonl:2: byte 31 \(0xFF\) is no UTF-8"),
+        (b'{"en": "a", "hi": "b"}\n{"en": "\xff"}\n', r"valid\.jsonl:2: byte 31 \(0xFF\) is not UTF-8"),
     ],
 )
 def test_bad_json(tmp_path: Path, content: str | bytes, message: str):
@@ -253,17 +256,17 @@ def test_a_near_name_is_proposed(tmp_path: Path):
         (
             "en\thi\na\tb\nc\n",
             ("en", "hi"),
-            r"a\.tsv:3: tabs part this line in 1, and column 1 \(from 0\) is asked for",
+            r"a\.tsv:3: this line has 1 cells separated by tabs, but column 1 \(from 0\) was requested",
         ),
         (
             "en,hi\na,b\n",
             ("en", "hi"),
             r"a\.tsv:1: there is no column 'en'; the columns are: en,hi \(set source_column",
         ),
-        ("a\tb\n", (0, 2), r"a\.tsv:1: tabs part this line in 2, and column 2"),
-        ("a\tb\n", (0, "hi"), r"source_column '0' and target_column 'hi': give two names, .* or two numbers"),
-        ("en\thi\n", ("en", "hi"), r"test is empty: .*a\.tsv holds no pair"),
-        (b"en\thi\na\t\xe0\xa4\n", ("en", "hi"), r"a\.tsv:2: byte 8 \(0xE0\) is no UTF-8"),
+        ("a\tb\n", (0, 2), r"a\.tsv:1: this line has 2 cells separated by tabs, but column 2"),
+        ("a\tb\n", (0, "hi"), r"source_column '0' and target_column 'hi': give two names .* or two numbers"),
+        ("en\thi\n", ("en", "hi"), r"test is empty: .*a\.tsv has no pair"),
+        (b"en\thi\na\t\xe0\xa4\n", ("en", "hi"), r"a\.tsv:2: byte 8 \(0xE0\) is not UTF-8"),
     ],
 )
 def test_bad_tsv(tmp_path: Path, content: str | bytes, columns: tuple[Any, Any], message: str):
@@ -276,11 +279,11 @@ def test_bad_tsv(tmp_path: Path, content: str | bytes, columns: tuple[Any, Any],
 def test_text_files_belong_together(tmp_path: Path):
     source, target = write(tmp_path / "a.en", "1\n2\n3\n"), write(tmp_path / "a.hi", "१\n२\n")
     corpus = corpus_of(type="text", train=(source,), train_target=(target,))
-    with pytest.raises(
-        DataError, match=r"a\.en has 3 lines and .*a\.hi has 2: line i of the one must belong to line i"
-    ):
+    with pytest.raises(DataError, match=r"a\.en has 3 lines and .*a\.hi has 2: line i of both must belong together"):
         list(corpus.pairs("train"))
-    with pytest.raises(DataError, match=r"corpus: train names 1 files and train_target 0: each file of sources needs"):
+    with pytest.raises(
+        DataError, match=r"corpus: train names 1 files and train_target 0: each file of sources requires"
+    ):
         corpus_of(type="text", train=(source,))
     with pytest.raises(DataError, match=r"corpus\.train_target: no such file: .*no\.hi"):
         corpus_of(type="text", train=(source,), train_target=(str(tmp_path / "no.hi"),))
@@ -293,14 +296,14 @@ def test_text_files_belong_together(tmp_path: Path):
 
 
 def test_sources_that_are_not_there(tmp_path: Path):
-    with pytest.raises(DataError, match=r"corpus\.train: name the files of the training pairs \(type: json\)"):
+    with pytest.raises(DataError, match=r"corpus\.train: give the files of the training pairs \(type: json\)"):
         corpus_of(type="json")
     with pytest.raises(DataError, match=r"corpus\.test: no such file: .*no\.jsonl"):
         corpus_of(type="json", test=(str(tmp_path / "no.jsonl"),))
     with pytest.raises(UserError, match=r"corpus\.name: give the name"):
         corpus_of(type="huggingface")
     only_test = corpus_of(type="json", test=(write(tmp_path / "t", rows_of(PAIRS)),))
-    with pytest.raises(DataError, match=r"corpus\.train: name the files of the training pairs"):
+    with pytest.raises(DataError, match=r"corpus\.train: give the files of the training pairs"):
         list(only_test.pairs("train"))
     with pytest.raises(DataError, match="there is no split 'dev'; there are test"):
         list(only_test.pairs("dev"))

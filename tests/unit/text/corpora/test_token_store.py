@@ -120,7 +120,7 @@ def test_foreign_folders_are_refused(content: str, tokenizer: Tokenizer, tmp_pat
     with pytest.raises(DataError, match="there are no tokens here"):
         TokenStore.open(tmp_path)
     (tmp_path / "store.json").write_text(content)
-    with pytest.raises(DataError, match="no tokens that this version reads"):
+    with pytest.raises(DataError, match="this version can't read these tokens"):
         TokenStore.open(tmp_path)
 
 

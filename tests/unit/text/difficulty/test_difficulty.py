@@ -82,9 +82,9 @@ def test_the_grammars_forms_mostly_share_their_stems():
 
 
 def test_what_cannot_be_measured_is_said():
-    with pytest.raises(UserError, match="no difficulty depth; choose from length, lexical, morphology"):
+    with pytest.raises(UserError, match="unknown difficulty depth; choose from length, lexical, morphology"):
         sort_by_difficulty(["a"], "depth")
-    with pytest.raises(UserError, match="morphology knows the endings of Hindi"):
+    with pytest.raises(UserError, match="morphology requires Hindi inflection"):
         sort_by_difficulty(["walk walks walked"], "morphology")
 
 

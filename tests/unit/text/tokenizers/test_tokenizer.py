@@ -201,10 +201,10 @@ def test_texts_may_be_an_iterator(trained: dict[str, Tokenizer], kind: str) -> N
 
 
 def test_missing_and_damaged_files(tmp_path) -> None:
-    with pytest.raises(DataError, match="no such tokenizer file"):
+    with pytest.raises(DataError, match="this tokenizer file does not exist"):
         Tokenizer.load(tmp_path)
     (tmp_path / "tokenizer.json").write_text('{"version": "1.0"')
-    with pytest.raises(DataError, match=r"tokenizer\.json: this is no tokenizer"):
+    with pytest.raises(DataError, match=r"tokenizer\.json: this is not a tokenizer"):
         Tokenizer.load(tmp_path)
 
 
@@ -215,4 +215,4 @@ def test_real_hindi_comes_back(vaak_data) -> None:
         test = [file.read()]
     for kind in EXACT:
         tokenizer = TokenizerFactory(options(kind, 1000)).create_tokenizer(train)
-        assert str(round_trip_report(tokenizer, test)) == "1 of 1 documents come back exactly; 0 unknown tokens"
+        assert str(round_trip_report(tokenizer, test)) == "1 of 1 documents are reproduced exactly; 0 unknown tokens"

@@ -1,4 +1,4 @@
-"""What a frame is called: the label types of ``training.eval_knobs.label_type``, each a collator.
+"""Labels of frames: the label types of ``training.eval_knobs.label_type``, each a collator.
 
     binary       somebody speaks or nobody does               (frames, 1)          binary cross-entropy
     speaker_id   silence, or one of the training speakers     (frames,) a class    cross-entropy
@@ -6,7 +6,7 @@
     powerset     which set of at most two speakers speaks     (frames, speakers)   cross-entropy of sets, best order
 
 A user's own label type is a subclass of ``DiarizationCollator`` with a ``labels`` of its own, named by
-``./file.py:Name``; keys beside it are arguments of its constructor.
+``./file.py:Name``; keys next to it are arguments of its constructor.
 
 A frame has the labels of its centre. Sources: Fujita et al. 2019, "End-to-End Neural Speaker Diarization with
 Permutation-Free Objectives" (multilabel); Plaquet and Bredin 2023, "Powerset Multi-Class Cross Entropy Loss for Neural
@@ -34,9 +34,9 @@ from vaak.tasks.diarization.config import LABEL_TYPES
 
 IGNORED = -100
 SPOKEN_AT_ONCE = 2
-"""Speakers of a set of powerset, at most."""
+"""The maximum number of speakers in a set of powerset."""
 SPEECH = "speech"
-"""The one name there is where only speech is told from silence."""
+"""The only name if there is only speech and silence."""
 
 
 @dataclass(frozen=True)
@@ -48,16 +48,16 @@ class DiarizationExample:
     segments: tuple[Segment, ...]
     duration: float
     uem: tuple[tuple[float, float], ...] | None = None
-    """The stretches to be scored; None: from the first to the last segment."""
+    """The regions to score; None: from the first to the last segment."""
 
     def without_features(self) -> DiarizationExample:
-        """All else, which is small."""
+        """Everything else, which is small."""
         return replace(self, features=self.features[:0].copy())
 
 
 @dataclass(frozen=True)
 class LabelOptions:
-    """What labels depend on: the output frames, how many speakers a window has, the names of training's."""
+    """What labels depend on: the output frames, the speakers per window, the names of training speakers."""
 
     frame_seconds: float
     """From one output frame to the next."""
@@ -94,15 +94,15 @@ def longest_speakers(segments: Sequence[Segment], number: int) -> list[str]:
 
 
 class DiarizationCollator:
-    """Turns examples into a batch; what a frame's label is, a subclass says.
+    """Turns examples into a batch; a subclass defines the label of a frame.
 
-    ``labels`` gives ``(frames,)`` classes, -100 where none is due, or ``(frames, outputs)`` between 0 and 1. With
+    ``labels`` gives ``(frames,)`` classes, -100 where there is none, or ``(frames, outputs)`` between 0 and 1. With
     ``orders`` it gives ``(frames, speakers)``, and the order of the speakers is the model's to choose.
     """
 
     orders = False
     has_classes = False
-    """Whether the loss is of classes, of which a frame has one, and not of outputs that are each there or not."""
+    """Whether a frame has one of several classes, rather than several binary outputs."""
 
     def __init__(self, options: LabelOptions) -> None:
         self.options = options
@@ -119,7 +119,7 @@ class DiarizationCollator:
 
     @property
     def names(self) -> tuple[str, ...] | None:
-        """Whom the columns of ``probabilities`` stand for; None where they are speakers of the window, in any order."""
+        """The speakers of the columns of ``probabilities``; None if these are the window's, in any order."""
         return None
 
     def probabilities(self, logits: Tensor) -> Tensor:
@@ -127,7 +127,7 @@ class DiarizationCollator:
         return logits.float().sigmoid()
 
     def speaker_scores(self, logits: Tensor) -> Tensor:
-        """From scores ``(..., outputs)`` to one of each speaker, ``(..., speakers)``: what the order is chosen by."""
+        """From scores ``(..., outputs)`` to one of each speaker, ``(..., speakers)``, by which the order is chosen."""
         return logits.float()
 
     def targets(self, labels: Tensor) -> Tensor:
@@ -190,15 +190,15 @@ def padded(rows: Sequence[np.ndarray], length: int, dtype: type, fill: float = 0
 
 
 def make_collator(label_type: Component, options: LabelOptions, folder: Path) -> DiarizationCollator:
-    """The collator of ``training.eval_knobs.label_type``; ``folder`` is where a user's ``./file.py`` is looked for.
+    """The collator of ``training.eval_knobs.label_type``; a user's ``./file.py`` is relative to ``folder``.
 
-    Raises UserError for what is none.
+    Raises UserError if it is not a collator.
     """
     found = resolve_class(label_type.type, LABEL_TYPES, folder)
     if not (isinstance(found, type) and issubclass(found, DiarizationCollator)):
         raise UserError(
-            f"training.eval_knobs.label_type: {label_type.type} is no subclass of "
-            "vaak.tasks.diarization.examples.labels:DiarizationCollator, which a label type must be"
+            f"training.eval_knobs.label_type: {label_type.type} is not a subclass of "
+            "vaak.tasks.diarization.examples.labels:DiarizationCollator"
         )
     try:
         return found(options, **label_type.options)
@@ -225,7 +225,7 @@ class BinaryCollator(DiarizationCollator):
 
 
 class SpeakerIdCollator(DiarizationCollator):
-    """Silence is class 0, then the training speakers; of several at once, the one who began first.
+    """Silence is class 0, then the training speakers; if several speak at once, the one who began first.
 
     Frames of a speaker that training doesn't have are not counted.
     """
@@ -253,7 +253,7 @@ class SpeakerIdCollator(DiarizationCollator):
 
 
 class MultilabelCollator(DiarizationCollator):
-    """Each of the window's speakers speaks or not, overlap and all; which output is whose is the model's to choose."""
+    """Each of the window's speakers speaks or not, with overlap; the model chooses the order of outputs."""
 
     orders = True
 
@@ -294,7 +294,7 @@ class PowersetCollator(MultilabelCollator):
         return self.probabilities(logits).logit(eps=1e-6)
 
     def targets(self, labels: Tensor) -> Tensor:
-        """The class of each frame; where more speak at once than a set may have, of the first ones."""
+        """The class of each frame; if more speak at once than a set may have, that of the first ones."""
         first = labels * (labels.cumsum(-1) <= SPOKEN_AT_ONCE)
         members = self.members().to(labels)
         agreement = first @ members.T + (1 - first) @ (1 - members).T

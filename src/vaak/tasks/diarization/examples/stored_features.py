@@ -1,6 +1,6 @@
 """Features of recordings, kept in ``global_config.storage_path``: made once before training, read by every epoch.
 
-What isn't stored is computed as it is needed: simulated conversations, recordings of test, and those of train where
+What isn't stored is computed on demand: simulated conversations, recordings of test, and those of train if
 their audio is augmented.
 """
 
@@ -42,7 +42,7 @@ def store_features(
 
 
 def with_stored_features(source: CutSource | WindowSource, split: str, data: DiarizationDataConfig) -> AudioSource:
-    """The source with its features, where they are stored; else as it is."""
+    """The source with its stored features, if there are any; otherwise unchanged."""
     if source.audio.storage_path is None or _is_drawn_anew(split, data):
         return source
     store = stored_cuts(source.store, source.audio)
@@ -50,8 +50,8 @@ def with_stored_features(source: CutSource | WindowSource, split: str, data: Dia
         return StoredSource(source, store, Features(source.audio))
     if split == "train":
         log.warning(
-            "the features of train aren't in %s any more (global_config.storage_path); made anew, those at the edges "
-            "of windows are others than training saw",
+            "the features of train are no longer in %s (global_config.storage_path); recomputed ones differ at the "
+            "edges of windows from those in training",
             source.audio.storage_path,
         )
     return source

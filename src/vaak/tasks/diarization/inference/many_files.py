@@ -1,4 +1,4 @@
-"""Many audio files: which are meant, what their recordings are called, who speaks when in each of them."""
+"""Many audio files: which files, the names of their recordings, who speaks when in each of them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ NO_FIELD = re.compile(r"[\s\x00-\x1f\x7f]+")
 
 
 def audio_files(paths: Iterable[Path]) -> tuple[list[Path], dict[Path, UserError]]:
-    """The files, and those that folders hold in any depth, each once; and the folders without any.
+    """The files, and those in folders, searched recursively, each once; and the folders without any.
 
-    A file that is named may be called as it likes; in a folder, its ending says that it is audio.
+    A file that is named may have any extension; in a folder, the extension tells which files are audio.
     """
     found: dict[Path, Path] = {}
     without: dict[Path, UserError] = {}
@@ -40,7 +40,7 @@ def _in_folder(folder: Path) -> list[Path]:
 
 
 def recording_names(files: Collection[Path], known: Collection[str] = ()) -> dict[Path, str]:
-    """A name for each file that RTTM can hold, no two alike.
+    """A unique name for each file that is valid in RTTM.
 
     It is the file's name without its ending, blanks replaced; or its part before the first dot, where that is ``known``
     (``ES2002a`` of ``ES2002a.Mix-Headset.wav``). Files of one name in several folders have their folders before it.
@@ -83,7 +83,7 @@ def _as_field(text: str) -> str:
 def diarize_files(
     diarizer: Diarizer, names: dict[Path, str], audio: AudioConfig
 ) -> Iterator[tuple[Path, Diarized | UserError]]:
-    """Who speaks when in each file, under its name; or why it can't be said."""
+    """Who speaks when in each file, under its name; or the error."""
     for path, name in names.items():
         try:
             yield path, replace(diarizer.diarize_file(path, audio), name=name)

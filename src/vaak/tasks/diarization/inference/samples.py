@@ -1,4 +1,4 @@
-"""A few recordings to look at: who speaks when, beside who does by the reference."""
+"""A few sample recordings: who speaks when, by the model and by the reference."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PICTURE = "timelines.png"
 
 
 def show_timelines(examples: Iterable[DiarizationExample], diarizer: Diarizer, directory: Path) -> list[str]:
-    """A line for each of these recordings; a picture of their timelines is left in ``directory``."""
+    """A line for each of these recordings; a picture of their timelines is written to ``directory``."""
     lines, timelines = [], []
     for example in examples:
         hypothesis = diarizer.segments(diarizer.probabilities(example.features))
@@ -26,6 +26,6 @@ def show_timelines(examples: Iterable[DiarizationExample], diarizer: Diarizer, d
         lines.append(f"{example.name}: {wrong:.1f} s wrong of {error.scored:.1f} s of speech")
     try:
         draw_timelines(directory / PICTURE, timelines)
-    except UserError as error:  # training is done, and has come to its end all the same
+    except UserError as error:  # training is finished and has succeeded
         return [*lines, f"no timelines: {error}"]
     return [*lines, f"timelines: {directory / PICTURE}"]

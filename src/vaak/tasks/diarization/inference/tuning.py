@@ -1,7 +1,7 @@
-"""The settings of a diarizer that are best on development recordings; the model reads each of them once.
+"""The best settings of a diarizer on development recordings; the model reads each of them once.
 
-Threshold, median filter and least durations are searched by segments.py on recordings as they were stitched. The
-figure behind is of recordings stitched anew, since the threshold also says who is stitched to whom.
+Threshold, median filter and minimum durations are searched by segments.py on recordings that were stitched once. The
+reported errors are of recordings stitched again, because the threshold also affects stitching.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Tuning:
 
 
 class _Recording(NamedTuple):
-    """What the model says of a recording of so many frames of features, and what is right."""
+    """The model's output on a recording with this number of feature frames, and the reference."""
 
     outputs: list[WindowOutput]
     num_frames: int
@@ -39,7 +39,7 @@ class _Recording(NamedTuple):
 
 
 def tune(diarizer: Diarizer, examples: Iterable[DiarizationExample], scoring: ScoringConfig) -> Tuning:
-    """The diarizer's settings with those that are best on ``examples``; never worse ones than it has."""
+    """The diarizer's settings with the best ones on ``examples``; never worse than the current ones."""
     recordings = [_heard(diarizer, example) for example in examples]
     joined = [(diarizer.joined(one.outputs, one.num_frames), one.reference, one.uem) for one in recordings]
     found = replace(diarizer, inference=tune_segments(joined, diarizer.inference, diarizer.frame_seconds, scoring))

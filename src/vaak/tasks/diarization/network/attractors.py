@@ -4,8 +4,8 @@
     score of speaker s in frame t = hidden t · attractor s
 
 Source: Horiguchi et al. 2020, "End-to-End Speaker Diarization for an Unknown Number of Speakers with Encoder-Decoder
-Based Attractors". Differs: frames enter in an order that is drawn from their number alone, in training and after it, so
-that what a row gives doesn't depend on the batch or on chance.
+Based Attractors". Differs: frames enter in a random order that depends only on their number, in training and after it,
+so that the result of a row doesn't depend on the batch or on chance.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Attractors(nn.Module):
         packed = pack_padded_sequence(shuffled, lengths.cpu(), batch_first=True, enforce_sorted=False)
         state = self.reader(packed)[1]
         attractors = self.writer(hidden.new_zeros(rows, self.max_speakers + 1, width), state)[0]
-        # the gradient of existence stays out of the attractors, as in the paper: it would draw them together
+        # the gradient of existence stays out of the attractors, as in the paper: it would make them similar
         existence = self.exists(attractors.detach())[..., 0]
         return hidden @ attractors[:, :-1].transpose(1, 2), existence
 

@@ -1,4 +1,4 @@
-"""How features reach the encoder: fewer frames, each of the encoder's width. Padding never reaches a real frame."""
+"""Input layers of the encoder: fewer frames, each of the encoder's width. Padding never affects a real frame."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def make_front_end(config: DiarizationModelConfig, num_bins: int) -> nn.Module:
 
 
 def centred(features: Tensor, mask: Tensor) -> Tensor:
-    """Features less their mean over the row's real frames; 0 in padding.
+    """Features minus their mean over the row's real frames; 0 in padding.
 
-    A channel and a level are constants in the logarithmic spectrum, so this takes them out.
+    A channel and a level are constants in the logarithmic spectrum, so this removes them.
     """
     real = mask[..., None].to(features.dtype)
     mean = (features * real).sum(1, keepdim=True) / real.sum(1, keepdim=True).clamp(min=1)
@@ -29,15 +29,15 @@ def centred(features: Tensor, mask: Tensor) -> Tensor:
 
 
 def padded_to(x: Tensor, multiple: int) -> Tensor:
-    """``(row, time, width)`` with zeros behind it up to a multiple of frames."""
+    """``(row, time, width)`` with zeros appended up to a multiple of frames."""
     return F.pad(x, (0, 0, 0, -x.shape[1] % multiple))
 
 
 class StackedFrames(nn.Module):
-    """Every frame beside its neighbours, every so many of them, projected.
+    """Frames stacked with their neighbours, subsampled and projected.
 
     Source: Fujita et al. 2019, section 4.2: 7 frames on each side, every tenth. Differs: it is the middle one of ten,
-    for labels are those of the middle.
+    because labels are those of the middle.
     """
 
     def __init__(self, num_bins: int, width: int, context: int, subsampling: int) -> None:
@@ -56,7 +56,7 @@ class StackedFrames(nn.Module):
 
 
 class Convolutions(nn.Module):
-    """Convolutions over time at the features' rate, then one that keeps every so many frames."""
+    """Convolutions over time at the features' rate, then one that subsamples."""
 
     def __init__(self, num_bins: int, config: DiarizationModelConfig) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class Convolutions(nn.Module):
 
 
 class ResidualConvolution(nn.Module):
-    """A convolution of each channel over time, then one over channels, added to what came in ``(row, width, time)``.
+    """A convolution of each channel over time, then one over channels, added to the input ``(row, width, time)``.
 
     Source: Liu et al. 2022, "A ConvNet for the 2020s". Differs: the channels aren't widened.
     """

@@ -1,6 +1,6 @@
-"""What is minimised: sums over frames, speakers and their orders.
+"""The losses: sums over frames, speakers and their orders.
 
-the label type's cross-entropy     a frame's labels, in the order of speakers that costs least
+the label type's cross-entropy     a frame's labels, in the order of speakers with the lowest loss
 clustering                         frames of the same speakers are close, others apart
 speaker                            a speaker's embedding is its own, in every window
 attractor                          there are as many attractors as speakers
@@ -39,7 +39,7 @@ def best_orders(logits: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
         scores = exact(logits) * mask[..., None]
         # the cross-entropy of score x with label y is softplus(x) - x y: only the product depends on the pair
         agreement = torch.einsum("rto,rts->ros", scores, labels.to(scores.dtype))
-    pairs = agreement.nan_to_num().cpu().double().numpy()  # of NaN any order will do: the loss is NaN, and says so
+    pairs = agreement.nan_to_num().cpu().double().numpy()  # of NaN any order will do: the loss is NaN anyway
     orders = [linear_sum_assignment(of_row, maximize=True)[1] for of_row in pairs]
     return torch.tensor(np.stack(orders), device=logits.device)
 

@@ -1,6 +1,6 @@
-"""Speakers of windows matched without embeddings: by what two windows say of the frames they have in common.
+"""Speakers of windows matched without embeddings: by the frames that two windows have in common.
 
-There are never more speakers than in one window, for nothing tells one who has left from one who has come.
+There are never more speakers than in one window, because nothing distinguishes one who left from one who came.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import numpy as np
 def agreed(windows: Sequence[tuple[int, np.ndarray]], speech: Sequence[np.ndarray]) -> list[np.ndarray]:
     """The column ``(speaker,)`` of each window's speakers.
 
-    A window is its first frame and probabilities ``(frames, speakers)``; ``speech`` is how many frames each
-    speaks. Each is matched with the one before, so that their probabilities differ least (squared). Those who say
-    nothing in common are matched by how much they speak at all: the fewest people explain what is seen.
+    A window is its first frame and probabilities ``(frames, speakers)``; ``speech`` is the number of frames that
+    each speaks. Each is matched with the one before, so that their probabilities differ least (squared). Those without
+    common speech are matched by the amount of their speech: this assumes the fewest people.
     """
     from scipy.optimize import linear_sum_assignment
 
@@ -36,7 +36,7 @@ def agreed(windows: Sequence[tuple[int, np.ndarray]], speech: Sequence[np.ndarra
 
 
 def at_most(probabilities: np.ndarray, most: int, threshold: float) -> np.ndarray:
-    """The columns of ``(frames, speakers)`` that speak, joined until they are ``most``.
+    """The columns of ``(frames, speakers)`` that speak, joined until there are ``most``.
 
     The one who speaks least joins the one with whom it speaks least at the same time; the more probable of both counts.
     """

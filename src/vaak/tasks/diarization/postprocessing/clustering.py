@@ -1,7 +1,7 @@
-"""Which of the speakers that windows know by a number of their own are one person.
+"""Clusters the speakers of windows, which are numbered within each window, into people.
 
 Agglomerative clustering with average linkage on the cosine distance of speaker embeddings. Two speakers of one window
-are two people, so they are never joined (cannot-link).
+are different people, so they are never joined (cannot-link).
 Source: Kinoshita, Delcroix and Tawara 2021, "Advances in integration of end-to-end neural and clustering-based
 diarization for real conversational speech" (constrained agglomerative clustering).
 """
@@ -33,7 +33,7 @@ def clustered(
     """A cluster ``(speaker,)``, counted from 0, for each embedding ``(speaker, dim)`` of ``windows (speaker,)``.
 
     Clusters are joined while their distance is below ``threshold``, on to ``most`` of them, and not below ``least``.
-    No cluster ever holds two speakers of one window, so more than ``most`` remain where that leaves no other way.
+    No cluster ever has two speakers of one window, so more than ``most`` may remain.
     Memory and time grow as the square of the number of embeddings.
     """
     from scipy.cluster.hierarchy import linkage
@@ -50,9 +50,9 @@ def clustered(
 
 
 def _distances_with_walls(embeddings: np.ndarray, windows: np.ndarray) -> np.ndarray:
-    """The distances of all pairs, a row behind the other; so great within a window that no average hides it.
+    """The distances of all pairs, row after row; so large within a window that no average hides it.
 
-    The average over two clusters has at most count² / 4 pairs: one wall among them keeps it beyond any distance.
+    The average over two clusters has at most count² / 4 pairs: one such value among them keeps it above any distance.
     """
     vectors, count = unit_vectors(embeddings), len(embeddings)
     wall = FURTHEST * count**2

@@ -1,4 +1,4 @@
-"""From the probabilities of frames to segments, and the settings that do this best.
+"""From the probabilities of frames to segments, and the best settings for it.
 
     probabilities → decisions (threshold) → median filter → short pauses filled → short speech dropped → segments
 
@@ -23,7 +23,7 @@ MIN_DURATIONS_ON: tuple[float, ...] = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5)
 MIN_DURATIONS_OFF: tuple[float, ...] = (0.0, 0.1, 0.2, 0.3, 0.5, 1.0)
 
 Example = tuple[np.ndarray, Sequence[Segment], Sequence[tuple[float, float]] | None]
-"""Probabilities ``(frames, speakers)`` of a recording, its reference, and which parts count (None: as in scoring)."""
+"""Probabilities ``(frames, speakers)`` of a recording, its reference, and its scored regions (None: as in scoring)."""
 
 
 def segments_of(
@@ -48,11 +48,11 @@ def segments_of(
 def tune_segments(
     examples: Sequence[Example], inference: InferenceConfig, frame_seconds: float, scoring: ScoringConfig
 ) -> InferenceConfig:
-    """``inference`` with the threshold, median filter and least durations whose error is least on ``examples``.
+    """``inference`` with the threshold, median filter and minimum durations with the lowest error on ``examples``.
 
-    Tries every threshold with every filter, then every pair of least durations with the best of these, and again,
-    until nothing gets better. It never ends with more errors than it began with; of equals, the first one stays.
-    ``examples`` have to be development recordings: a figure on what the settings were chosen on says nothing.
+    Tries every threshold with every filter, then every pair of minimum durations with the best of these, and repeats
+    until nothing improves. It never ends with more errors than at the start; of equals, the first one stays.
+    ``examples`` must be development recordings: metrics on data used for tuning are meaningless.
     """
     errors = [FrameErrors(reference, uem, scoring, frame_seconds, len(found)) for found, reference, uem in examples]
 
@@ -85,7 +85,7 @@ def _variants(inference: InferenceConfig, grid: dict[str, tuple[float, ...]]) ->
 
 
 def decided(probabilities: np.ndarray, inference: InferenceConfig, frame_seconds: float) -> np.ndarray:
-    """Who speaks in each frame, ``(frames, speakers)`` bool: what ``segments_of`` says in segments."""
+    """Who speaks in each frame, ``(frames, speakers)`` bool: as ``segments_of`` in frames."""
     changes = np.zeros((len(probabilities) + 1, probabilities.shape[1]), np.int8)
     for column, speaker in enumerate(probabilities.T):
         starts, ends = _turns(speaker, inference, frame_seconds)
@@ -97,7 +97,7 @@ def decided(probabilities: np.ndarray, inference: InferenceConfig, frame_seconds
 def _turns(
     probabilities: np.ndarray, inference: InferenceConfig, frame_seconds: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The first frames of one speaker's segments, and those behind their last."""
+    """The first frames of one speaker's segments, and the frames after their last."""
     speaks = median_filtered(probabilities >= inference.threshold, inference.median_filter / frame_seconds)
     changes = np.flatnonzero(np.diff(speaks.astype(np.int8), prepend=0, append=0))
     starts, ends = changes[::2], changes[1::2]
@@ -109,9 +109,9 @@ def _turns(
 
 
 def median_filtered(speaks: np.ndarray, num_frames: float) -> np.ndarray:
-    """What most of the frames around each one are, of ``speaks (frames,)``, over the nearest odd number of frames.
+    """The median of the frames around each one, of ``speaks (frames,)``, over the nearest odd number of frames.
 
-    Beyond both ends the first and the last frame go on.
+    Beyond both ends the first and the last frame are repeated.
 
     >>> median_filtered(np.array([1, 1, 0, 1, 0, 0], bool), 3.0).astype(int).tolist()
     [1, 1, 1, 0, 0, 0]
@@ -124,7 +124,7 @@ def median_filtered(speaks: np.ndarray, num_frames: float) -> np.ndarray:
 
 
 def _least_frames(seconds: float, frame_seconds: float) -> int:
-    """The frames from which something is not shorter than ``seconds``.
+    """The smallest number of frames that is not shorter than ``seconds``.
 
     >>> _least_frames(0.3, 0.1), _least_frames(0.31, 0.1)
     (3, 4)

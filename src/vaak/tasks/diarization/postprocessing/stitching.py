@@ -1,19 +1,19 @@
-"""Windows, each with speakers of its own, become one recording.
+"""Joins windows, each with separately numbered speakers, to one recording.
 
     window 0   1 1 1 . 2 2         speaker_1   x x x . . . . x x
     window 1         . 1 1 . 2 2   speaker_2   . . . . x x . . .
 
-1. Which speakers of different windows are one is said by their embeddings (clustering.py), or by a model without them
-   (agreement.py).
+1. Speakers of different windows are matched by their embeddings (clustering.py), or, for a model without them, by
+   agreement.py.
 2. Where windows overlap, their probabilities are averaged, each weighted by its distance from its window's ends.
 
 Source: Kinoshita, Delcroix and Tawara 2021, "Integrating end-to-end neural and clustering-based diarization: getting
 the best of both worlds".
-Differs: one who says next to nothing in a window founds no speaker of the recording, but goes to the nearest that no
-other of the window has (as in pyannote.audio).
+Differs: one who hardly speaks in a window doesn't become a new speaker of the recording, but is assigned to the nearest
+that no other of the window has (as in pyannote.audio).
 
-How many speakers there are is bounded by ``inference``. Where a window has more, those who speak least are given to
-others: two of a window are two only as far as the number allows. More than are seen can't be reached.
+``inference`` limits the number of speakers. If a window has more, those who speak least are merged with
+others. There can't be more than were found.
 Memory is that of the outputs and of what is returned.
 """
 
@@ -29,23 +29,23 @@ from vaak.tasks.diarization.postprocessing.agreement import agreed, at_most
 from vaak.tasks.diarization.postprocessing.clustering import clustered, cosine_distances, unit_vectors
 
 LEAST_SPEECH = 0.01
-"""Part of a window that one has to speak in it for the embedding to be trusted."""
+"""Fraction of a window in which a speaker must speak for the embedding to be reliable."""
 
 MOST_EMBEDDINGS = 4000
-"""About so many are clustered, of windows at even distances; the others go to the nearest cluster."""
+"""About this many are clustered, from evenly spaced windows; the others go to the nearest cluster."""
 
 MOST_SPEAKERS = 64
-"""Of a recording whose number nothing else bounds, so that embeddings without sense don't fill the memory."""
+"""The limit if there is no other, so that meaningless embeddings don't fill the memory."""
 
 NOBODY = -1
-"""The column of one who is no speaker of the recording."""
+"""The column of one who is not a speaker of the recording."""
 
 
 class WindowOutput(NamedTuple):
-    """What the model says of one window.
+    """The model's output on one window.
 
     ``first`` is the window's first frame in the recording; ``probabilities`` are ``(frames, speakers)``; ``embeddings``
-    are ``(speakers, dim)``, or None of a model without.
+    are ``(speakers, dim)``, or None if the model has none.
     """
 
     first: int
@@ -56,8 +56,8 @@ class WindowOutput(NamedTuple):
 def stitched(outputs: Sequence[WindowOutput], num_frames: int, inference: InferenceConfig) -> np.ndarray:
     """Probabilities ``(frames, speakers)`` of the whole recording, float32, speakers in the order in which they begin.
 
-    ``outputs`` are in the order of time, all with embeddings or all without. One window that covers all comes back as
-    it is, unless more speak in it than ``inference`` allows. Where nobody speaks there are no speakers.
+    ``outputs`` are in the order of time, all with embeddings or all without. A window that covers everything is
+    returned unchanged, unless more speak in it than ``inference`` allows. If nobody speaks there are no speakers.
     """
     if not outputs or not num_frames:
         return np.zeros((num_frames, 0), np.float32)
@@ -77,7 +77,7 @@ def stitched(outputs: Sequence[WindowOutput], num_frames: int, inference: Infere
 
 
 def spoken_frames(probabilities: np.ndarray, threshold: float) -> np.ndarray:
-    """How many frames each speaks, ``(speaker,)``, each frame counted by its probability: so that few are equal."""
+    """The frames in which each speaks, ``(speaker,)``, weighted by probability, so that few are equal."""
     spoken: np.ndarray = np.where(probabilities >= threshold, probabilities, 0).sum(0, dtype=np.float64)
     return spoken
 
@@ -87,13 +87,13 @@ def by_embeddings(
 ) -> list[np.ndarray]:
     """The column ``(speaker,)`` of each window's speakers, of whom ``speech`` are the ``spoken_frames``.
 
-    There are at most ``most`` columns; ``inference`` says when two are one.
+    There are at most ``most`` columns; ``inference`` determines when two are merged.
     """
     windows = np.repeat(np.arange(len(outputs)), [len(frames) for frames in speech])
     vectors = unit_vectors(np.concatenate([np.asarray(output.embeddings) for output in outputs]))
     amounts = np.concatenate(speech)
     lengths = np.array([len(output.probabilities) for output in outputs])
-    there = vectors.any(1)  # who never speaks alone has an embedding of zeros
+    there = vectors.any(1)  # the embedding is zero for one who never speaks alone
     trusted = _evenly_chosen(there & (amounts > 0) & (amounts >= LEAST_SPEECH * lengths[windows]), windows)
     if not trusted.any():
         trusted = _evenly_chosen(amounts > 0, windows)
@@ -124,7 +124,7 @@ def _greatest(clusters: np.ndarray, amounts: np.ndarray, most: int) -> np.ndarra
 
 
 def _give_columns(columns: np.ndarray, distances: np.ndarray, windows: np.ndarray, speaks: np.ndarray) -> None:
-    """Give those who speak and have no column the nearest that no other of their window has, or else the nearest.
+    """Give those who speak and have no column the nearest that no other of their window has, or otherwise the nearest.
 
     ``distances`` are ``(speaker, column)``; ``columns (speaker,)`` is changed.
     """
@@ -144,8 +144,8 @@ def _give_columns(columns: np.ndarray, distances: np.ndarray, windows: np.ndarra
 def blended(outputs: Sequence[WindowOutput], columns: Sequence[np.ndarray], num_frames: int) -> np.ndarray:
     """The weighted mean ``(frames, columns)`` of all windows, whose speakers are those of ``columns (speaker,)``.
 
-    Of two in one column the more probable counts; NOBODY's count in none. A model that knows its speakers by name has
-    the same columns in every window, and needs no more than this to join them.
+    Of two in one column the more probable counts; NOBODY's count in none. A model with named speakers has
+    the same columns in every window, and needs only this to join them.
     """
     count = max((int(numbers.max(initial=NOBODY)) for numbers in columns), default=NOBODY) + 1
     total, weights = np.zeros((num_frames, count), np.float32), np.zeros(num_frames, np.float32)

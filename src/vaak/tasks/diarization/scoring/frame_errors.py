@@ -1,6 +1,6 @@
-"""The diarization error of decisions made a frame at a time: the seconds of errors.py, quick enough to search by.
+"""The diarization error of decisions made a frame at a time: the seconds of errors.py, fast enough for a search.
 
-The time that counts is cut wherever the reference, the UEM, a collar or a frame begins or ends. Within a piece nothing
+The scored time is cut wherever the reference, the UEM, a collar or a frame begins or ends. Within a piece nothing
 changes, so its error is its length times max(reference speakers, hypothesis speakers) - rightly found speakers.
 """
 
@@ -54,7 +54,7 @@ class FrameErrors:
     def seconds(self, decisions: np.ndarray) -> float:
         """Seconds of miss, false alarm and confusion of ``decisions (frames, speakers)``, under the best mapping.
 
-        Beyond the last frame nobody is found.
+        Beyond the last frame nobody speaks.
         """
         from scipy.optimize import linear_sum_assignment
 
@@ -69,7 +69,7 @@ def _parts_of(segments: Sequence[Segment], speaker: str) -> list[tuple[float, fl
 
 
 def _within(times: np.ndarray, parts: Sequence[tuple[float, float]]) -> np.ndarray:
-    """Which of ``times (time,)``, that rise, lie in any of the parts."""
+    """Which of the increasing ``times (time,)`` are in any of the parts."""
     changes = np.zeros(len(times) + 1, np.int64)
     for start, end in parts:
         changes[np.searchsorted(times, start)] += 1

@@ -1,7 +1,7 @@
 """A picture of who speaks when: the reference above the hypothesis, a lane for each speaker.
 
 A speaker of the hypothesis has the colour and the place of the reference speaker it is taken for: the one-to-one
-mapping with most time in common. Those beyond it are grey. Long recordings go on in the next row, as text does.
+mapping with most time in common. Those beyond it are grey. Long recordings continue in the next row, like text.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ROW_SECONDS = (60, 120, 300, 600, 900, 1800, 3600)
 """How long a row may be; the shortest of which a recording needs at most MOST_ROWS."""
 MOST_ROWS = 12
 MOST_LANES = 16
-"""Speakers of the reference, or of the hypothesis, with a lane of their own; the others share one."""
+"""Speakers of the reference, or of the hypothesis, with a separate lane; the others share one."""
 LONGEST_NAME = 20
 
 WIDTH, LANE_HEIGHT, AXIS_HEIGHT, TITLE_HEIGHT = 13.0, 0.2, 0.4, 0.35  # inches
@@ -55,7 +55,7 @@ Lanes = dict[str, list[Lane]]
 
 
 class Row(NamedTuple):
-    """A stretch of a recording, in seconds; a title where the recording begins."""
+    """A section of a recording, in seconds; a title at its beginning."""
 
     title: str
     start: float
@@ -75,7 +75,7 @@ class Row(NamedTuple):
 def draw_timeline(
     path: Path, hypothesis: Sequence[Segment], reference: Sequence[Segment] | None, duration: float, title: str
 ) -> None:
-    """Write a PNG of one recording. Raises UserError where matplotlib is missing or the file can't be written."""
+    """Write a PNG of one recording. Raises UserError if matplotlib is missing or the file can't be written."""
     draw_timelines(path, [(title, hypothesis, reference, duration)])
 
 
@@ -89,11 +89,11 @@ def draw_timelines(path: Path, recordings: Sequence[Recording]) -> None:
 
 
 def timelines_png(recordings: Sequence[Recording]) -> bytes:
-    """The picture that ``draw_timelines`` writes. Raises UserError where matplotlib is missing."""
+    """The picture that ``draw_timelines`` writes. Raises UserError if matplotlib is missing."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise UserError("drawing needs matplotlib: pip install 'vaak[plot]'") from error
+        raise UserError("drawing requires matplotlib: pip install 'vaak[plot]'") from error
     rows = [row for recording in recordings for row in rows_of(*recording)]
     height = sum(row.inches for row in rows)
     figure = Figure(figsize=(WIDTH, max(0.5, height)))
@@ -102,7 +102,7 @@ def timelines_png(recordings: Sequence[Recording]) -> bytes:
         below -= row.inches
         _draw_row(figure, row, (LEFT, (below + 0.75 * AXIS_HEIGHT) / height, RIGHT - LEFT, row.lane_inches / height))
     content = BytesIO()
-    with warnings.catch_warnings():  # names in any script, whatever the font has of it
+    with warnings.catch_warnings():  # names in any script, even if the font lacks it
         warnings.filterwarnings("ignore", message="Glyph .* missing", category=UserWarning)
         figure.savefig(content, format="png", dpi=110)
     return content.getvalue()
@@ -168,7 +168,7 @@ def _parts(segments: Sequence[Segment]) -> dict[str, Parts]:
 
 
 def _at_most(lanes: list[Lane]) -> list[Lane]:
-    """The lanes of those who speak most, and one of all others; an empty one where there is nobody."""
+    """The lanes of those who speak most, and one of all others; an empty one if there is nobody."""
     if not lanes:
         return [Lane("nobody", "0.5", [])]
     if len(lanes) <= MOST_LANES:
@@ -235,6 +235,6 @@ def time_label(seconds: float, duration: float) -> str:
 
 
 def _shown(text: str, longest: int = LONGEST_NAME) -> str:
-    """A text in one line, cut where it is too long."""
+    """A text in one line, truncated if it is too long."""
     line = "".join(sign if sign.isprintable() else " " for sign in text)
     return line if len(line) <= longest else f"{line[: longest - 1]}…"

@@ -1,4 +1,4 @@
-"""How hard each window of a language model's training text is; measured once and kept beside the tokens.
+"""How hard each window of a language model's training text is; measured once and stored with the tokens.
 
 Texts are decoded from the tokens, one window at a time, so memory grows with the different words and not with the text.
 """
@@ -19,7 +19,7 @@ from vaak.text.tokenizers.tokenizer import Tokenizer
 
 
 class Windows(Protocol):
-    """What is asked of a dataset: its tokens, and which of them each example holds."""
+    """What a dataset must have: its tokens, and which of them are in each example."""
 
     store: TokenStore
     lengths: np.ndarray
@@ -31,10 +31,10 @@ class Windows(Protocol):
 def window_difficulties(windows: Windows, measure: str) -> np.ndarray:
     """How hard each window is by ``length``, ``lexical`` or ``morphology``, ``(window,)``, harder ones higher.
 
-    Raises UserError for another measure, and where ``morphology`` finds no inflection.
+    Raises UserError for another measure, and if ``morphology`` finds no inflection.
     """
     if measure not in MEASURES:
-        raise UserError(f"there is no difficulty {measure}; choose from {', '.join(MEASURES)}")
+        raise UserError(f"unknown difficulty {measure}; choose from {', '.join(MEASURES)}")
     if measure == "length":
         return windows.lengths
     key = fingerprint_of([windows.fingerprint, windows.store.tokenizer_fingerprint])

@@ -1,8 +1,8 @@
-"""Which tokens of which document a sequence holds, and which of them are scored.
+"""Which tokens of which document are in a sequence, and which of them are scored.
 
 A document of T tokens to predict is cut into windows of at most ``size`` targets that begin ``stride`` apart. Each
-token is scored once, in the first window that holds it, so below the first window it has at least size - stride tokens
-of context::
+token is scored once, in the first window that contains it, so after the first window it has at least size - stride
+tokens of context::
 
     targets   0 . . . . . . . 8 . . .        size 8, stride 4
     window 0  [ scored          ]

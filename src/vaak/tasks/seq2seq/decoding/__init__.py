@@ -1,1 +1,1 @@
-"""How translations are written: settings, and minimum Bayes risk."""
+"""Decoding: settings, and minimum Bayes risk."""

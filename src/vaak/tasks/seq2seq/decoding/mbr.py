@@ -1,7 +1,8 @@
-"""Of several translations of a text, the one that is most like all of them: minimum Bayes risk, with chrF.
+"""Of several translations of a text, the one most similar to all of them: minimum Bayes risk, with chrF.
 
-The most probable text may be a poor one, that ends too soon or repeats itself; what is like most of what a model may
-write seldom is. The likeness of two texts is sacrebleu's chrF of one as the translation and the other as its reference.
+The most probable text may be a poor one that ends too soon or repeats itself; the one most similar to the model's
+other outputs seldom is. The similarity of two texts is sacrebleu's chrF of one as the translation and the other as its
+reference.
 
 Sources: Kumar and Byrne 2004, "Minimum Bayes-Risk Decoding for Statistical Machine Translation"; Eikema and Aziz 2022,
 "Sampling-Based Approximations to Minimum Bayes Risk Decoding for Neural Machine Translation"; Popović 2015, "chrF".

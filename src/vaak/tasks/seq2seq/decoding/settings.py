@@ -79,10 +79,10 @@ class DecodingSettings:
 
 
 def decoding_settings(decoding: DecodingConfig, max_target_length: int, **asked: Any) -> DecodingSettings:
-    """The run's settings with those that are ``asked`` for over them; None asks for nothing.
+    """The run's settings, overridden by those in ``asked``; None overrides nothing.
 
-    An option that one method alone reads asks for that method too; so does one of several methods, for the first of
-    them, where the run's isn't among them. Raises UserError where a method was asked for that doesn't read it.
+    An option of only one method selects that method too; an option of several selects the first of
+    them, if the run's isn't among them. Raises UserError if a method was requested that doesn't have the option.
     """
     given = {name: value for name, value in asked.items() if value is not None}
     read_by = {name: METHODS_OF[name] for name in given if name in METHODS_OF}
@@ -92,13 +92,15 @@ def decoding_settings(decoding: DecodingConfig, max_target_length: int, **asked:
     for name, methods in read_by.items():
         if method not in methods:
             others = " and ".join(methods)
-            raise UserError(f"{name} belongs to method {others}, and the method is {method}; leave one of them out.")
+            raise UserError(
+                f"{name} is an option of method {others}, but the method is {method}; leave one of them out."
+            )
     options = decoding.model_dump(exclude={"valid_examples", "max_new_tokens"}) | given | {"method": method}
     longest = given.get("max_new_tokens", decoding.max_new_tokens or max_target_length)
     return DecodingSettings(**(options | {"max_new_tokens": min(longest, max_target_length)}))
 
 
 def _method_of(readers: list[tuple[str, ...]], of_run: str) -> str:
-    """The method that reads all of these options: the run's if it may be, else the first; the run's where none does."""
+    """The method that has all of these options: the run's if possible, otherwise the first; the run's if none has."""
     able = [method for method in (of_run, *METHODS) if all(method in methods for methods in readers)]
     return able[0] if able else readers[0][0]

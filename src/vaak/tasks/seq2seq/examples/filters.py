@@ -1,7 +1,7 @@
 """Which pairs are used, by the lengths of their sides in tokens.
 
-Training leaves out what is too long or too uneven. Of an evaluation split that is given nothing is left out: a source
-that the model can't take is an error. One that is cut from the training files is without such sources, as they are; a
+Training skips pairs that are too long or too uneven. An evaluation split that is given is used completely: a source
+that the model can't read is an error. One that was split off from the training files has no such sources; a
 target that is too long stays, and its loss is that of its beginning (``vaak.tasks.seq2seq.data``).
 """
 
@@ -31,14 +31,14 @@ class SplitStores(NamedTuple):
 
 
 class Selection(NamedTuple):
-    """The places of the pairs that are used, ``(pair,)``, and how many others were dropped, by reason."""
+    """The indices of the pairs that are used, ``(pair,)``, and the numbers of those that were dropped, by reason."""
 
     indices: np.ndarray
     dropped: dict[str, int]
 
 
 def used_pairs(split: str, stores: SplitStores, data: Seq2SeqDataConfig, *, cut: bool) -> Selection:
-    """The pairs of a split that are used; ``cut`` says that it was cut from the training files.
+    """The pairs of a split that are used; ``cut``: it was split off from the training files.
 
     Raises DataError for a pair of a given evaluation split whose source is too long.
     """
@@ -51,7 +51,7 @@ def used_pairs(split: str, stores: SplitStores, data: Seq2SeqDataConfig, *, cut:
         most = int(stores.source.lengths[index]) + 1
         raise DataError(
             f"{stores.pairs[index].where}: the source has {most} tokens, more than data.max_source_length "
-            f"({data.max_source_length}), the longest of {too_long.sum()} such in {split}; evaluation leaves none out: "
+            f"({data.max_source_length}), the longest of {too_long.sum()} such in {split}; evaluation skips none: "
             f"raise data.max_source_length to {most}, or shorten them"
         )
     return _without(reasons, len(too_long))
@@ -69,7 +69,7 @@ def _training_reasons(stores: SplitStores, data: Seq2SeqDataConfig) -> dict[str,
 
 
 def _without(reasons: dict[str, np.ndarray], number: int) -> Selection:
-    """The pairs that no reason holds for; one for which several do is counted under the first."""
+    """The pairs for which no reason holds; a pair with several reasons is counted under the first."""
     kept = np.ones(number, dtype=bool)
     dropped = {}
     for reason, holds in reasons.items():

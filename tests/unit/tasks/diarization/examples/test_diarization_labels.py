@@ -193,7 +193,7 @@ def test_a_label_type_of_ones_own(tmp_path: Path):
     for component, expected in [
         (
             Component(type="./own.py:Other"),
-            "Other is no subclass of vaak.tasks.diarization.examples.labels:DiarizationCollator",
+            "Other is not a subclass of vaak.tasks.diarization.examples.labels:DiarizationCollator",
         ),
         (Component(type="./own.py:Loud", most=1), "Loud can't be made: .*unexpected keyword argument 'most'"),
         (Component(type="multilabel", most=1), "multilabel can't be made: .*unexpected keyword argument 'most'"),

@@ -219,7 +219,7 @@ def test_what_is_gone_is_computed_and_said(made_recordings: Path, tmp_path: Path
         assert len(task.dataset("train").example(0, generator()).features)
         assert len(task.dataset("valid").example(0, generator()).features)
     assert len(caplog.messages) == 1
-    assert "features of train aren't in" in caplog.messages[0]
+    assert "features of train are no longer in" in caplog.messages[0]
 
 
 def test_an_evaluation_finds_what_the_one_before_has_read(made_recordings: Path, tmp_path: Path, monkeypatch):
@@ -275,8 +275,8 @@ def test_what_is_not_stored_is_said(made_recordings: Path, overrides: list[str],
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [
-        (["global_config.storage_path=f", "global_config.dither=1e-3"], "dither is drawn anew each time"),
-        (["global_config.snip_edges=true"], "global_config.snip_edges: true leaves out the frames at the ends"),
+        (["global_config.storage_path=f", "global_config.dither=1e-3"], "dither is random each time"),
+        (["global_config.snip_edges=true"], "global_config.snip_edges: true drops the frames at the ends"),
     ],
 )
 def test_what_cannot_be_is_refused(made_recordings: Path, overrides: list[str], expected: str):

@@ -47,7 +47,7 @@ def test_length_is_that_of_the_windows_in_tokens(task: LanguageModelTask):
 
 
 def test_another_measure_is_refused(task: LanguageModelTask):
-    with pytest.raises(UserError, match="no difficulty depth"):
+    with pytest.raises(UserError, match="unknown difficulty depth"):
         task.dataset("train").difficulty("depth")
 
 
