@@ -124,7 +124,7 @@ def test_weights_of_another_run_under_other_names(vowels):
     assert not torch.equal(run.model.head.weight, source.head.weight)
     for rename, said in (
         ({"embeding": "table"}, "init_rename: 'embeding' matches no parameter"),
-        ({"(embedding": "table"}, "init_rename: '.embedding' is no regular expression"),
+        ({"(embedding": "table"}, "init_rename: '.embedding' is not a valid regular expression"),
         ({"embedding": r"\9"}, "can't replace 'embedding': invalid group reference"),
         ({"weight": "bias"}, "init_rename gives two parameters the name head.bias"),
     ):
@@ -168,7 +168,7 @@ def test_a_yaml_and_dicts(tiny_text, tmp_path):
         (lambda: vaak.register_task("a b", vaak.Task), "'a b' can't be the name of a task"),
         (lambda: vaak.register_task("own", torch.nn.Linear), "own is not a task: it has no SPEC"),
         (lambda: vaak.check(3), "vaak.check was given a int"),
-        (lambda: vaak.open("nowhere"), "nowhere is no run"),
+        (lambda: vaak.open("nowhere"), "nowhere is not a run directory"),
     ],
 )
 def test_mistakes_are_said(call, said):

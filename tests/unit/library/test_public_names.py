@@ -15,7 +15,8 @@ import vaak.nn
 NAMES = {
     vaak: {
         *("Batch", "Callback", "Dataset", "Meters", "SimpleTask", "Task", "Term", "TrainedRun", "UserError"),
-        *("audio", "callbacks", "check", "fit", "load_config", "nn", "open", "register_task", "study"),
+        *("audio", "callbacks", "check", "fit", "load_config", "nn", "open", "study"),
+        *("register_auxiliary_loss", "register_loss", "register_optimizer", "register_schedule", "register_task"),
     },
     vaak.nn: {"Attention", "ModelFactory", "decoder", "encoder"},
     vaak.audio: {"AudioConfig", "Features", "LabelledAudio", "Segment", "der", "simulate"},

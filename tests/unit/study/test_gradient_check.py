@@ -123,6 +123,6 @@ def test_the_command_fails_where_a_gradient_is_wrong_and_names_it(tiny_text, tmp
     code, said, errors = vaak("check-gradients", tiny_text / "tiny.yml", f"run_dir={tmp_path / 'run'}", "--rows", 2)
     assert code == 2
     assert [line.split()[0] for line in said.splitlines() if line.endswith("wrong")] == ["embedding.weight"]
-    assert errors.startswith("the gradient of 1 of ")
+    assert errors.startswith("gradients of 1 of ")
     assert "embedding.weight" in errors
     assert len(errors.splitlines()) == 1
