@@ -36,7 +36,7 @@ def _nothing_stays_registered() -> Iterator[None]:
 def vaak_data() -> Callable[[str], Path]:
     """Gives a folder of real data by its name, or skips the test where there is none.
 
-    The data lie in the folder that the environment's VAAK_DATA names; here alone stands its default.
+    The data is in the folder named by the environment variable VAAK_DATA; its default is only here.
     """
     root = Path(os.environ.get("VAAK_DATA", REPOSITORY.parent / "shared" / "data"))
 

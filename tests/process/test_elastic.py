@@ -1,4 +1,4 @@
-"""Begun on 4 processes, a run goes on with 3, 2, 1 and 8: the same microbatches, draws and, to rounding, weights."""
+"""Started on 4 processes, a run is resumed on 3, 2, 1 and 8: the same microbatches, draws and, to rounding, weights."""
 
 from __future__ import annotations
 

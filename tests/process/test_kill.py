@@ -1,4 +1,4 @@
-"""A run killed at any moment and gone on with ends with the same bits as one that was never killed."""
+"""A run killed at any moment and resumed ends with the same bits as one that was never killed."""
 
 from __future__ import annotations
 

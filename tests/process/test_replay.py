@@ -1,4 +1,4 @@
-"""Replays beside a run that is still training, and of a run on several processes."""
+"""Replays of a run that is still training, and of a run on several processes."""
 
 from __future__ import annotations
 

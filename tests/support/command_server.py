@@ -1,4 +1,4 @@
-"""Runs ``vaak`` commands as processes of their own, without the seconds that importing torch takes each time.
+"""Runs ``vaak`` commands as separate processes, without the seconds that importing torch takes each time.
 
 It imports once, then forks a process for each request, a line of JSON on standard input. On standard output it answers
 ``started NUMBER PID`` and, in time, ``ended NUMBER STATUS`` (negative: a signal). A command is the one that users call,

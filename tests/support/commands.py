@@ -1,4 +1,4 @@
-"""Starts ``vaak`` commands in processes of their own, watches them, and ends them; compares what they left."""
+"""Starts ``vaak`` commands in separate processes, watches them, and ends them; compares what they left."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
     python elastic.py FOLDER STOP:PROCESSES ...
 
-FOLDER/run is trained up to each STOP in turn, on so many processes. FOLDER/draws-RANK.jsonl has a line for each
+FOLDER/run is trained up to each STOP in turn, on the given number of processes. FOLDER/draws-RANK.jsonl has a line per
 microbatch that a rank computed: its examples, their tensors after augmentation, the generator that dropout draws from,
 the loss.
 """
@@ -86,7 +86,7 @@ def train(run: Path, stop: int, rank: int, world_size: int, port: int) -> None:
 
 
 def train_on(run: Path, stop: int, world_size: int) -> None:
-    """Train up to a step on so many processes, forked from this one: none of them needs to import anything."""
+    """Train up to a step on a number of processes, forked from this one: none of them needs to import anything."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     children = []

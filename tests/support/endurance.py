@@ -1,4 +1,4 @@
-"""What a process of its own does in tests/process/test_endurance.py: very many steps, and what it holds in between."""
+"""What a separate process does in tests/process/test_endurance.py: very many steps, and what it holds in between."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Holdings(Callback):
 
 
 def megabytes() -> float:
-    """Memory of this process that lies in RAM."""
+    """Resident memory of this process."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE") / 1e6
 
 

@@ -22,7 +22,7 @@ def run_on_two_ranks(work: Callable[..., None], *arguments: Any) -> None:
 
 
 def run_on_ranks(world_size: int, work: Callable[..., None], *arguments: Any, seconds: float = 240) -> list[int | None]:
-    """Call ``work(rank, port, *arguments)`` in so many processes; return their exit codes, None of one that hangs."""
+    """Call ``work(rank, port, *arguments)`` in several processes; return their exit codes, None of one that hangs."""
     port = free_port()
     context = multiprocessing.get_context("forkserver")  # imports torch once, not in every process
     context.set_forkserver_preload(["vaak.engine.trainer", "torch._dynamo", "torch.distributed.nn"])

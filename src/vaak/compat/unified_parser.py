@@ -18,7 +18,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         epilog="example: torchrun --nproc_per_node=4 train.py --config run.yml training.optimizer.lr=3e-4",
     )
     parser.add_argument("--config", action="append", required=True, metavar="FILE", help="a YAML; may be given again")
-    parser.add_argument("--resume", metavar="auto|PATH", help="go on from the newest checkpoint, or from this one")
+    parser.add_argument("--resume", metavar="auto|PATH", help="resume from the newest checkpoint, or from this one")
     parser.add_argument(
         "--trust-code", action="store_true", help="execute the code that a run brings, to train it again"
     )

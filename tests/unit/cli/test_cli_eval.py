@@ -1,4 +1,4 @@
-"""``vaak eval``: figures of any split, checkpoint and corpus, and a run that is left as it was."""
+"""``vaak eval``: figures of any split, checkpoint and corpus, and a run that is unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The library's classes: seed 4's whole training example, and that its numbers are those of the YAML run."""
+"""The library's classes: the Hindi trainer's complete example, and that its numbers are those of the YAML run."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ trainer.train(
 # 8. Save final model
 model_factory.save_model(model, tokenizer, "final_model")
 """
-"""Seed 4's example as it stands there, but for the five lines of imports."""
+"""The Hindi trainer's example, unchanged but for the five lines of imports."""
 
 
 @pytest.fixture
@@ -269,7 +269,7 @@ def test_what_does_not_fit_together_is_refused(parts, project):
         trainer.train([1, 2], valid)
     with pytest.raises(UserError, match="training hasn't begun"):
         trainer.save_checkpoint(0, 1.0)
-    with pytest.raises(UserError, match="there is no split dev"):
+    with pytest.raises(UserError, match="unknown split dev"):
         CorpusBuilder(config).create_dataloader(["राम"], tokenizer, "dev")
     character = config.__dict__ | {"tokenizer_type": "character"}
     other = TokenizerFactory(ExperimentConfig(character)).create_tokenizer(["राम राम"] * 3)

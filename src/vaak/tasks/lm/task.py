@@ -214,13 +214,13 @@ class LanguageModelTask(PreparedTask[LanguageModelExperiment, Prepared]):
         """Write a folder that transformers loads without Vaak."""
         assert isinstance(model, LanguageModel)
         names = {f"{role}_token": token for role, token in self.tokenizer.special_tokens.items()}
-        if self.data.layout == "stream":  # a document has no end of its own, only the next one's beginning
+        if self.data.layout == "stream":  # a document has no end token, only the next one's beginning
             names["eos_token"] = names["bos_token"]
         export_hf(model, self.prepared.folder / "tokenizer" / "tokenizer.json", names, self.data.max_length, folder)
 
 
 def _without_unread_files(corpus: CorpusConfig, splits: tuple[str, ...]) -> CorpusConfig:
-    """The corpus without the files of splits that aren't asked for, where all that are have files of their own."""
+    """The corpus without the files of splits that aren't requested, if all requested ones have separate files."""
     if not all(getattr(corpus, split, ()) for split in splits):
         return corpus
     return corpus.model_copy(update={split: () for split in SPLITS if split not in splits})

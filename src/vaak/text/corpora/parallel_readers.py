@@ -135,7 +135,7 @@ def row_of(entry: dict[str, Any], where: str, options: ColumnOptions, replaced: 
 
 
 def _value(entry: dict[str, Any], column: str, where: str, option: str) -> Any:
-    """What stands under a key, or under keys parted by dots."""
+    """The value of a key, or of nested keys separated by dots."""
     if column in entry:
         return entry[column]
     value: Any = entry
@@ -147,7 +147,7 @@ def _value(entry: dict[str, Any], column: str, where: str, option: str) -> Any:
 
 
 def column_names(entry: dict[str, Any]) -> list[str]:
-    """The keys of an object, those inside its objects behind dots.
+    """The keys of an object; nested keys after dots.
 
     >>> column_names({"id": 1, "translation": {"en": "a", "hi": "b"}})
     ['id', 'translation.en', 'translation.hi']

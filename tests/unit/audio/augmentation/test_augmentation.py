@@ -1,4 +1,4 @@
-"""Augmentation: each part by its probability, each with draws of its own, labels where the speech is."""
+"""Augmentation: each part by its probability, each with independent draws, labels where the speech is."""
 
 from __future__ import annotations
 

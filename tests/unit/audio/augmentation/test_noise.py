@@ -152,7 +152,7 @@ def test_recordings_of_another_rate_are_resampled(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [(b"", "empty"), (b"RIFF", "no audio"), (np.empty(0), "no samples"), (np.full(100, np.nan), "no number")],
+    [(b"", "empty"), (b"RIFF", "not audio"), (np.empty(0), "no samples"), (np.full(100, np.nan), "not a number")],
 )
 def test_a_bad_recording_is_named(tmp_path: Path, content: bytes | np.ndarray, said: str) -> None:
     path = tmp_path / "bad.wav"

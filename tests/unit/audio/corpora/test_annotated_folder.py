@@ -196,7 +196,7 @@ def test_what_is_not_there_is_told_at_once(tmp_path: Path):
     with pytest.raises(DataError, match=r"datasets, d: train: give its files or folders \(type: folder\)"):
         corpus()
     recordings(tmp_path / "x", "a.wav")
-    with pytest.raises(DataError, match=r"a\.wav is in train and in test; leave it in one"):
+    with pytest.raises(DataError, match=r"a\.wav is in train and in test; keep it in one"):
         corpus(tmp_path, test=(str(tmp_path / "x"),))
     with pytest.raises(DataError, match="is named twice, in train; name it once"):
         corpus(tmp_path, tmp_path)

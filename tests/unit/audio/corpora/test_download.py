@@ -1,4 +1,4 @@
-"""Fetching from a server on this machine: going on with a part, checksums, and a network that refuses."""
+"""Downloads from a server on this machine: resumed downloads, checksums, and a network that refuses."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_a_recipe_is_fetched_and_prepared_where_it_came_to_lie(server: Server, t
 def test_recipes_that_can_not_be_fetched_say_so(tmp_path: Path, server: Server):
     with pytest.raises(UserError, match=r"Lhotse has no recipe timit_x; did you mean timit\?"):
         get_corpus("timit_x", tmp_path, {})
-    with pytest.raises(UserError, match="recipe dihard3: Lhotse can't download this corpus; get it from its makers"):
+    with pytest.raises(UserError, match="recipe dihard3: Lhotse can't download this corpus; get it from its authors"):
         get_corpus("dihard3", tmp_path, {})
     with pytest.raises(UserError, match=r"nothing\.tar\.gz: the server refuses: 404"):
         get_corpus("yesno", tmp_path, {"url": f"{server.url}/nothing.tar.gz"})

@@ -132,7 +132,7 @@ FAULTS = {
     "above": ({**GOOD, "audio": "../b.wav"}, r"\.\./b\.wav is outside of the folder of the manifest .* refused"),
     "absolute": ({**GOOD, "audio": "/b.wav"}, r"/b\.wav is outside of the folder of the manifest"),
     "link": ({**GOOD, "audio": "link.wav"}, r"link\.wav is a link to outside of .* refused; copy the file"),
-    "rttm above": ({"audio": "b.wav", "rttm": "../x.rttm"}, r"\.\./x\.rttm leads outside"),
+    "rttm above": ({"audio": "b.wav", "rttm": "../x.rttm"}, r"\.\./x\.rttm is outside"),
     "rate": ({**GOOD, "sampling_rate": 16000}, r".*b\.wav has 8000 Hz, but sampling_rate is 16000"),
     "cut short": ({**GOOD, "duration": 3}, r".*b\.wav lasts 1\.000 s, but the manifest says 3\.000 s: the file is"),
     "offset": ({**GOOD, "offset": 1.5}, r"offset 1\.5 s is beyond the end of .*b\.wav"),

@@ -90,7 +90,7 @@ def test_relative_paths_are_lhotses_or_seen_from_the_manifest(tmp_path: Path, mo
     assert next(corpus(elsewhere / "cuts.jsonl").cuts("train")).recording.sources[0].source == absolute
     monkeypatch.chdir(tmp_path)
     assert next(corpus(here / "cuts.jsonl").cuts("train")).recording.sources[0].source == absolute
-    with pytest.raises(DataError, match=r"cuts\.jsonl:1: the audio of recording a isn't there: audio/a\.wav"):
+    with pytest.raises(DataError, match=r"cuts\.jsonl:1: the audio of recording a is missing: audio/a\.wav"):
         list(corpus(elsewhere / "cuts.jsonl").cuts("train"))
 
 

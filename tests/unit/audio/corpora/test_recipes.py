@@ -161,7 +161,7 @@ def test_a_preparation_that_fails_or_is_interrupted_is_made_again(tmp_path: Path
     assert len(list(corpus.cuts("train"))) + len(list(corpus.cuts("valid"))) == 30
     about = tmp_path / "manifests" / "yesno" / "cuts.json"
     about.write_text("{")
-    with pytest.raises(DataError, match=r"cuts\.json: this is damaged; delete the folder to make it anew"):
+    with pytest.raises(DataError, match=r"cuts\.json: this is damaged; delete the folder to make it again"):
         prepare_corpus(dataset, audio)
 
 
@@ -188,7 +188,7 @@ def test_the_list_has_what_lhotse_exports():
 
 def test_arguments_that_a_recipe_needs_are_named(tmp_path: Path, audio: AudioConfig):
     (tmp_path / "data" / "heroico").mkdir(parents=True)
-    with pytest.raises(DataError, match="recipe heroico needs transcript_dir; give them as options"):
+    with pytest.raises(DataError, match="recipe heroico requires transcript_dir; give them as options"):
         AudioCorpus(DatasetConfig(name="heroico"), audio)
 
 

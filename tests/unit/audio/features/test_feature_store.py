@@ -209,7 +209,7 @@ def test_killed_and_gone_on_with(deadly: int, tmp_path: Path, caplog: pytest.Log
 def test_a_killed_worker_is_named_and_its_part_made_again(tmp_path: Path) -> None:
     reference = extract(ToyRecordings(LENGTHS), AudioConfig(), tmp_path / "reference")
     audio = AudioConfig(num_jobs=2)
-    with pytest.raises(UserError, match=r"was killed, often because memory ran out.*num_jobs"):
+    with pytest.raises(UserError, match=r"was killed.*num_jobs"):
         extract(ToyRecordings(LENGTHS, deadly=8), audio, tmp_path / "killed")
     assert content(extract(ToyRecordings(LENGTHS), audio, tmp_path / "killed")) == content(reference)
 

@@ -1,4 +1,4 @@
-"""Conversations in a folder: all that is said of them agrees, and an interrupted writing goes on."""
+"""Conversations in a folder: all descriptions of them agree, and an interrupted simulation continues."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     assert content(tmp_path / "a") == before
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "thesis.txt").write_text("mine")
-    with pytest.raises(UserError, match="b holds other files"):
+    with pytest.raises(UserError, match="b contains other files"):
         write_conversations(Tones(), tmp_path / "b", seed=1)
     with pytest.raises(UserError, match=r"can't be written to .*thesis\.txt"):
         write_conversations(Tones(), tmp_path / "b" / "thesis.txt", seed=1)

@@ -84,7 +84,7 @@ def test_damage_is_noticed(tmp_path: Path, name: str):
 
 
 def test_what_can_not_be_written_is_told(tmp_path: Path):
-    with pytest.raises(DataError, match=r"cut a: it lasts 0\.0 s"):
+    with pytest.raises(DataError, match=r"cut a: its duration is 0\.0 s"):
         write_cuts(tmp_path, [cut_of("a", 0.0)])
     in_memory = cut_of("a")
     in_memory.recording.sources[0].source = b"RIFF"

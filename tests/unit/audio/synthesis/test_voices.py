@@ -1,4 +1,4 @@
-"""Built-in voices: they differ, what is said of them is true, and they are made once."""
+"""Built-in voices: they differ, their descriptions are true, and they are made once."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_a_voice_is_known_by_its_other_sentences(made: tuple[Path, list[MonoCut]
     assert pitches.max() / pitches.min() > 2
 
 
-# ── what is said of them is true ──
+# ── their descriptions are true ──
 
 
 def test_cuts_say_who_speaks_what_and_lhotse_takes_them(made: tuple[Path, list[MonoCut]]) -> None:

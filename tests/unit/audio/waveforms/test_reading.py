@@ -106,7 +106,7 @@ def test_a_file_that_is_not_what_its_manifest_says(tmp_path: Path):
     write_audio(path, 2)
     with pytest.raises(DataError, match=r"a\.wav: the file lasts 2\.000 s, but its manifest says 3\.000 s .*truncated"):
         read_cut(cut, AUDIO)
-    with pytest.raises(DataError, match="it was cut short"):
+    with pytest.raises(DataError, match="it is truncated"):
         read_cut(cut.truncate(duration=1), AUDIO)
 
 

@@ -98,7 +98,7 @@ def test_bad_files_are_a_line_each_and_the_others_are_done(vaak, diarizer_run: P
         "nothing": "there is no audio in this folder",
         "empty.wav": "the file is empty (0 bytes)",
         "header.wav": "there are no samples in this file",
-        "nan.wav": "the sample at 1.000 s is nan, no number",
+        "nan.wav": "the sample at 1.000 s is nan, not a number",
         "text.wav": "this is not audio that libsndfile can read",
         "torn.flac": "it is truncated or damaged",
         "gone.wav": "can't be read: No such file or directory",

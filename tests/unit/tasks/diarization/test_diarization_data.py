@@ -1,4 +1,4 @@
-"""Examples of a diarizer: from recordings, windows and conversations; what was left out is said."""
+"""Examples of a diarizer: from recordings, windows and conversations; what was skipped is reported."""
 
 from __future__ import annotations
 

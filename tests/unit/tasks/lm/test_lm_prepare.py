@@ -1,4 +1,4 @@
-"""Prepared data: made once, made anew when anything they depend on changes, shared between runs and processes."""
+"""Prepared data: made once, made again when anything they depend on changes, shared between runs and processes."""
 
 from __future__ import annotations
 

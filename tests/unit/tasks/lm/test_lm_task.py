@@ -117,7 +117,7 @@ def test_wordpiece_reports_what_it_loses(tmp_path: Path):
         file.write("漢字\n")
     run = tmp_path / "run"
     tiny_runs.train(tmp_path, run, "data.tokenizer.type=wordpiece", "training.max_steps=1")
-    lines = [line for line in (run / "train.log").read_text().splitlines() if "come back exactly" in line]
+    lines = [line for line in (run / "train.log").read_text().splitlines() if "are reproduced exactly" in line]
     assert len(lines) == 1
     assert "WARNING tokenizer: 40 of 41 documents" in lines[0]
 

@@ -1,5 +1,5 @@
-"""Prepared pairs: made once, anew when anything they depend on changes; what is dropped is counted, what can't be used
-is said."""
+"""Prepared pairs: made once, and again when anything they depend on changes; what is dropped is counted, what can't be
+used is reported."""
 
 from __future__ import annotations
 

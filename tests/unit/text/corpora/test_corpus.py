@@ -228,7 +228,7 @@ def test_sources_that_are_not_there(tmp_path: Path) -> None:
     one = CorpusBuilder(options(train=(write(tmp_path / "one", "एक ही वाक्य\n"),)))
     with pytest.raises(DataError, match=r"is empty: no document of .*one fell into it"):
         one.load_splits()
-    with pytest.raises(DataError, match="there is no split 'dev'; there are train, valid, test"):
+    with pytest.raises(DataError, match="there is no split 'dev'; expected one of train, valid, test"):
         next(one.documents("dev"))
     with pytest.raises(UserError, match=r"add up to 1\.1, more than 1"):
         CorpusBuilder(options(train=(str(tmp_path / "one"),), train_fraction=0.9, valid_fraction=0.2))

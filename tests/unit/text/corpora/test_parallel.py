@@ -305,7 +305,7 @@ def test_sources_that_are_not_there(tmp_path: Path):
     only_test = corpus_of(type="json", test=(write(tmp_path / "t", rows_of(PAIRS)),))
     with pytest.raises(DataError, match=r"corpus\.train: give the files of the training pairs"):
         list(only_test.pairs("train"))
-    with pytest.raises(DataError, match="there is no split 'dev'; there are test"):
+    with pytest.raises(DataError, match="there is no split 'dev'; expected one of test"):
         list(only_test.pairs("dev"))
 
 
@@ -321,7 +321,9 @@ def test_nothing_left_is_an_error_that_says_why(tmp_path: Path):
 
 
 def test_the_same_column_twice_is_no_pair():
-    with pytest.raises(ValidationError, match="source_column and target_column are both 'en': a pair has two sides"):
+    with pytest.raises(
+        ValidationError, match="source_column and target_column are both 'en': a pair has two different sides"
+    ):
         ParallelCorpusConfig(type="json", target_column="en")
 
 

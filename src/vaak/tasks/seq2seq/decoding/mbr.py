@@ -45,7 +45,7 @@ def expected_chrf(texts: Sequence[str]) -> np.ndarray:
 
 
 def _counts(texts: Sequence[str], order: int) -> np.ndarray:
-    """How often each run of so many characters stands in each text, spaces left out: ``(text, run)``."""
+    """Counts of character n-grams of this order in each text, without spaces: ``(text, run)``."""
     written = ("".join(text.split()) for text in texts)
     found = [Counter(text[start : start + order] for start in range(len(text) - order + 1)) for text in written]
     columns = {run: column for column, run in enumerate(dict.fromkeys(run for runs in found for run in runs))}

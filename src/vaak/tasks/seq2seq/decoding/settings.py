@@ -38,7 +38,7 @@ class DecodingSettings:
     length_penalty: float = 1.0
     """Scores are log-probabilities divided by this power of the length, whatever the method."""
     n_best: int = 1
-    """How many translations of each text: those that the beam finds, so many draws, or the best of mbr's draws."""
+    """The number of translations of each text: from the beam, or samples, or the best of mbr's samples."""
     num_samples: int = 16
     temperature: float = 1.0
     top_k: int = 0
