@@ -73,7 +73,7 @@ def test_where_every_checkpoint_is_damaged_nothing_is_touched(train: Callable[..
     for name in checkpoints_of(run):
         flip_a_bit(run / "checkpoints" / name)
     before = checkpoints_of(run), (run / "metrics.jsonl").read_bytes()
-    assert_one_line(train(run), "no checkpoint in", "is whole", "model.safetensors")
+    assert_one_line(train(run), "no checkpoint in", "is complete", "model.safetensors")
     assert (checkpoints_of(run), (run / "metrics.jsonl").read_bytes()) == before
 
 

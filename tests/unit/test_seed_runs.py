@@ -303,7 +303,7 @@ def test_checkpoints_by_hand(tmp_path):
     assert newest.name == step_folder(12)
     load_weights(model, load_checkpoint(newest).model, newest)
     assert torch.equal(model.weight, weights["weight"])
-    with pytest.raises(CheckpointError, match=r"of another model: weight has shape \(2, 3\), the model \(1, 3\)"):
+    with pytest.raises(CheckpointError, match=r"from another model: weight has shape \(2, 3\), the model \(1, 3\)"):
         load_weights(nn.Linear(3, 1), load_checkpoint(newest).model, newest)
     (newest / "model.safetensors").write_bytes(b"half")
     assert find_latest_checkpoint(tmp_path).name == step_folder(5)

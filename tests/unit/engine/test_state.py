@@ -220,7 +220,7 @@ def test_a_snapshot_of_other_weights_is_refused_by_name(
     snapshot, own = trainer.state.snapshot(), weights(trainer)
     change(getattr(snapshot, part))
     named = "head.weight" if part == "model" else "main.sharpness"
-    with pytest.raises(CheckpointError, match=rf"somewhere: .*of another model: .*{named}"):
+    with pytest.raises(CheckpointError, match=rf"somewhere: .*from another model: .*{named}"):
         trainer.state.restore(snapshot, Path("somewhere"))
     assert same_bits(weights(trainer), own)
 

@@ -153,7 +153,7 @@ def test_a_folder_that_cannot_be_written_is_said_once(tmp_path: Path, caplog: py
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert len(warnings) == 1
     assert warnings[0].startswith("TensorBoard can't begin (")
-    assert "training goes on without it" in warnings[0]
+    assert "training continues without it" in warnings[0]
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has the disk that is always full")

@@ -149,7 +149,7 @@ def test_groups_scale_rates_and_replace_decay_by_name_and_the_first_wins():
 def test_mistakes_in_the_configuration_are_said():
     with pytest.raises(UserError, match=r"'encoder' matches no trained parameter; some are embedding.weight"):
         build_optimizers(tiny_model(), OptimizerConfig(groups=[{"match": "encoder"}]))
-    with pytest.raises(UserError, match="no regular expression"):
+    with pytest.raises(UserError, match="not a valid regular expression"):
         build_optimizers(tiny_model(), OptimizerConfig(groups=[{"match": "("}]))
     with pytest.raises(UserError, match="all are frozen"):
         build_optimizers(tiny_model().requires_grad_(False), OptimizerConfig())

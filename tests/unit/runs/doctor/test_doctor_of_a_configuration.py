@@ -74,7 +74,7 @@ def test_a_device_that_is_not_there(tiny_text: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     found = examined(tiny_text, "training.device=cuda")
     assert found["device"].mark == "problem"
-    assert "there is none here" in found["device"].said
+    assert "this machine has none" in found["device"].said
     assert "space" in found  # the rest is looked at all the same
 
 
@@ -89,7 +89,7 @@ def test_run_directories(tiny_text: Path, tiny_run: Path, tmp_path: Path):
     found = examined(tiny_text, f"run_dir={run}")["run directory"]
     assert (found.mark, found.said) == ("problem", f"{run} holds a run already")
     found = examined(tiny_text, f"run_dir={run}", "training.checkpoint.resume=auto")["run directory"]
-    assert (found.mark, found.said) == ("ok", f"{run} (goes on)")
+    assert (found.mark, found.said) == ("ok", f"{run} (resumes)")
     with the_only_writer(run):
         found = examined(tiny_text, f"run_dir={run}", "training.checkpoint.resume=auto")["run directory"]
         assert found.mark == "problem"
