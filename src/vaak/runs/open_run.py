@@ -93,9 +93,9 @@ def open_run(
 def _refuse_another_model(own: Experiment[Any, Any], asked: Experiment[Any, Any]) -> None:
     """Raises UserError where options of the model are asked for that the run wasn't trained with."""
     if asked.reference != own.reference:
-        raise UserError(f"task is {asked.task}, and the run was trained with {own.task}; leave it out")
+        raise UserError(f"task is {asked.task}, but the run was trained with {own.task}; leave it out")
     for change in changes_between(resolved_values(own), resolved_values(asked), own.reference):
         if change.key.startswith("model.") and change.resume_class == "refused":
             raise UserError(
-                f"{change.key} is {change.after}, and the run was trained with {change.before}; leave it out"
+                f"{change.key} is {change.after}, but the run was trained with {change.before}; leave it out"
             )

@@ -192,7 +192,7 @@ def test_a_text_longer_than_the_model_reads_is_named_before_anything_is_translat
     number = len(tiny_translator().source_ids(long))
     assert next(tiny_translator(max_source_length=number).translate([f" {long}\n"], asked)).candidates
     translator = tiny_translator(max_source_length=number - 1)
-    refusal = rf"^text 2 has {number} tokens .* at most {number - 1} \(data.max_source_length\)"
+    refusal = rf"^text 2 has {number} tokens, .* at most {number - 1} \(data.max_source_length\)"
     with pytest.raises(UserError, match=refusal) as error:
         translator.translate(["no", long, long], asked)
     assert "\n" not in str(error.value)
