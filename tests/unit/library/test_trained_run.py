@@ -49,7 +49,7 @@ def test_figures_are_those_of_the_command(run, tiny_run, tiny_text):
 
 def test_options_go_over_the_runs_own(tiny_run):
     assert vaak.open(tiny_run, data={"stride": 7}).config.data.stride == 7
-    with pytest.raises(vaak.UserError, match=r"model.d_model is 16, and the run was trained with 32"):
+    with pytest.raises(vaak.UserError, match=r"model.d_model is 16, but the run was trained with 32"):
         vaak.open(tiny_run, model={"d_model": 16})
     with pytest.raises(vaak.UserError, match="is a run of lm: leave task out"):
         vaak.open(tiny_run, task=vaak.Task)

@@ -125,7 +125,7 @@ def test_other_data_than_the_runs_are_refused_where_it_cannot_prepare_them(vaak:
 def test_another_model_than_the_runs_is_refused(vaak: Vaak, run: Path):
     code, _, err = vaak("eval", run, "model.width=9", "--trust-code")
     assert code == 2
-    assert "model.width is 9, and the run was trained with 8" in err
+    assert "model.width is 9, but the run was trained with 8" in err
 
 
 def test_it_resumes_to_the_same_bits_from_the_copy_too(vaak: Vaak, project: Path, run: Path):
