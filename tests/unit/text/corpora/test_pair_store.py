@@ -45,5 +45,5 @@ def test_damage_is_noticed(tmp_path: Path):
     with pytest.raises(DataError, match=r": this is incomplete; delete the folder"):
         PairStore(tmp_path)
     (tmp_path / "offsets.bin").write_bytes(b"123")
-    with pytest.raises(DataError, match="cut short; delete the folder"):
+    with pytest.raises(DataError, match="incomplete; delete the folder"):
         PairStore(tmp_path)
