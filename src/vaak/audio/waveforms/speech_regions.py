@@ -18,11 +18,13 @@ def find_speech(samples: np.ndarray, sampling_rate: int) -> list[tuple[float, fl
     Speech is louder than a third of the way, in decibels, from the utterance's quiet (its 5th percentile) to
     its loud (its 95th). This is for clean recordings of one speaker; noise hides pauses from it.
     """
-    level = frame_levels(samples, sampling_rate)
-    if not len(level):
+    peak = float(np.abs(samples).max(initial=0.0))
+    if len(samples) < frame_samples(sampling_rate) or peak == 0.0:
         return []
+    # Levels below the peak: the floor under the logarithm would otherwise count for more in a quiet recording.
+    level = frame_levels(samples.astype(np.float64) / peak, sampling_rate)
     quiet, loud = np.percentile(level, (5, 95))
-    if loud < -80.0:
+    if loud + 20.0 * np.log10(peak) < -80.0:
         return []
     if loud - quiet < 15.0:  # no pause is long enough to be found
         return [(0.0, len(samples) / sampling_rate)]
