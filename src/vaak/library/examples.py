@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import pickle
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -63,20 +62,36 @@ def as_dataset(data: Any, name: str, collate: Collate, length: Callable[[Any], f
 
 
 def add_to_hash(content: Any, value: Any) -> None:
-    """Add what a value holds to a hash: tensors and arrays by their bytes, all else by its parts."""
+    """Add a value's content to a hash, the same in every process: tensors by their bytes, all else by its parts.
+
+    Raises UserError for an object whose parts can't be seen.
+    """
     if isinstance(value, torch.Tensor):
-        value = value.detach().cpu().numpy()
-    if isinstance(value, np.ndarray) and value.dtype != object:
-        content.update(f"{value.dtype}{value.shape}".encode() + np.ascontiguousarray(value).tobytes())
+        raw = value.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes()
+        _add(content, f"{value.dtype}{tuple(value.shape)}".encode(), raw)
+    elif isinstance(value, np.ndarray) and value.dtype != object:
+        _add(content, f"{value.dtype}{value.shape}".encode(), np.ascontiguousarray(value).tobytes())
     elif isinstance(value, Mapping):
+        _add(content, f"mapping {len(value)}".encode())
         for key, part in value.items():
-            content.update(f"{key!r}:".encode())
+            add_to_hash(content, key)
             add_to_hash(content, part)
-    elif isinstance(value, list | tuple):
-        content.update(f"{type(value).__name__}{len(value)}".encode())
+    elif isinstance(value, list | tuple | np.ndarray):
+        _add(content, f"{type(value).__name__} {len(value)}".encode())
         for part in value:
             add_to_hash(content, part)
-    elif value is None or isinstance(value, str | bytes | int | float | bool | np.generic):
-        content.update(repr(value).encode())
+    elif value is None or isinstance(value, str | bytes | int | float | complex | bool | np.generic):
+        _add(content, repr(value).encode())
+    elif hasattr(value, "__dict__"):
+        _add(content, type(value).__qualname__.encode())
+        add_to_hash(content, vars(value))
     else:
-        content.update(pickle.dumps(value))
+        raise UserError(
+            f"examples hold a {type(value).__name__}, which can't be hashed; give a vaak.Dataset with a fingerprint"
+        )
+
+
+def _add(content: Any, *parts: bytes) -> None:
+    """Each part behind its length, so that no two contents are one."""
+    for part in parts:
+        content.update(len(part).to_bytes(8, "little") + part)
