@@ -21,7 +21,7 @@ import resource
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +45,11 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         heads = self.attention(self.norms[0](x)).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
-        mixed = F.scaled_dot_product_attention(*heads.unbind(), is_causal=True)
+        query, key, value = heads.unbind()
+        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
         x = x + self.out(mixed.transpose(1, 2).flatten(2))
-        return x + self.feed_forward(self.norms[1](x))
+        changed: Tensor = x + self.feed_forward(self.norms[1](x))
+        return changed
 
 
 class SmallGPT(nn.Module):
@@ -81,7 +83,8 @@ class Windows(torch.utils.data.Dataset[dict[str, Tensor]]):
     """Windows of tokens and, for each token, the next."""
 
     def __init__(self, job: dict[str, Any]) -> None:
-        self.tokens, self.length = tokens_of(job), job["size"]["length"]
+        self.tokens = tokens_of(job)
+        self.length: int = job["size"]["length"]
 
     def __len__(self) -> int:
         return (len(self.tokens) - 1) // self.length
@@ -141,12 +144,16 @@ def most_memory() -> float:
     return most / (1e6 if sys.platform == "darwin" else 1e3)
 
 
-def by_hand(job: dict[str, Any]) -> Iterator[Any]:
+Arm = Generator[None, Watch, None]
+"""Trains a round for each watch that it is sent, until the watch says to stop."""
+
+
+def by_hand(job: dict[str, Any]) -> Arm:
     """The shortest loop there is, without logging: what all others are measured against."""
     size, tokens, rng = job["size"], tokens_of(job), np.random.default_rng(0)
     length, starts = size["length"], np.arange(0, len(tokens) - size["length"] - 1, size["length"])
     while True:
-        watch: Watch = yield
+        watch = yield
         model = SmallGPT(size).train()
         optimizer = adamw(model)
         for step in itertools.count():
@@ -163,7 +170,7 @@ def by_hand(job: dict[str, Any]) -> Iterator[Any]:
                 break
 
 
-def by_accelerate(job: dict[str, Any]) -> Iterator[Any]:
+def by_accelerate(job: dict[str, Any]) -> Arm:
     from accelerate import Accelerator
     from tqdm import tqdm
 
@@ -172,7 +179,7 @@ def by_accelerate(job: dict[str, Any]) -> Iterator[Any]:
     if job["logging"]:
         accelerator.init_trackers("accelerate")
     while True:
-        watch: Watch = yield
+        watch = yield
         model = SmallGPT(job["size"]).train()
         optimizer = adamw(model)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
@@ -193,7 +200,7 @@ def by_accelerate(job: dict[str, Any]) -> Iterator[Any]:
         accelerator.free_memory()
 
 
-def by_transformers(job: dict[str, Any]) -> Iterator[Any]:
+def by_transformers(job: dict[str, Any]) -> Arm:
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
     class Ticking(TrainerCallback):
@@ -201,7 +208,7 @@ def by_transformers(job: dict[str, Any]) -> Iterator[Any]:
             control.should_training_stop = watch.tick()
 
     while True:
-        watch: Watch = yield
+        watch = yield
         options = TrainingArguments(
             output_dir=job["folder"],
             max_steps=ALL_STEPS,
@@ -223,7 +230,7 @@ def by_transformers(job: dict[str, Any]) -> Iterator[Any]:
         trainer.train()
 
 
-def by_lightning(job: dict[str, Any]) -> Iterator[Any]:
+def by_lightning(job: dict[str, Any]) -> Arm:
     import lightning.pytorch as pl
     from lightning.pytorch.loggers import TensorBoardLogger
 
@@ -248,7 +255,7 @@ def by_lightning(job: dict[str, Any]) -> Iterator[Any]:
             trainer.should_stop = watch.tick()
 
     while True:
-        watch: Watch = yield
+        watch = yield
         trainer = pl.Trainer(
             max_steps=ALL_STEPS,
             accelerator="cpu",
@@ -264,7 +271,7 @@ def by_lightning(job: dict[str, Any]) -> Iterator[Any]:
         trainer.fit(Module(), loader)
 
 
-def by_vaak(job: dict[str, Any]) -> Iterator[Any]:
+def by_vaak(job: dict[str, Any]) -> Arm:
     """The run that ``vaak train`` would make of the job's YAML, the model apart."""
     from vaak.config.load import load
     from vaak.core.callback import Callback
@@ -291,7 +298,7 @@ def by_vaak(job: dict[str, Any]) -> Iterator[Any]:
     if job.get("unchecked"):
         step.why_to_skip = lambda *_: None
     while True:
-        watch: Watch = yield
+        watch = yield
         with tempfile.TemporaryDirectory(dir=job["folder"]) as folder:
             run = Path(job["run"] or folder)
             loaded = load([job["yaml"]], [f"run_dir={run}", *job["overrides"]])

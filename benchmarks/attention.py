@@ -127,7 +127,8 @@ class Process:
     """An arm at one length."""
 
     def __init__(self, name: str, job: dict[str, Any]) -> None:
-        self.name, self.seconds, self.memory = name, [], 0.0
+        self.name, self.memory = name, 0.0
+        self.seconds: list[float] = []
         self.process = subprocess.Popen(
             [sys.executable, __file__, "--serve", name, json.dumps(job)],
             stdin=subprocess.PIPE,
@@ -150,8 +151,9 @@ class Process:
         self.process.kill()
         self.process.wait()
         for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
             with contextlib.suppress(BrokenPipeError):
-                pipe.close()  # type: ignore[union-attr]
+                pipe.close()
 
 
 def race(names: Sequence[str], job: dict[str, Any], rounds: int) -> dict[str, Process]:
@@ -180,10 +182,11 @@ def ratio(slower: Process, quicker: Process) -> float:
 def report(results: dict[int, dict[str, Process]]) -> None:
     """Milliseconds, MB, and how many times as long the peers take, in Markdown."""
     shown = [name for name in ARMS if any(name in of_length for of_length in results.values())]
-    for title, figure in (
-        ("milliseconds", lambda process: f"{1e3 * statistics.median(process.seconds):.1f}"),
-        ("MB", lambda process: f"{process.memory:.0f}"),
-    ):
+    figures: dict[str, Callable[[Process], str]] = {
+        "milliseconds": lambda process: f"{1e3 * statistics.median(process.seconds):.1f}",
+        "MB": lambda process: f"{process.memory:.0f}",
+    }
+    for title, figure in figures.items():
         print(f"\n| tokens, {title} | {' | '.join(shown)} |\n|{'---|' * (len(shown) + 1)}")
         for length, found in results.items():
             cells = (figure(found[name]) if name in found else "" for name in shown)

@@ -52,6 +52,7 @@ from vaak.audio.sources.cut_source import WindowSource
 from vaak.audio.sources.cut_store import CutStore, write_cuts
 from vaak.audio.sources.stored_source import StoredSource, extract_cuts
 from vaak.config.training import BatchingConfig, PerformanceConfig, TrainingConfig
+from vaak.core.random_keys import Purpose
 from vaak.data.batching.planner import training_planner
 from vaak.data.loader import load, training_addresses
 from vaak.data.plan import LastPlan
@@ -118,7 +119,10 @@ class Ours:
         addresses = training_addresses(self.planner, 1, **where)
         rest = itertools.islice(addresses, self.planner.num_microbatches - place)
         return load(
-            MicrobatchReader(self.dataset, ("data",), 0), rest, PerformanceConfig(num_workers=workers), pin_memory=False
+            MicrobatchReader(self.dataset, (Purpose.DATA,), 0),
+            rest,
+            PerformanceConfig(num_workers=workers),
+            pin_memory=False,
         )
 
 

@@ -1,4 +1,4 @@
-"""How long a checkpoint holds training up: seconds of the call against seconds of a step, and of the steps beside it.
+"""How long a checkpoint holds training up: seconds of the call against seconds of a step, and of the steps during it.
 
     python benchmarks/checkpoint.py [--steps 12] [--preset 40m]
 
@@ -15,7 +15,8 @@ import time
 from pathlib import Path
 
 from vaak.config.load import load
-from vaak.core.callback import Callback
+from vaak.core.callback import Callback, Run
+from vaak.core.report import StepReport
 from vaak.engine.trainer import Trainer
 from vaak.tasks.lm.task import LanguageModelTask
 
@@ -27,7 +28,8 @@ class Saver(Callback):
         self.stalls: list[float] = []
         self.steps: dict[bool, list[float]] = {True: [], False: []}
 
-    def on_step_end(self, trainer: Trainer, report) -> None:
+    def on_step_end(self, trainer: Run, report: StepReport) -> None:
+        assert isinstance(trainer, Trainer)
         self.steps[report.step % 4 == 1 and report.step > 1].append(report.seconds)
         if report.step % 4 == 0:
             trainer.saving.writer.finish()
@@ -63,9 +65,9 @@ training: {{max_steps: {options.steps}, batch_size: 4, validation: {{interval: 1
         size = sum(path.stat().st_size for path in (folder / "checkpoints").rglob("*.safetensors")) / 2**20
     step = statistics.median(saver.steps[False][1:])
     stall = statistics.median(saver.stalls)
-    beside = statistics.median(saver.steps[True])
+    meanwhile = statistics.median(saver.steps[True])
     print("| checkpoint, MiB | step, s | stall, s | stall / step | step during a write, s |\n|---|---|---|---|---|")
-    print(f"| {size:.0f} | {step:.3f} | {stall:.3f} | {stall / step:.2f} | {beside:.3f} |")
+    print(f"| {size:.0f} | {step:.3f} | {stall:.3f} | {stall / step:.2f} | {meanwhile:.3f} |")
 
 
 if __name__ == "__main__":

@@ -102,7 +102,8 @@ def clusters_of(means: np.ndarray, number: int) -> np.ndarray:
     distances = np.linalg.norm(means[:, None] - means[None], axis=-1)
     likeness = np.exp(-0.5 * (distances / np.median(distances)) ** 2)
     clustering = SpectralClustering(number, affinity="precomputed", assign_labels="cluster_qr", random_state=0)
-    return clustering.fit_predict(likeness)
+    numbers: np.ndarray = clustering.fit_predict(likeness)
+    return numbers
 
 
 def energy_and_clustering(conversation: Conversation) -> list[Segment]:

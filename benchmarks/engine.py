@@ -6,7 +6,7 @@
 Every arm is a separate process (arms.py), so its memory is separate and no library's settings reach another's loop.
 The processes of a table take turns, round after round; a figure is the median over rounds, a ratio or a difference the
 median over rounds of this arm against the hand-written loop (or the default) of the same round, with its quartiles
-behind it. Memory is the most that the process had until the end of a round. Steps are timed once the first is done.
+after it. Memory is the most that the process had until the end of a round. Steps are timed once the first is done.
 
 ``--before`` names another checkout of Vaak, which races along with this one in the same rounds. ``--arms`` races only
 some (``--arms Vaak accelerate``); the hand-written loop always runs. Lightning is not a dependency: ``--python`` names
@@ -21,7 +21,7 @@ import shutil
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -92,7 +92,7 @@ def peers(bench: Bench) -> dict[str, Any]:
 
 
 def first_steps(
-    bench: Bench, arms: dict[str, Callable[[], tuple[str, Any]]], figure: str = "first_step"
+    bench: Bench, arms: Mapping[str, Callable[[], tuple[str, Any]]], figure: str = "first_step"
 ) -> dict[str, float]:
     """Seconds from a process's start to the end of its first step: medians of arms that are started in turns."""
     seconds: dict[str, list[float]] = {name: [] for name in arms}

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from types import SimpleNamespace
+from typing import Any
 
 BATCHES = ("fixed", "bucketed", "packed", "stratified")
 KINDS = (*BATCHES, *(f"{kind}-curriculum" for kind in BATCHES))
@@ -32,12 +33,13 @@ def measure(kind: str, num_examples: int) -> str:
         part[:] = np.clip(rng.lognormal(5.0, 0.6, len(part)), 1, WIDEST_ROW)
     strata = rng.integers(0, 10, num_examples, dtype=np.int8)
     difficulties = rng.normal(size=num_examples)
-    dataset = SimpleNamespace(
+    dataset: Any = SimpleNamespace(
         lengths=lengths, strata=strata, row_capacity=WIDEST_ROW, difficulty=lambda measure: difficulties
     )
     batches, *curriculum = kind.split("-")
+    batching = {"type": batches, "max_tokens": 16384 if batches == "bucketed" else None}
     config = TrainingConfig(
-        batching=BatchingConfig(type=batches, max_tokens=16384 if batches == "bucketed" else None),
+        batching=BatchingConfig.model_validate(batching),
         batch_size=32,
         curriculum=CurriculumConfig(difficulty="lexical", num_epochs=10) if curriculum else None,
     )

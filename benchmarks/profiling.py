@@ -17,12 +17,12 @@ import time
 from pathlib import Path
 
 import torch
-from engine import SIZES
+from racing import SIZES
 
 from vaak.callbacks.profiling.interbatch_profiler import InterbatchProfiler
 from vaak.callbacks.step_log import StepLogCallback
 from vaak.config.load import load
-from vaak.core.callback import Callback
+from vaak.core.callback import Callback, Run
 from vaak.core.report import StepReport
 from vaak.engine.trainer import Trainer
 from vaak.tasks.lm.task import LanguageModelTask
@@ -57,7 +57,7 @@ training:
 class Stopwatch(Callback):
     """Times the steps after the first ones: not what is made ready before, nor the end."""
 
-    def on_step_end(self, trainer: Trainer, report: StepReport) -> None:
+    def on_step_end(self, trainer: Run, report: StepReport) -> None:
         if report.step == FIRST:
             self.begun = time.perf_counter()
         if report.step == trainer.total_steps:

@@ -137,6 +137,7 @@ class Bench:
             process.kill()
             process.wait()
             for pipe in (process.stdin, process.stdout):
+                assert pipe is not None
                 with contextlib.suppress(BrokenPipeError):
                     pipe.close()
 

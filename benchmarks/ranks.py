@@ -1,4 +1,4 @@
-"""What several ranks cost: the time of a step on 1, 2 and 4 gloo processes, and what they say to each other.
+"""What several ranks cost: the time of a step on 1, 2 and 4 gloo processes, and what they send to each other.
 
     PYTHONPATH=src python benchmarks/ranks.py [--before OTHER_CHECKOUT] [--ranks 1 2 4] [--rounds 5] [--json FILE]
 
@@ -6,7 +6,7 @@ It prints three tables:
 
   steps     a small language model trained by the real trainer: milliseconds of a step (median of the rounds' medians,
             and their spread), collectives and payload bytes a step, counted at the calls of torch.distributed
-  parts     what is said before a step, and the sum of gradients of so many million numbers, alone; the most memory that
+  parts     the messages before a step, and the sum of gradients of some million numbers, alone; the most memory that
             the process had used, with all gradients summed
   computed  what 8 and 64 ranks and a billion parameters would send and hold, from the sizes of the messages
 
@@ -188,7 +188,8 @@ def on_ranks(job: str, world_size: int, source: Path, steps: int) -> dict[str, A
             process.wait()
     if processes[0].returncode:
         raise SystemExit(f"{job} on {world_size} ranks of {source} failed:\n{errors}")
-    return json.loads(output.splitlines()[-1])
+    said: dict[str, Any] = json.loads(output.splitlines()[-1])
+    return said
 
 
 def computed(world_size: int, parameters: float, tensors: int) -> dict[str, float]:

@@ -3,7 +3,7 @@
     python benchmarks/startup.py [rounds]
 
 Each command is a separate process, started ROUNDS times; the best and the median are given. The first step is that of
-the quick start on a small part of its text, prepared anew each time; then once more, with what was prepared before.
+the quick start on a small part of its text, prepared again each time; then once more, with what was prepared before.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -168,7 +168,7 @@ def watch_vaak(watch: PartWatch) -> None:
             break
 
 
-def by_hand(job: dict[str, Any], watch: PartWatch) -> Iterator[Any]:
+def by_hand(job: dict[str, Any], watch: PartWatch) -> arms.Arm:
     """The hand-written loop of arms.py, its parts watched."""
     size, tokens, rng = job["size"], tokens_of(job), np.random.default_rng(0)
     length, starts = size["length"], np.arange(0, len(tokens) - size["length"] - 1, size["length"])
@@ -186,7 +186,7 @@ def by_hand(job: dict[str, Any], watch: PartWatch) -> Iterator[Any]:
     norm_of = watch.timed("norm", nn.utils.get_total_norm)
     clip = watch.timed("clip", nn.utils.clip_grads_with_norm_)
     while True:
-        ticks: Watch = yield
+        ticks = yield
         model = SmallGPT(size).train()
         optimizer = adamw(model)
         forward, update = watch.timed("forward", model), watch.timed("optimizer", optimizer.step)

@@ -8,15 +8,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 import tiny_runs
+from commands import Commands
 from vaak.cli.main import main
 from vaak.config.base import REGISTERED
 
 # No test is timed: what is quick on a quiet machine takes seconds on a busy one. `make test` tries the same examples
 # every time; `make test-slow` looks for new ones (HYPOTHESIS_PROFILE=search).
-settings.register_profile("same", deadline=None, derandomize=True)
+UNTIMED = [HealthCheck.too_slow]
+settings.register_profile("same", deadline=None, derandomize=True, max_examples=40, suppress_health_check=UNTIMED)
 settings.register_profile("search", deadline=None, max_examples=1_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
@@ -42,7 +44,7 @@ def vaak_data() -> Callable[[str], Path]:
 
     def folder(name: str) -> Path:
         if not (root / name).is_dir():
-            pytest.skip(f"real data: there is no {root / name} (VAAK_DATA names the folder that holds {name})")
+            pytest.skip(f"real data: {root / name} is missing (VAAK_DATA names the folder that holds {name})")
         return root / name
 
     return folder
@@ -62,6 +64,14 @@ def tiny_run(tiny_text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("tiny_run") / "tiny"
     tiny_runs.train(tiny_text, run)
     return run
+
+
+@pytest.fixture(scope="session")
+def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
+    """Starts ``vaak`` commands as separate processes."""
+    server = Commands(tmp_path_factory.mktemp("said"))
+    yield server
+    server.close()
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Clauses in two languages: the Hindi one by ``phrases.Predicate``, the English one by the rules here.
 
-English order: subject, auxiliary, not, mid adverb, verb, object, receiver, manner, adjunct, time. Hindi: subject, time,
+English order: subject, auxiliary, not, mid adverb, verb, object, receiver, manner, adjunct, time; an adjunct without a
+preposition (मिलना: meet someone) is an object in English and stands as one. Hindi: subject, time,
 adjunct, receiver, object, question word, manner, नहीं, verb, auxiliary. Both orders are fixed, so that one English
 sentence has one Hindi sentence; only a time may stand first, and then does in both.
 """
@@ -103,6 +104,8 @@ class Event:
         """``start`` ends with the verb; the rest of the clause follows it."""
         verb = verb_english(self.verb)
         time = self.time.english if self.time and self.time.place != "mid" else ""
+        adjunct = self.adjunct.english() if self.adjunct else ""
+        is_object = self.adjunct is not None and not self.adjunct.english_preposition
         parts = (
             time if self.time_first else "",
             *start,
@@ -110,8 +113,9 @@ class Event:
             self.object.english() if self.object else "",
             verb.after,
             self.receiver.english() if self.receiver else "",
+            adjunct if is_object else "",
             self.manner.english if self.manner and self.manner.place != "mid" else "",
-            self.adjunct.english() if self.adjunct else "",
+            "" if is_object else adjunct,
             "" if self.time_first else time,
         )
         return " ".join(part for part in parts if part)

@@ -164,6 +164,9 @@ class Adjunct(NamedTuple):
             return self.phrase.hindi("", owner=owner)[:-1]
         return self.phrase.hindi(*self.postposition, owner=owner)
 
+    @property
+    def english_preposition(self) -> str:
+        return PREPOSITIONS.get(self.postposition, "") if self.preposition is None else self.preposition
+
     def english(self) -> str:
-        preposition = PREPOSITIONS.get(self.postposition, "") if self.preposition is None else self.preposition
-        return f"{preposition} {self.phrase.english()}".strip()
+        return f"{self.english_preposition} {self.phrase.english()}".strip()

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         register_loss,
         register_optimizer,
         register_schedule,
+        register_tokenizer,
     )
     from vaak.config.tasks import register_task
     from vaak.core.batch import Batch, Term
@@ -51,6 +52,7 @@ __all__ = [
     "register_optimizer",
     "register_schedule",
     "register_task",
+    "register_tokenizer",
     "study",
 ]
 
@@ -78,6 +80,7 @@ __getattr__ = attributes(
         "register_optimizer": "vaak.config.catalog",
         "register_schedule": "vaak.config.catalog",
         "register_task": "vaak.config.tasks",
+        "register_tokenizer": "vaak.config.catalog",
         "study": "vaak.study",
     },
 )

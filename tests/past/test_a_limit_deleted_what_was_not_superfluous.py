@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -45,7 +46,7 @@ def test_what_is_written_again_as_the_best_stays_periodic(tmp_path: Path):
 
 def test_a_users_copy_is_neither_deleted_nor_taken_for_a_checkpoint(tmp_path: Path):
     task = ToyTask(scripted=map(float, count(1)))
-    options = {"validation": {"interval": 1}, "checkpoint": {"interval": 1, "save_total_limit": 1}}
+    options: dict[str, Any] = {"validation": {"interval": 1}, "checkpoint": {"interval": 1, "save_total_limit": 1}}
     folder = tmp_path / "checkpoints"
     trainer = toy_trainer(tmp_path, task=task, **options)
     trainer.fit()

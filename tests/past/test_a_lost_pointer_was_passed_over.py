@@ -1,4 +1,4 @@
-"""``checkpoints/best`` that held garbage was passed over without a word; bytes that are no text were a traceback."""
+"""``checkpoints/best`` that held garbage was passed over without a word; bytes that aren't text were a traceback."""
 
 from __future__ import annotations
 

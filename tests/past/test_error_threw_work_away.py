@@ -1,7 +1,7 @@
 """An error ended a run and what it had trained since its last checkpoint was lost.
 
 A run evaluated and only then saved, and of all errors only a number that isn't finite saved on the way out. Now an
-error between two updates leaves a checkpoint of the last boundary, as it was before anything else was done there.
+error between two updates leaves a checkpoint of the last boundary, before anything else was done there.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from torch import nn
 
+from run_files import records_without_clock
 from shortage import SmallMachine
 from toy import ToyDataset, ToyTask, same_bits, toy_trainer
 from vaak.callbacks.early_stopping import EarlyStoppingCallback
@@ -25,7 +26,6 @@ from vaak.core.report import StepReport
 from vaak.engine.checkpoint import files as checkpoint
 from vaak.engine.checkpoint.files import list_checkpoints, load_checkpoint
 from vaak.engine.position import Position
-from vaak.engine.records.metrics_file import read_records
 from vaak.engine.trainer import Trainer
 from vaak.engine.training_data import StepData
 
@@ -69,11 +69,6 @@ def saved_steps(folder: Path) -> list[int]:
     return [int(path.name.removeprefix("step-")) for path in list_checkpoints(folder / "checkpoints")]
 
 
-def without_clock(folder: Path) -> list[dict[str, Any]]:
-    records = read_records(folder / "metrics.jsonl")
-    return [{name: value for name, value in record.items() if name != "clock"} for record in records]
-
-
 def assert_as_if_nothing_had_happened(trainer: Trainer, undisturbed: Trainer) -> None:
     """Weights, moments, everything else that is remembered, and the log."""
     found, expected = trainer.saving.snapshot(), undisturbed.saving.snapshot()
@@ -83,7 +78,7 @@ def assert_as_if_nothing_had_happened(trainer: Trainer, undisturbed: Trainer) ->
         assert found.state[name] == expected.state[name], name
     remembered = [[entry for entry in one.state["callbacks"] if entry[0] != "Failing"] for one in (found, expected)]
     assert remembered[0] == remembered[1]
-    assert without_clock(trainer.directory) == without_clock(undisturbed.directory)
+    assert records_without_clock(trainer.directory) == records_without_clock(undisturbed.directory)
 
 
 # A callback that raises.
@@ -200,7 +195,7 @@ METRICS = {
 def test_a_mistyped_metric(
     key: str, undisturbed: Trainer, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ):
-    """It is said before the first step; the first evaluation ends the run, and no step is lost."""
+    """It is reported before the first step; the first evaluation ends the run, and no step is lost."""
     monkeypatch.setattr("vaak.engine.rehearsal.log.propagate", True)
     mistyped = begun(tmp_path, **METRICS[key])
     with pytest.raises(UserError, match=rf"{key}.*val_wer.*val_loss"):
@@ -299,7 +294,7 @@ def test_an_evaluation_that_lowered_the_rate_does_so_once(worsened: Trainer, tmp
     assert failing.state.rate_factor == 0.5
     saved = load_checkpoint(failing.checkpoints / "step-00000004").state
     assert saved["position"]["duties_pending"]
-    assert saved["plateau"]["factor"] == 1.0, "as it was before the evaluation of step 4"
+    assert saved["plateau"]["factor"] == 1.0, "that of before the evaluation of step 4"
     resumed = begun(tmp_path, task=Worsening(start=2))
     resumed.fit()
     assert_as_if_nothing_had_happened(resumed, worsened)

@@ -23,7 +23,7 @@ ROWS = st.integers(2, 5).flatmap(lambda classes: st.lists(LOGIT, min_size=classe
 
 def focal(gamma: float, logits: Tensor) -> Tensor:
     """The focal loss of rows whose target is class 0."""
-    module = make_loss(LossConfig(main={"type": "focal", "gamma": gamma})).module
+    module = make_loss(LossConfig.model_validate({"main": {"type": "focal", "gamma": gamma}})).module
     values: Tensor = module(logits, torch.zeros(len(logits), dtype=torch.long))
     return values
 
@@ -89,7 +89,9 @@ def test_no_loss_has_an_infinite_gradient_where_the_answer_is_certain(name: str,
     certain = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [3e4, -3e4], [-3e4, 3e4]], dtype=dtype)
     outputs = certain.requires_grad_()
     targets = torch.zeros(5, dtype=torch.long) if of_classes else torch.tensor([[0.0, 1.0]]).expand(5, 2)
-    total = make_loss(LossConfig(main={"type": name, **OTHERS[name]}))(outputs, targets, per="frame").total
+    total = make_loss(LossConfig.model_validate({"main": {"type": name, **OTHERS[name]}}))(
+        outputs, targets, per="frame"
+    ).total
     (total + z_loss(outputs, targets, torch.ones(5, dtype=torch.bool)).total * 1e-4).backward()
     assert total.isfinite()
     assert outputs.grad is not None
@@ -107,4 +109,4 @@ def test_no_loss_has_an_infinite_gradient_where_the_answer_is_certain(name: str,
 )
 def test_an_option_with_which_a_loss_has_no_finite_value_is_refused(main: dict[str, Any], message: str):
     with pytest.raises(UserError, match=message):
-        make_loss(LossConfig(main=main))
+        make_loss(LossConfig.model_validate({"main": main}))

@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from toy import ToyDataset, ToyTask
-from vaak.config.training import TrainingConfig
+from vaak.config.training import PerformanceConfig, TrainingConfig
 from vaak.core.batch import Batch
 from vaak.core.errors import DataError, HostMemoryError, UserError
 from vaak.core.out_of_memory import is_out_of_memory
+from vaak.core.random_keys import Purpose
 from vaak.data.loader import load
 from vaak.data.reader import Address, MicrobatchReader
 from vaak.engine.distributed.ranks import start_ranks
@@ -78,9 +79,9 @@ def addresses() -> list[Address]:
 @pytest.mark.parametrize("num_workers", [0, 1])
 @pytest.mark.parametrize("shortage", SHORTAGES)
 def test_it_is_an_error_of_the_machine(shortage: str, num_workers: int):
-    performance = TrainingConfig(performance={"num_workers": num_workers}).performance
+    performance = PerformanceConfig(num_workers=num_workers)
     read = load(
-        MicrobatchReader(Short(shortage), ("data",), 0, skip_bad=True), addresses(), performance, pin_memory=False
+        MicrobatchReader(Short(shortage), (Purpose.DATA,), 0, skip_bad=True), addresses(), performance, pin_memory=False
     )
     first = next(read)
     assert [skip.index for skip in first.skipped] == [3]
@@ -94,15 +95,15 @@ def test_it_is_an_error_of_the_machine(shortage: str, num_workers: int):
 
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_so_it_is_where_a_batch_is_put_together(num_workers: int):
-    performance = TrainingConfig(performance={"num_workers": num_workers}).performance
-    reader = MicrobatchReader(Short("numpy", in_collate=True), ("data",), 0, skip_bad=True)
+    performance = PerformanceConfig(num_workers=num_workers)
+    reader = MicrobatchReader(Short("numpy", in_collate=True), (Purpose.DATA,), 0, skip_bad=True)
     with pytest.raises(HostMemoryError, match="while a batch of 1 rows was put together"):
         next(load(reader, addresses(), performance, pin_memory=False))
 
 
 def test_so_it_is_in_an_evaluation():
     task, config = ToyTask(), TrainingConfig(device="cpu", batch_size=4)
-    task.dataset = lambda split: Short("numpy")  # type: ignore[method-assign, assignment, return-value]
+    task.dataset = lambda split: Short("numpy")  # type: ignore[method-assign]
     with pytest.raises(HostMemoryError, match="example 5"):
         Evaluator(task, config, start_ranks(config), skip_bad=True).evaluate(task.model(), "valid")
 
@@ -121,5 +122,8 @@ def test_bad_examples_are_still_skipped_and_the_option_is_named():
         ]
     ):
         with pytest.raises(UserError, match=message):
-            MicrobatchReader(Broken(8), ("data",), 0)[Address(1, 0, 0, [[index]])]
-        assert len(MicrobatchReader(Broken(8), ("data",), 0, skip_bad=True)[Address(1, 0, 0, [[index]])].skipped) == 1
+            MicrobatchReader(Broken(8), (Purpose.DATA,), 0)[Address(1, 0, 0, [[index]])]
+        assert (
+            len(MicrobatchReader(Broken(8), (Purpose.DATA,), 0, skip_bad=True)[Address(1, 0, 0, [[index]])].skipped)
+            == 1
+        )

@@ -13,7 +13,7 @@ from vaak.config.yaml.writer import yaml_text
 
 
 def problem(folder: Path, **options: str) -> str:
-    """What is said of options that no folder can have."""
+    """The message for options that no folder can have."""
     (folder / "run.yml").write_text(yaml_text({"task": "lm", **options}), encoding="utf-8")
     with pytest.raises(ConfigError) as error:
         load([folder / "run.yml"])

@@ -45,3 +45,39 @@ def test_a_resolved_configuration_warns_of_nothing_the_user_did_not_give(warning
     (tmp_path / "run.yml").write_text(TOKENS)
     resolved = as_yaml(load([tmp_path / "run.yml"]).experiment)
     assert warnings(resolved) == []
+
+
+AUDIO = "task: diarization\nglobal_config: {{{}}}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (AUDIO.format("num_jobs: 4"), "global_config.num_jobs: storage_path is null"),
+        (AUDIO.format("num_ceps: 20"), "global_config.num_ceps: feature_type is fbank, and only mfcc"),
+        (AUDIO.format("cepstral_lifter: 3"), "global_config.cepstral_lifter: feature_type is fbank"),
+        (AUDIO.format("feature_type: spectrogram, num_mel_bins: 40"), "num_mel_bins: feature_type is spectrogram"),
+        (AUDIO.format("feature_type: spectrogram, low_freq: 40"), "low_freq: feature_type is spectrogram"),
+        (AUDIO.format("energy_floor: 0.1"), "global_config.energy_floor: use_energy is false"),
+        ("task: diarization\nmodel: {context: 3}\n", "model.context: front_end is convolutional"),
+        ("task: diarization\nmodel: {front_end: stacked, kernel_size: 3}\n", "kernel_size: front_end is stacked"),
+        ("task: diarization\ndata: {augmentation: {codec_probability: 0.1}}\n", "codecs is empty"),
+        ("task: lm\ndata: {corpus: {type: text, num_sentences: 9}}\n", "is read by the type grammar only, not by text"),
+        ("task: lm\ndata: {corpus: {text_column: x}}\n", "data.corpus.text_column: is read by the type json"),
+        ("task: lm\ndata: {tokenizer: {path: t, vocab_size: 9}}\n", "data.tokenizer.vocab_size: the tokenizer is"),
+        ("task: lm\ndata: {masking_probability: 0.2}\n", "data.masking_probability: model_type is decoder"),
+        ("task: lm\ndata: {layout: document, shift_windows: true}\n", "data.shift_windows: layout is document"),
+        ("task: seq2seq\ndata: {corpus: {source_column: x}}\n", "data.corpus.source_column: is read by the type json"),
+        ("task: seq2seq\ndata: {decoding: {beam_size: 2}}\n", "method is greedy, and only beam reads it"),
+        ("task: lm\ntraining: {checkpoint: {init_except: [head]}}\n", "init_except: init_from is null"),
+    ],
+)
+def test_an_option_that_waits_for_another(warnings, text, words):
+    (said,) = warnings(text)
+    assert words in said
+
+
+def test_a_tokenizer_of_the_target_that_exists_is_resolved(tmp_path):
+    text = "task: seq2seq\ndata: {target_tokenizer: {path: t}}\n"
+    (tmp_path / "run.yml").write_text(text)
+    assert "path: t" in as_yaml(load([tmp_path / "run.yml"]).experiment)

@@ -61,7 +61,7 @@ def begun(folder: Path, task: ToyTask, *callbacks: Callback, rehearsal: bool = F
 
 @pytest.mark.parametrize("rehearsal", [False, True])
 def test_only_the_batches_of_the_outlier_are_computed_in_pieces(rehearsal: bool, tmp_path: Path):
-    """Once it has failed, it never fails again; all others are computed whole, as often as there are."""
+    """Once it has failed, it never fails again; all others are computed whole, however many there are."""
     task = SmallMachine()
     trainer = begun(tmp_path, task, rehearsal=rehearsal)
     trainer.fit()
@@ -101,7 +101,7 @@ def test_stopped_at_every_step_it_is_cut_alike_to_the_bit(tmp_path: Path):
 
 
 def test_a_larger_one_that_does_not_fit_is_cut_finer_and_the_smaller_stays(tmp_path: Path):
-    """Room for one long row: in two pieces it does not fit, in four it does."""
+    """Memory for one long row: in two pieces it does not fit, in four it does."""
     task = SmallMachine(cells=12)
     trainer = begun(tmp_path, task)
     trainer.fit()

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import vaak
-from processes import free_port
+from processes import children_of, free_port
 from tiny_runs import write_corpus
 from vaak.core.storage.lock import is_locked
 from vaak.engine.distributed.attendance import is_alive
@@ -28,18 +28,13 @@ def torchrun(folder: Path) -> subprocess.Popen[bytes]:
     """Two ranks of a long run, started by torchrun."""
     write_corpus(folder)
     options = ["training.max_steps=100000", "training.gradient_accumulation_steps=2"]
-    arguments = ["--config", folder / "tiny.yml", f"run_dir={folder / 'run'}", *options]
+    arguments = ["--config", str(folder / "tiny.yml"), f"run_dir={folder / 'run'}", *options]
     return subprocess.Popen(
         [TORCHRUN, "--nproc_per_node=2", f"--master_port={free_port()}", REPOSITORY / "train.py", *arguments],
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(vaak.__file__).parents[1])},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-
-
-def children_of(pid: int) -> list[int]:
-    listed = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=False)
-    return [int(number) for number in listed.stdout.split()]
 
 
 def is_true_within(seconds: float, condition: Callable[[], bool]) -> bool:

@@ -1,4 +1,4 @@
-"""A corpus changed under a run: resuming once prepared it anew, with another tokenizer, and the old one was lost."""
+"""A corpus changed under a run: resuming once prepared it again, with another tokenizer, and the old one was lost."""
 
 from __future__ import annotations
 

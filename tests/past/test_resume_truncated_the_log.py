@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from run_files import records_without_clock
 from toy import StopAt, same_bits, toy_trainer, weights
 from vaak.callbacks.step_log import StepLogCallback
 from vaak.engine.checkpoint.files import list_checkpoints, pointed
@@ -33,11 +34,6 @@ def lines(file: Path) -> list[str]:
     return file.read_text().splitlines()
 
 
-def without_clock(folder: Path) -> list[dict[str, Any]]:
-    records = read_records(folder / "metrics.jsonl")
-    return [{name: value for name, value in record.items() if name != "clock"} for record in records]
-
-
 def steps_in(folder: Path) -> list[str]:
     return [path.name[-2:] for path in list_checkpoints(folder)]
 
@@ -49,8 +45,8 @@ def test_what_an_earlier_checkpoint_leaves_beyond_is_kept(tmp_path: Path):
     assert resumed.position.step == 7
     assert lines(tmp_path / "set-aside" / "0001" / "metrics.jsonl") == before
     now = lines(tmp_path / "metrics.jsonl")
-    assert now[:8] == before[:8]  # five steps, two evaluations, an epoch
-    assert [record["step"] for record in read_records(tmp_path / "metrics.jsonl")[8:]] == [6, 6, 7]
+    assert now[:9] == before[:9]  # five steps, the model, two evaluations, an epoch
+    assert [record["step"] for record in read_records(tmp_path / "metrics.jsonl")[9:]] == [6, 6, 7]
 
 
 def test_after_a_kill_nothing_is_set_aside(tmp_path: Path):
@@ -67,14 +63,14 @@ def test_after_a_kill_nothing_is_set_aside(tmp_path: Path):
 def test_a_checkpoint_that_was_set_aside_comes_back_with_its_log(tmp_path: Path):
     """Twelve steps; back to the fifth, and on to the eighth in another way; back to the tenth of before."""
     whole = run(tmp_path)
-    before, expected = without_clock(tmp_path), weights(whole)
+    before, expected = records_without_clock(tmp_path), weights(whole)
     folder = tmp_path / "checkpoints"
     run(tmp_path, folder / "step-00000005", stop=8, optimizer={"lr": 0.5})
     other_way = lines(tmp_path / "metrics.jsonl")
-    assert without_clock(tmp_path) != before[: len(other_way)]
+    assert records_without_clock(tmp_path) != before[: len(other_way)]
     resumed = run(tmp_path, folder / "set-aside" / "step-00000010.1")
     assert same_bits(weights(resumed), expected)
-    assert without_clock(tmp_path) == before
+    assert records_without_clock(tmp_path) == before
     assert lines(tmp_path / "set-aside" / "0002" / "metrics.jsonl") == other_way
     assert steps_in(folder) == ["01", "02", "03", "04", "05", "10", "11", "12"]
     assert pointed(folder, "last") == folder / "step-00000012"
@@ -87,21 +83,21 @@ def test_branches_of_branches_keep_their_own_past(tmp_path: Path):
     """
     seldom: dict[str, Any] = {"every": 4, "validation": {"interval": None}}
     run(tmp_path, **seldom)
-    before, folder = without_clock(tmp_path), tmp_path / "checkpoints"
+    before, folder = records_without_clock(tmp_path), tmp_path / "checkpoints"
     run(tmp_path, folder / "step-00000005", stop=6, **seldom)
     run(tmp_path, folder / "step-00000001", stop=3, optimizer={"lr": 0.5}, **seldom)
     run(tmp_path, folder / "set-aside" / "step-00000010.1", **seldom)
-    assert without_clock(tmp_path) == before
+    assert records_without_clock(tmp_path) == before
     assert steps_in(folder) == ["01", "10", "11", "12"]
 
 
 def test_killed_before_it_saved_it_goes_on_from_what_came_back(tmp_path: Path):
     run(tmp_path)
-    before, folder = without_clock(tmp_path), tmp_path / "checkpoints"
+    before, folder = records_without_clock(tmp_path), tmp_path / "checkpoints"
     run(tmp_path, folder / "step-00000005", stop=8)
     assert toy_trainer(tmp_path, StepLogCallback(1), **EVERYTHING).resume(str(folder / "set-aside/step-00000010.1"))
     assert run(tmp_path, "auto").position.step == 12
-    assert without_clock(tmp_path) == before
+    assert records_without_clock(tmp_path) == before
 
 
 def test_another_runs_checkpoint_leaves_this_runs_log(tmp_path: Path):
@@ -117,7 +113,7 @@ def test_another_runs_checkpoint_leaves_this_runs_log(tmp_path: Path):
 
 
 def test_a_log_without_any_checkpoint_is_kept_and_that_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    """The disk of the checkpoints isn't there: the run begins anew, but its log isn't lost."""
+    """The disk of the checkpoints isn't there: the run begins from scratch, but its log isn't lost."""
     (tmp_path / "metrics.jsonl").write_text('{"kind": "step", "step": 1}\n')
     caplog.set_level("INFO", "vaak")
     assert not toy_trainer(tmp_path).resume("auto")

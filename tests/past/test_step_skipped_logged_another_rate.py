@@ -64,7 +64,7 @@ def test_a_skipped_step_logs_its_own_rate_also_where_it_is_the_first_after_a_res
 def test_an_overflow_of_fp16_logs_its_own_rate(tmp_path: Path):
     trainer = toy_trainer(tmp_path, scheduler={"type": "linear", "warmup_steps": 4})
     trainer.state.loss_scale.enabled, trainer.state.loss_scale.value = True, 2.0**16
-    trainer.model.head.weight.register_hook(lambda gradient: gradient * float("inf"))  # type: ignore[union-attr]
+    trainer.model.get_parameter("head.weight").register_hook(lambda gradient: gradient * float("inf"))
     for step in range(1, 5):
         report = trainer.take_step(next_data(trainer))
         assert report.skipped == "overflow"
@@ -76,7 +76,7 @@ def test_a_fixed_loss_scale_that_overflows_ends_the_run(allowed: int, tmp_path: 
     """No other scale will be tried, so each step would overflow as the first did."""
     trainer = toy_trainer(tmp_path, non_finite={"max_skipped": allowed})
     trainer.state.loss_scale = LossScale(enabled=True, fixed=65536.0)
-    trainer.model.head.weight.register_hook(lambda gradient: gradient * float("inf"))  # type: ignore[union-attr]
+    trainer.model.get_parameter("head.weight").register_hook(lambda gradient: gradient * float("inf"))
     before = weights(trainer)
     told = r"lower training\.amp_loss_scale or leave it out"
     with caplog.at_level(logging.WARNING, "vaak"), pytest.raises(NonFiniteError, match=told) as raised:
@@ -92,7 +92,7 @@ def test_a_scale_that_learns_goes_on_until_it_can_fall_no_further(tmp_path: Path
     """Overflows count for nothing as long as a smaller scale may help."""
     trainer = toy_trainer(tmp_path, epochs=9)
     trainer.state.loss_scale.enabled, trainer.state.loss_scale.value = True, 2.0**5
-    trainer.model.head.weight.register_hook(lambda gradient: gradient * float("inf"))  # type: ignore[union-attr]
+    trainer.model.get_parameter("head.weight").register_hook(lambda gradient: gradient * float("inf"))
     with pytest.raises(NonFiniteError):
         trainer.fit()
     assert (trainer.position.step, trainer.state.loss_scale.value) == (5, 1.0)

@@ -63,10 +63,10 @@ def test_a_run_that_was_moved_goes_on(text: Path, tmp_path: Path):
 
 
 def test_a_run_whose_directory_is_lost_takes_its_checkpoints_over(text: Path, tmp_path: Path, capfd):
-    """As on machines whose own disk doesn't outlive them: only save_dir is there when the run goes on."""
+    """As on machines whose own disk doesn't outlive them: only save_dir is there when the run resumes."""
     train(text, tmp_path / "first")
     shutil.rmtree(tmp_path / "first")
-    with pytest.raises(UserError, match="saved/tiny holds a run already"):
+    with pytest.raises(UserError, match="saved/tiny already holds a run"):
         train(text, tmp_path / "again")
     assert train(text, tmp_path / "again", "training.checkpoint.resume=auto", "training.max_steps=3").step == 3
     assert "first, which is gone: this run takes them over" in capfd.readouterr().err

@@ -11,7 +11,7 @@ from vaak.text.tokenizers.training import TokenizerFactory
 
 @pytest.mark.parametrize("text", ["  ", "\t\t", " \t ", "एक  दो", "एक\t \nदो", "   "])
 def test_runs_of_spaces_come_back(text: str):
-    options = SimpleNamespace(type="wordpiece", vocab_size=300, min_frequency=1, path=None)
+    options = SimpleNamespace(type="wordpiece", vocab_size=300, min_frequency=1, training_characters=None, path=None)
     tokenizer = TokenizerFactory(options).create_tokenizer(["एक दो तीन", "एक दो"] * 5)
     ids = tokenizer.encode(text)
     assert tokenizer.unk_id not in ids

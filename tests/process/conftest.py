@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from commands import Command, Commands, Ended, write_jobs
-
-
-@pytest.fixture(scope="session")
-def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
-    """Starts ``vaak`` commands."""
-    server = Commands(tmp_path_factory.mktemp("said"))
-    yield server
-    server.close()
 
 
 @pytest.fixture(scope="session")
@@ -36,7 +29,7 @@ def tiny(jobs: Path) -> Path:
 def start(commands: Commands, jobs: Path) -> Callable[..., Command]:
     """``start(run, *overrides)`` starts training the tiny job, or another ``job``, into a run directory."""
 
-    def start_training(run: Path, *overrides: str, job: str = "tiny", **options: object) -> Command:
+    def start_training(run: Path, *overrides: str, job: str = "tiny", **options: Any) -> Command:
         return commands.start(["train", jobs / f"{job}.yml", f"run_dir={run}", *overrides], run.parent, **options)
 
     return start_training

@@ -93,7 +93,7 @@ def test_other_data_than_the_checkpoints_is_an_error(train: Callable[..., Ended]
 
 
 def test_batches_that_have_no_such_place_in_the_epoch_are_an_error(train: Callable[..., Ended], run: Path) -> None:
-    """Step 18 lies within the third epoch, after 12 batches of 8."""
+    """Step 18 is within the third epoch, after 12 batches of 8."""
     before = (run / "metrics.jsonl").read_bytes()
     within = f"training.checkpoint.resume={run / 'checkpoints' / 'step-00000018'}"
     refused = train(run, within, "training.batch_size=5")
@@ -162,7 +162,7 @@ def test_from_another_runs_checkpoint_the_own_ones_are_set_aside(
 
 def test_a_checkpoint_that_is_not_there_is_an_error(train: Callable[..., Ended], tmp_path: Path) -> None:
     ended = train(tmp_path / "run", "training.checkpoint.resume=nowhere/step-00000007")
-    assert_one_line(ended, "no checkpoint at nowhere/step-00000007")
+    assert_one_line(ended, "training.checkpoint.resume: nowhere/step-00000007 doesn't exist")
 
 
 def test_a_replaced_checkpoint_is_put_back_where_its_successor_never_came(
@@ -178,7 +178,7 @@ def test_a_replaced_checkpoint_is_put_back_where_its_successor_never_came(
 
 def test_a_file_where_the_run_directory_is_to_be_is_an_error(train: Callable[..., Ended], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
-    assert_one_line(train(tmp_path / "file"), "the run directory", "can't be made", "run_dir=")
+    assert_one_line(train(tmp_path / "file"), "the run directory", "can't be created", "run_dir=")
     assert (tmp_path / "file").read_text() == "mine"
 
 
@@ -199,7 +199,7 @@ def test_checkpoints_that_can_no_longer_be_written_end_the_run(
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own, of four megabytes."""
+    """A separate file system of four megabytes."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", disk], capture_output=True, check=False)
@@ -216,7 +216,7 @@ def test_a_full_disk_ends_the_run_and_the_checkpoint_before_stays_whole(
     earlier, *later = checkpoints_of(run)
     for name in later:
         shutil.rmtree(run / "checkpoints" / name)
-    arguments = ["train", tiny, f"run_dir={run}"]
+    arguments: list[str | Path] = ["train", tiny, f"run_dir={run}"]
     fill(small_disk / "ballast", leaving=400_000)
     assert_one_line(commands.start(arguments, small_disk).wait(), "can't be written", "o space left on device")
     assert checkpoints_of(run) == [earlier]
@@ -233,6 +233,6 @@ def test_a_disk_without_any_space_is_one_line_too(commands: Commands, tiny: Path
 
 
 def fill(file: Path, leaving: int) -> None:
-    """Fill the disk that a file lies on, but for some bytes."""
+    """Fill the disk that holds a file, except for some bytes."""
     disk = os.statvfs(file.parent)
     file.write_bytes(bytes(max(disk.f_bavail * disk.f_frsize - leaving, 0)))

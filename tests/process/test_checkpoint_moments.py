@@ -28,7 +28,7 @@ Attacks = dict[tuple[str, str], list[dict[str, Any]]]
     params=[pytest.param(SOME, id="some"), pytest.param(EVERY_ONE, id="every one", marks=pytest.mark.slow)],
 )
 def attacks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Attacks:
-    """What each attack left, by scenario and verdict; the first of each is no attack."""
+    """What each attack left, by scenario and verdict; the first of each is without an attack."""
     reason = ptrace.reason_not_to()
     if reason:
         pytest.skip(reason)
@@ -54,8 +54,8 @@ def of(attacks: Attacks, scenario: str, verdict: str) -> tuple[dict[str, Any], l
     return undisturbed, left
 
 
-def assert_whole(left: dict[str, Any], old: tuple[str, float], new: tuple[str, float]) -> None:
-    """A resume finds the checkpoint before or this one, verified, beside it best and last, and nothing else."""
+def assert_whole(left: dict[str, Any], old: tuple[str, float | None], new: tuple[str, float | None]) -> None:
+    """A resume finds the checkpoint before or this one, verified, next to best and last, and nothing else."""
     assert (left["latest"], left["value"]) in (old, new), left
     assert left["best"] in left["checkpoints"], left
     assert left["last"] in left["checkpoints"], left

@@ -16,7 +16,8 @@ import pytest
 from rich.console import Console
 
 import tiny_runs
-from vaak.callbacks.console import progress, terminal
+from vaak.callbacks.console import progress
+from vaak.core import terminal
 
 HOUR = 3600.0
 JUMPS = (0.0, 5 * HOUR, -3 * HOUR, 0.0, -9e5, 1e9, 2.0, -1e9)
@@ -46,7 +47,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def screen(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     """A terminal by a clock that jumps, on which the progress bar is drawn."""
     drawn = io.StringIO()
-    shown = Console(file=drawn, force_terminal=True, width=120, get_time=jumping(time.monotonic))
+    shown = Console(file=drawn, force_terminal=True, width=160, get_time=jumping(time.monotonic))
     monkeypatch.setenv("FORCE_COLOR", "1")  # the console is asked only where it may be a terminal
     for module in (terminal, progress):
         monkeypatch.setattr(module, "console", lambda: shown)

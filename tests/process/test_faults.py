@@ -82,7 +82,7 @@ def test_an_existing_run_is_refused_and_left_as_it_is(train: Callable[..., Ended
     before = content()
     ended = train(reference, "training.checkpoint.resume=null", "training.epochs=9")
     assert ended.status == 2
-    assert "holds a run already: add training.checkpoint.resume=auto" in ended.errors
+    assert "already holds a run: add training.checkpoint.resume=auto" in ended.errors
     assert content() == before
 
 

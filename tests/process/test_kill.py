@@ -92,7 +92,7 @@ def kill_at(command: Command, run: Path, step: int, moment: str, rng: random.Ran
 def kill_and_go_on(
     start: Callable[..., Command], run: Path, overrides: tuple[str, ...], num_kills: int, last_step: int, job: str
 ) -> Counter[str]:
-    """Train with so many kills spread over the run and count the moments they fell in; workers come and go."""
+    """Train with ``num_kills`` kills spread over the run and count the moments they fell in; workers come and go."""
     rng = random.Random(f"{run.name} {num_kills}")
     moments: Counter[str] = Counter()
     for number in range(num_kills):

@@ -31,7 +31,7 @@ def test_one_small_message_says_all(tmp_path: Path):
     """Quick rounds take one collective; only new names and texts take another."""
     tokens = [{"counts": {"token": 3.0, "row": 1}}, {"counts": {"token": 0.5, "row": 2}}]
     many = [{"counts": {f"unit{number}": 1.0 for number in range(20)}}] * 3
-    rounds = [
+    rounds: list[tuple[list[dict[str, Any]], dict[str, Any], int]] = [
         ([*tokens, EMPTY], {"counts": {"token": 3.5, "row": 3.0}}, 2),  # rank 2 can't know the names yet
         ([*tokens, EMPTY], {"counts": {"token": 3.5, "row": 3.0}}, 1),
         ([EMPTY, EMPTY, EMPTY], {"counts": {}}, 1),
@@ -48,7 +48,14 @@ def test_one_small_message_says_all(tmp_path: Path):
         ([{"counts": {"frame": 2.0}}, tokens[0], EMPTY], {"counts": {"frame": 2.0, "token": 3.0, "row": 1.0}}, 1),
         (many, {"counts": {f"unit{number}": 3.0 for number in range(20)}}, 2),
     ]
-    default = {"stop": None, "evaluate": False, "save": False, "piece_rules": [], "saved": 0, "counts": {}}
+    default: dict[str, Any] = {
+        "stop": None,
+        "evaluate": False,
+        "save": False,
+        "piece_rules": [],
+        "saved": 0,
+        "counts": {},
+    }
     for said in on_ranks(3, "exchange", tmp_path, [messages for messages, _, _ in rounds]):
         for (result, calls), (_, expected, expected_calls) in zip(said["result"], rounds, strict=True):
             assert result == default | expected
@@ -129,7 +136,7 @@ def test_gradients_and_terms_are_those_of_one_process(tmp_path: Path, world_size
                 else:
                     tolerance = 0.03 if name == "coarse" else 1e-5
                     assert step["gradients"][name] == pytest.approx(gradient, rel=tolerance, abs=1e-5), name
-    for said in every[1:]:  # the same on every rank, save the order of names
+    for said in every[1:]:  # the same on every rank, except the order of names
         assert said["result"] == every[0]["result"]
 
 

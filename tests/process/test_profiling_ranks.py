@@ -10,7 +10,13 @@ from vaak.core.storage.files import read_json
 
 def test_two_ranks_make_one_profile_and_two_traces(commands: Commands, tiny: Path, tmp_path: Path):
     run = tmp_path / "run"
-    arguments = ["train", tiny, f"run_dir={run}", "training.profiling=trace", "training.logging.interval=2"]
+    arguments: list[str | Path] = [
+        "train",
+        tiny,
+        f"run_dir={run}",
+        "training.profiling=trace",
+        "training.logging.interval=2",
+    ]
     ranks = commands.start_ranks(2, arguments, tmp_path)
     assert [rank.wait().status for rank in ranks] == [0, 0]
     assert sorted(path.name for path in (run / "trace").iterdir()) == [

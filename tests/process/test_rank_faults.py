@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -16,10 +17,10 @@ SECONDS = 60
 """Until a test says that a rank hangs: 30 and what starting takes on a machine that has others to run."""
 
 
-def lines(folder: Path, fault: Fault, codes: list[int | None], *overrides: str) -> list[str]:
+def lines(folder: Path, fault: Fault, codes: Sequence[int], *overrides: str) -> list[str]:
     """What the ranks that weren't killed said, after they ended with these codes."""
     write_corpus(folder)
-    assert run_on_ranks(2, train_together, folder, fault, *overrides, seconds=SECONDS) == codes
+    assert run_on_ranks(2, train_together, folder, fault, *overrides, seconds=SECONDS) == list(codes)
     told = [json.loads(path.read_text()) for path in sorted(folder.glob("[01].json"))]
     assert all(one["seconds"] < 30 for one in told)
     return [one["said"] for one in told if one["said"]]

@@ -14,7 +14,7 @@ from commands import Commands, Ended, checkpoints_of
 
 @pytest.fixture
 def disk(reference: Path, tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own that holds a half-finished run and can't be written."""
+    """A separate file system that holds a half-finished run and can't be written."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", disk], capture_output=True, check=False)

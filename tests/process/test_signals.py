@@ -117,7 +117,7 @@ def test_an_evaluation_that_a_stop_prevents_is_done_by_the_resumed_run(
     commands: Commands, job: Path, whole: Path, tmp_path: Path, step: int, when: dict[str, str]
 ) -> None:
     run = tmp_path / "run"
-    arguments = ["train", job, f"run_dir={run}"]
+    arguments: list[str | Path] = ["train", job, f"run_dir={run}"]
     ended = commands.start(arguments, tmp_path, {"SIGNAL_AT": str(step), **when}).wait()
     assert ended.status == 0, ended.errors
     assert f"stopped at step {step} of {TOTAL_STEPS} (SIGTERM)" in ended.output
@@ -136,7 +136,10 @@ def test_a_second_interrupt_ends_at_once(commands: Commands, job: Path, tmp_path
     time.sleep(0.2)
     assert command.is_running, "the first one waits for the step to end"
     command.send(signal.SIGINT)
-    assert command.wait().status == 130
+    ended = command.wait()
+    assert ended.status == 130
+    assert "interrupted: stopping; press Ctrl-C again to leave at once" in ended.errors
+    assert f"left at once: {tmp_path / 'run'} has no checkpoint yet; start it again" in ended.errors
     assert time.monotonic() - begun < 30, "the second one waits for nothing"
     assert checkpoints_of(tmp_path / "run") == []
 

@@ -9,11 +9,12 @@ import sys
 import time
 from pathlib import Path
 
-from tests.support.toy_speech import RATE, write_utterances
+from folders import contents
+from toy_speech import RATE, write_utterances
 
 NUMBER = 40
 KILLED_AT = (1, 9, 23)
-"""Conversations there are when the process is killed; it is amid the next."""
+"""Conversations that exist when the process is killed, during the next one."""
 
 
 def test_what_was_killed_goes_on_to_the_same_bits(tmp_path: Path):
@@ -27,7 +28,7 @@ def test_what_was_killed_goes_on_to_the_same_bits(tmp_path: Path):
         os.killpg(process.pid, signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL, "it ended before it was killed: let it write more"
     assert simulating(tmp_path, killed).wait() == 0
-    assert content(killed) == content(undisturbed)
+    assert contents(killed) == contents(undisturbed)
 
 
 def simulating(folder: Path, out: Path) -> subprocess.Popen[bytes]:
@@ -43,9 +44,3 @@ def simulating(folder: Path, out: Path) -> subprocess.Popen[bytes]:
         start_new_session=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    """All files but the lock, which names who had it last; cuts without the folder that they name."""
-    files = [path for path in folder.iterdir() if path.name != ".lock"]
-    return {path.name: path.read_bytes().replace(str(folder).encode(), b"") for path in files}

@@ -1,4 +1,4 @@
-"""A tracker that can't be reached holds a run up for a bounded time, is said once, and the run is the same."""
+"""A tracker that can't be reached holds a run up for a bounded time, is reported once, and the run is the same."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def warnings_of(run: Path) -> list[str]:
 
 @pytest.mark.slow
 def test_weights_and_biases_out_of_reach(address: str, train: Callable[..., Ended], reference: Path, tmp_path: Path):
-    """W&B gives up after the bound and some 10 seconds of its own; then each step is as quick as without."""
+    """W&B gives up after the bound and some 10 seconds more; then each step is as quick as without."""
     variables = environment_at(tmp_path, WANDB_BASE_URL=address, WANDB_API_KEY="k" * 40)
     ended = train(tmp_path / "run", *ONLINE, environment=variables)
     assert ended.status == 0, ended.errors

@@ -29,9 +29,15 @@ OF_SEED_1 = ALL_OPTIONS | {
     f"configs/{name}.yml"
     for name in (
         "training_simple", "training_example", "training_minimal", "encoder_model", "decoder_model",
-        "encoder_decoder_model", "full_experiment",
+        "encoder_decoder_model", "full_experiment", "audio_experiment",
     )
 }  # fmt: skip
+ON_PURPOSE = (
+    "takes less time than softmax from about",  # linear attention at the length of a sentence
+    "init_except: init_from is null",  # ami.yml is started with it on the command line
+)
+LIKE_READ_SPEECH = ("configs/diarization/mini_librispeech.yml", "configs/diarization/one_to_four.yml")
+"""The same network on other conversations: 20 seconds each."""
 LM_SIZES = ("model.d_model=32", "model.num_layers=1", "model.num_heads=2", "data.max_length=32")
 SEQ2SEQ_SIZES = (
     "model.global_config={d_model: 32, num_layers: 1, num_heads: 2}",
@@ -64,7 +70,8 @@ def test_every_recipe_is_known_here():
 def test_it_loads(recipe: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("VAAK_DATA", "anywhere")
     loaded = load([REPOSITORY / recipe])
-    assert loaded.warnings == [] or recipe in ALL_OPTIONS
+    said = [line for line in loaded.warnings if not any(words in line for words in ON_PURPOSE)]
+    assert said == [] or recipe in ALL_OPTIONS
 
 
 @pytest.mark.parametrize("recipe", sorted(OF_SEED_1))
@@ -78,7 +85,9 @@ def test_it_trains_in_small(recipe: str, tmp_path: Path):
     assert losses[-1] < losses[0]
 
 
-@pytest.mark.parametrize("recipe", EXPECTED)
+@pytest.mark.parametrize(
+    "recipe", [pytest.param(name, marks=pytest.mark.slow) if name in LIKE_READ_SPEECH else name for name in EXPECTED]
+)
 def test_it_trains_to_its_loss(recipe: str, tmp_path: Path, vaak_data: Callable[[str], Path]):
     expected = EXPECTED[recipe]
     environment = dict(os.environ)

@@ -8,13 +8,16 @@ with its own session, working folder, environment and streams. Whoever closes st
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import json
 import os
 import resource
 import select
 import signal
+import struct
 import sys
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import torch._dynamo  # the first optimizer imports it
@@ -50,6 +53,31 @@ def serve() -> None:
             os.kill(pid, signal.SIGKILL)
 
 
+def _deleted_folder() -> None:
+    os.mkdir("deleted")
+    os.chdir("deleted")
+    os.rmdir("../deleted")
+
+
+def _without_privileges() -> None:
+    """From here on, root is refused what the modes of files refuse, as every other user is."""
+    header = struct.pack("Ii", 0x20080522, 0)
+    ctypes.CDLL(None, use_errno=True).capset(header, bytes(24))
+
+
+def _full(descriptor: int) -> None:
+    os.dup2(os.open("/dev/full", os.O_WRONLY), descriptor)
+
+
+CIRCUMSTANCES: dict[str, Callable[[], object]] = {
+    "deleted folder": _deleted_folder,
+    "without privileges": _without_privileges,
+    "full stdout": lambda: _full(1),
+    "full stderr": lambda: _full(2),
+}
+"""What a command may find itself in."""
+
+
 def become(request: dict[str, Any]) -> NoReturn:
     """Turn this process into the command that was asked for."""
     os.setsid()
@@ -61,6 +89,8 @@ def become(request: dict[str, Any]) -> NoReturn:
         os.dup2(os.open(stream, flags, 0o644), descriptor)
     os.chdir(request["folder"])
     os.environ.update(request["environment"])
+    for circumstance in request["circumstances"]:
+        CIRCUMSTANCES[circumstance]()
     if request["file_size_limit"] is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (request["file_size_limit"],) * 2)
     sys.argv = ["vaak", *request["arguments"]]

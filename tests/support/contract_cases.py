@@ -20,7 +20,7 @@ from vaak.testing import Case
 
 @dataclass(frozen=True)
 class TaskCase:
-    """A task in its smallest form: the YAML beside ``task:`` and ``training:``, and what the checks need to know.
+    """A task in its smallest form: the YAML besides ``task:`` and ``training:``, and what the checks need to know.
 
     ``write`` makes the data in a folder, which is FOLDER in the options, and returns inputs for ``predict``.
     """
@@ -124,7 +124,8 @@ def _frames_and_speakers(batch: Batch) -> dict[str, float]:
 
 
 def _longest_seconds(batch: Batch) -> float:
-    return max(example.duration for example in batch.extra["examples"])
+    longest: float = max(example.duration for example in batch.extra["examples"])
+    return longest
 
 
 def _diarizer(

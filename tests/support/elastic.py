@@ -65,7 +65,7 @@ class StopAt(Callback):
     def on_step_end(self, trainer: Any, report: Any) -> None:
         trainer.task.step = report.step + 1
         if report.step == self.step:
-            trainer.request_stop("others go on")
+            trainer.request_stop("others continue")
 
 
 def digest(tensor: torch.Tensor) -> str:
@@ -86,7 +86,7 @@ def train(run: Path, stop: int, rank: int, world_size: int, port: int) -> None:
 
 
 def train_on(run: Path, stop: int, world_size: int) -> None:
-    """Train up to a step on a number of processes, forked from this one: none of them needs to import anything."""
+    """Train up to a step on a number of processes, forked from this one: they needn't import anything."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     children = []

@@ -39,7 +39,7 @@ class Holdings(Callback):
 
     def on_step_end(self, trainer: Any, report: Any) -> None:
         if report.step % (trainer.total_steps // 10) == 0:
-            trainer.saving.writer.wait()  # the files of a checkpoint in flight are no leak
+            trainer.saving.writer.wait()  # the files of a checkpoint in flight aren't a leak
             self.noted.append((report.step, megabytes(), open_files()))
 
 

@@ -86,7 +86,7 @@ SCENARIOS: dict[str, tuple[Callable[[Path], None], Callable[[Path], None]]] = {
 
 
 def attacked(scenario: str, run: Path, decide: Callable[[ptrace.Call], str]) -> tuple[list[ptrace.Call], int, str]:
-    """Do it in a process of its own; return its calls to do with files, how it ended, and what it said."""
+    """Do it in a separate process; return its calls on files, how it ended, and what it printed."""
     sys.stdout.flush()
     listen, tell = os.pipe()
     errors = run.with_name("errors.txt")
@@ -116,8 +116,8 @@ def under_trace(scenario: str, run: Path, tell: int) -> None:
         thread.start()
         thread.join()
     else:
-        behind = CheckpointWriter._write
-        CheckpointWriter._write = lambda writer, order: traced(behind, writer, order)  # type: ignore[method-assign]
+        real = CheckpointWriter._write
+        CheckpointWriter._write = lambda writer, order: traced(real, writer, order)  # type: ignore[method-assign, assignment]
         work(run)
 
 
@@ -156,7 +156,7 @@ def what_is_left(run: Path) -> dict[str, Any]:
 
 
 def what_a_resume_makes(run: Path) -> list[str]:
-    """Hashes of the last checkpoint, once the toy run has gone on to its end in a process of its own."""
+    """Hashes of the last checkpoint, once the toy run has gone on to its end in a separate process."""
     child = os.fork()
     if child == 0:
         os._exit(status_of(lambda: go_on_training(run)))

@@ -42,7 +42,7 @@ OPTIONS: dict[str, Any] = {
 def train(folder: Path, after: float | None = None) -> None:
     """Train to the end; killed by the system ``after`` some seconds of training."""
     folder.mkdir(parents=True, exist_ok=True)
-    trainer = Trainer(DuelTask(), TrainingConfig(**OPTIONS), folder, [StepLogCallback(3)])  # type: ignore[arg-type]
+    trainer = Trainer(DuelTask(), TrainingConfig(**OPTIONS), folder, [StepLogCallback(3)])
     trainer.resume("auto")
     if after is not None:
         threading.Thread(target=_kill, args=(after,), daemon=True).start()
@@ -55,7 +55,7 @@ def _kill(after: float) -> None:
 
 
 def in_a_process(folder: Path, after: float | None = None) -> bool:
-    """Train in a process of its own; return whether it came to the end."""
+    """Train in a separate process; return whether it came to the end."""
     child = os.fork()
     if child == 0:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import socket
+import subprocess
 import time
 from collections.abc import Callable
 from typing import Any
@@ -46,8 +47,15 @@ def free_port() -> int:
         return int(server.getsockname()[1])
 
 
+def children_of(pid: int) -> list[int]:
+    """The processes that a process started, from the system's own table."""
+    listed = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=False)
+    return [int(number) for number in listed.stdout.split()]
+
+
 def join(rank: int, port: int, world_size: int = 2, **distributed: Any) -> Ranks:
     """In one of them: meet the others."""
     places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "MASTER_PORT": port}
     os.environ |= {name: str(place) for name, place in places.items()} | {"MASTER_ADDR": "127.0.0.1"}
-    return start_ranks(TrainingConfig(device="cpu", gradient_accumulation_steps=world_size, distributed=distributed))
+    options = {"device": "cpu", "gradient_accumulation_steps": world_size, "distributed": distributed}
+    return start_ranks(TrainingConfig.model_validate(options))

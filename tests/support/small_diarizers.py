@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from networks import draw_weights
 from vaak.audio.labelled import Segment
 from vaak.audio.segments import merged
 from vaak.tasks.diarization.config import DiarizationModelConfig
@@ -42,13 +43,12 @@ def small_diarizer(
     about = LabelOptions(FRAME_SHIFT * config.output_subsampling, *steps, config.max_speakers, SPEAKERS)
     torch.manual_seed(seed)
     model = DiarizationModel(config, NUM_BINS, COLLATORS[label_type](about)).to(dtype)
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, mean=float(parameter.ndim == 1), std=0.3)
+    draw_weights(model)
     return model.eval()
 
 
 def conversation(seed: int, num_frames: int, name: str = "made") -> DiarizationExample:
-    """Features of so many frames, in which two speakers stand out in bands of their own."""
+    """Features of ``num_frames`` frames, in which two speakers stand out in different bands."""
     rng = np.random.default_rng(seed)
     features = rng.standard_normal((num_frames, NUM_BINS)).astype(np.float32)
     segments, place = [], int(rng.integers(20))

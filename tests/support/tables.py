@@ -1,15 +1,15 @@
-"""A writer whose scores are a table: each prefix of tokens has random scores of its own."""
+"""A writer whose scores are a table: each prefix of tokens has different random scores."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from vaak.core.random_keys import draw_key
+from vaak.core.random_keys import Purpose, draw_key
 
 
 class TableWriter:
-    """Row ``i`` writes behind the first token ``begin[i]``; counts the rows that were scored in each step."""
+    """Row ``i`` writes after the first token ``begin[i]``; counts the rows that were scored in each step."""
 
     def __init__(self, vocab_size: int, begin: list[int], *, impossible: tuple[int, ...] = (), seed: int = 0) -> None:
         self.vocab_size, self.impossible, self.seed = vocab_size, list(impossible), seed
@@ -19,7 +19,7 @@ class TableWriter:
 
     def scores(self, prefix: tuple[int, ...]) -> Tensor:
         """The logits after a prefix, whose first token is the row's."""
-        drawn = torch.Generator().manual_seed(draw_key("table", self.seed, *prefix))
+        drawn = torch.Generator().manual_seed(draw_key(Purpose.CHECK, self.seed, *prefix))
         logits = 2 * torch.randn(self.vocab_size, generator=drawn, dtype=torch.float64)
         logits[self.impossible] = -torch.inf
         return logits

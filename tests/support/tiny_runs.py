@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
+from folders import contents
 from vaak.config.load import Loaded, load
+from vaak.config.tasks import task_class
 from vaak.runs.start import Outcome
 from vaak.runs.start import train as train_run
-from vaak.tasks.lm.task import LanguageModelTask
 from vaak.text.grammar import sentences
+
+if TYPE_CHECKING:
+    from vaak.tasks.lm.task import LanguageModelTask
 
 CONFIG = """\
 task: lm
@@ -57,12 +62,11 @@ def prepared_task(folder: Path, run: Path, *overrides: str) -> LanguageModelTask
     """The tiny configuration's task with its data prepared, nothing trained."""
     given = loaded(folder, run, *overrides)
     run.mkdir(parents=True, exist_ok=True)
-    task = LanguageModelTask(given.experiment, run, given.folder)
+    task = cast("LanguageModelTask", task_class("lm")(given.experiment, run, given.folder))
     task.prepare()
     return task
 
 
 def hashes(folder: Path) -> dict[str, str]:
     """The SHA-256 of every file below a folder, by its path there, but for locks, which name who had them last."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != ".lock")
-    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    return {name: hashlib.sha256(content).hexdigest() for name, content in contents(folder).items()}

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from networks import draw_weights
 from vaak.nn.config import EncoderDecoderConfig
 from vaak.nn.models import EncoderDecoderModel
 from vaak.tasks.seq2seq.predict import Translator
@@ -23,7 +24,7 @@ SIZES = {"d_model": 16, "num_layers": 2, "num_heads": 2}
 
 @cache
 def tokenizer(side: str) -> Tokenizer:
-    options = SimpleNamespace(type="wordpiece", vocab_size=64, min_frequency=1, path=None)
+    options = SimpleNamespace(type="wordpiece", vocab_size=64, min_frequency=1, training_characters=None, path=None)
     return TokenizerFactory(options).create_tokenizer(SENTENCES[side])
 
 
@@ -38,8 +39,7 @@ def tiny_translator(
     config = EncoderDecoderConfig(**stacks, share_embeddings=False)
     vocab_sizes = tokenizer("source").vocab_size, tokenizer("target").vocab_size
     model = EncoderDecoderModel(config, *vocab_sizes, max_source_length=64, max_target_length=64).to(dtype)
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, mean=float(parameter.ndim == 1), std=0.4)
+    draw_weights(model, 0.4)
     with torch.no_grad():
         model.target_embedding.weight[tokenizer("target").eos_id] *= 2  # so that some targets end
     return Translator(model, tokenizer("source"), tokenizer("target"), max_source_length)

@@ -71,7 +71,8 @@ class ToyModel(nn.Module):
         self.head = nn.Linear(8, VOCAB_SIZE)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        return self.head(self.features(self.dropout(self.embedding(inputs))))
+        scores: Tensor = self.head(self.features(self.dropout(self.embedding(inputs))))
+        return scores
 
 
 class RandomFeatures(nn.Module):

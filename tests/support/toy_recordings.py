@@ -16,7 +16,7 @@ from vaak.core.errors import DataError
 
 
 class ToyRecordings:
-    """Recordings of so many samples each. ``deadly`` kills the process that loads it; ``loaded`` are those loaded."""
+    """Recordings with these numbers of samples. ``deadly`` kills the process that loads it; ``loaded`` lists those."""
 
     speakers: tuple[str, ...] = ()
 
@@ -49,12 +49,12 @@ class OneBreaksWhileAnotherIsRead(ToyRecordings):
             time.sleep(1)
         while index == 0:
             if self.begun.exists():
-                raise DataError("zero.wav: this is no audio")
+                raise DataError("zero.wav: this isn't audio")
             time.sleep(0.01)
         return super().load(index, rng)
 
 
 def extract_in_small_shards(source: ToyRecordings, audio: AudioConfig, folder: Path, seconds: float) -> None:
-    """What a process of its own does: extract features into shards of so many seconds, a recording at a time."""
+    """What a separate process does: extract features into shards of some seconds, a recording at a time."""
     feature_store.SHARD_SECONDS, feature_store.BATCH_SECONDS = seconds, 0.0
     feature_store.extract(source, audio, folder)

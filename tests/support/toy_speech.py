@@ -17,7 +17,7 @@ NUM_RECORDINGS = {"train": 18, "valid": 5, "test": 3}
 
 
 def tone(speaker: str, num_samples: int, rng: np.random.Generator) -> np.ndarray:
-    """A tone with its octave, a little noise, and a level of its own."""
+    """A tone with its octave, a little noise, and an individual level."""
     phase = 2 * np.pi * (TONES[speaker] * np.arange(num_samples) / RATE + rng.random())
     return rng.uniform(0.1, 0.3) * (np.sin(phase) + 0.5 * np.sin(2 * phase)) + 0.003 * rng.standard_normal(num_samples)
 

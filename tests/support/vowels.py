@@ -75,7 +75,7 @@ class VowelMeters(Meters):
 
 
 def scores_of(model, batch):
-    """Scores and targets of the letters that are no padding."""
+    """Scores and targets of the letters that aren't padding."""
     letters = batch["letters"]
     vowels = torch.isin(letters, torch.tensor([LETTERS.index(vowel) for vowel in "aeiou"]))
     return model(letters.clamp(min=0))[letters >= 0], vowels.long()[letters >= 0]
@@ -104,7 +104,8 @@ class VowelTask(Task):
         return self.model()
 
     def losses(self, model, batch):
-        return {"main": Term(nn.functional.cross_entropy(*scores_of(model, batch), reduction="sum"), "letter")}
+        scores, targets = scores_of(model, batch)
+        return {"main": Term(nn.functional.cross_entropy(scores, targets, reduction="sum"), "letter")}
 
     def meters(self, split):
         return VowelMeters(split)

@@ -13,8 +13,8 @@ WHOLE, LAST = 1, 4
 
 
 def messages(path: Path) -> Iterator[Any]:
-    """The messages of a .wandb file: LevelDB's log format behind a header of 7 bytes."""
-    from wandb.proto.wandb_internal_pb2 import Record
+    """The messages of a .wandb file: LevelDB's log format after a header of 7 bytes."""
+    from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined]  # protobuf makes it at run time
 
     content, at, message = path.read_bytes(), FILE_HEADER, b""
     assert content[:4] == b":W&B"

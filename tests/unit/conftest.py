@@ -11,7 +11,7 @@ import tiny_diarizer
 
 @pytest.fixture(scope="session")
 def made_recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with recordings in ``train``, ``valid`` and ``test``, RTTM beside them, and ``tiny.yml`` for them."""
+    """A folder with recordings in ``train``, ``valid`` and ``test``, RTTM next to them, and ``tiny.yml`` for them."""
     folder = tmp_path_factory.mktemp("made_recordings")
     tiny_diarizer.write_corpus(folder)
     return folder

@@ -10,9 +10,10 @@ import torch
 from torch import nn
 
 from vaak.callbacks import Callback, EarlyStoppingCallback, GradientClippingCallback
+from vaak.callbacks.tracking.tracked import numbers
 from vaak.config.load import load
 from vaak.config.yaml.errors import ConfigError
-from vaak.core.errors import CheckpointError
+from vaak.core.errors import CheckpointError, UserError
 from vaak.engine import LossRegistry, Snapshot, find_latest_checkpoint, load_checkpoint, save_checkpoint
 from vaak.engine.checkpoint.files import load_weights, step_folder
 from vaak.engine.records.metrics_file import read_records
@@ -84,7 +85,7 @@ training:
 
 @pytest.fixture
 def trained(tmp_path, monkeypatch):
-    """Trains what some YAML texts and overrides say, each in a file of its own, in an empty folder with a corpus."""
+    """Trains what some YAML texts and overrides say, each in a separate file, in an empty folder with a corpus."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WANDB_MODE", "disabled")
     lines = [
@@ -181,7 +182,10 @@ def test_research_kits_files_train(trained, tmp_path):
     assert {"val_loss", "val_accuracy"} <= set(records(outcome, "evaluation")[0])
     assert {"loss", "learning_rate", "gradient_norm"} <= set(records(outcome, "step")[0])
     assert {path.name for path in (outcome.directory / "prepared").iterdir()} > {"tokenizer", "train", "valid"}
-    assert " parameters" in (outcome.directory / "train.log").read_text(encoding="utf-8")
+    [sizes] = records(outcome, "model")
+    assert f"{sizes['parameters']:,} parameters" in (outcome.directory / "train.log").read_text(encoding="utf-8")
+    assert sizes["trained_parameters"] == sizes["parameters"]
+    assert numbers(sizes, None)["model/parameters"] == sizes["parameters"]
     assert "commit" in json.loads((outcome.directory / "environment.json").read_text())
     assert load([outcome.directory / "config.yml"]).experiment.training.scheduler.warmup_steps == 5
 
@@ -229,6 +233,17 @@ def test_universal_pipelines_callbacks_by_name(trained):
     assert [callback.type for callback in callbacks][2:] == ["feature_redraw", "early_stopping"]
 
 
+def test_callbacks_by_the_names_of_their_classes(trained):
+    classes = (
+        "training: {callbacks: [EarlyStoppingCallback, {type: LRMonitorCallback, every: 2}, "
+        "{type: GradientClippingCallback, max_norm: 0.1}]}\n"
+    )
+    outcome = trained(MODEL_AND_DATA, QUICK, classes)
+    assert [record["step"] for record in records(outcome, "learning_rates")] == [2, 4]
+    callbacks = load(["runs/run/config.yml"]).experiment.training.callbacks
+    assert [callback.type for callback in callbacks] == ["early_stopping", "lr_monitor", "gradient_clipping"]
+
+
 def test_early_stopping_stops_when_nothing_improves(trained):
     stopping = "training: {early_stopping: {patience: 2, metric: val_loss, min_delta: 50, mode: min}}\n"
     every_step = "training.validation.interval=1"
@@ -243,7 +258,7 @@ def test_early_stopping_stops_when_nothing_improves(trained):
 def test_tts_trainers_settings_of_training(trained):
     text = (
         "batch_size: 16\nlearning_rate: 1e-4\nhidden_dim: 16\nuse_wandb: false\nenable_profiling: false\n"
-        "training:\n  scheduler: {type: cosine_restarts, first_cycle_steps: 2}\n"
+        "training:\n  scheduler: {type: CosineAnnealingWarmRestarts, T_0: 2, T_mult: 2, eta_min: 1e-6}\n"
         "  logging: {interval: 10, tensorboard: false}\n  checkpoint: {interval_epochs: 5}\n  epochs: 6\n"
     )
     outcome = trained(text + MODEL_AND_DATA.replace("d_model: 16, ", ""))
@@ -253,6 +268,27 @@ def test_tts_trainers_settings_of_training(trained):
     assert [record["step"] for record in records(outcome, "step")] == [1, *range(10, outcome.step + 1, 10)] + (
         [outcome.step] if outcome.step % 10 else []
     )
+    schedule = load([outcome.directory / "config.yml"]).experiment.training.scheduler
+    assert (schedule.type, schedule.first_cycle_epochs, schedule.cycle_growth) == ("cosine_restarts", 2, 2)
+
+
+def test_a_cycle_of_the_cosine_in_epochs_is_its_steps(trained):
+    rates, steps = [], 0
+    for name in ("first_cycle_epochs", "first_cycle_steps"):
+        first = 2 * (steps // 5 or 1)  # the second time, of two epochs
+        text = f"training: {{epochs: 5, scheduler: {{type: cosine_restarts, {name}: {first}}}}}\n"
+        overrides = [f"name={name}", "training.max_steps=null", "training.logging.interval=1"]
+        outcome = trained(MODEL_AND_DATA, QUICK, text, overrides=overrides)
+        rates.append([record["learning_rate"] for record in records(outcome, "step")])
+        steps = outcome.step
+    assert steps // 5 > 1
+    assert rates[0] == rates[1]
+
+
+def test_both_lengths_of_a_cycle_are_one_too_many(trained):
+    both = "training: {scheduler: {type: cosine_restarts, first_cycle_epochs: 2, first_cycle_steps: 6}}\n"
+    with pytest.raises(UserError, match="first_cycle_epochs: given together with first_cycle_steps; give one of them"):
+        trained(MODEL_AND_DATA, QUICK, both)
 
 
 def test_universal_pipelines_max_duration_is_the_budget_of_bucketing(tmp_path):
@@ -279,6 +315,7 @@ def test_hindi_trainers_console_has_its_figures(trained):
 def test_a_checkpoint_holds_what_the_original_ones_have(trained):
     outcome = trained(MODEL_AND_DATA, QUICK, overrides=["training.max_steps=3", "training.scheduler={type: plateau}"])
     newest = find_latest_checkpoint(outcome.directory / "checkpoints")
+    assert newest is not None
     saved, state = json.loads((newest / "state.json").read_text()), load_checkpoint(newest).state
     assert saved["position"] == state["position"] | {"duties_pending": True}  # it is saved before it is evaluated
     assert (state["position"]["step"], state["position"]["epoch"]) == (3, 0)
@@ -300,13 +337,14 @@ def test_checkpoints_by_hand(tmp_path):
         path = save_checkpoint(tmp_path, Snapshot(step, weights, state={"position": {"step": step}}))
         assert path == tmp_path / step_folder(step)
     newest = find_latest_checkpoint(tmp_path)
+    assert newest is not None
     assert newest.name == step_folder(12)
     load_weights(model, load_checkpoint(newest).model, newest)
     assert torch.equal(model.weight, weights["weight"])
     with pytest.raises(CheckpointError, match=r"from another model: weight has shape \(2, 3\), the model \(1, 3\)"):
         load_weights(nn.Linear(3, 1), load_checkpoint(newest).model, newest)
     (newest / "model.safetensors").write_bytes(b"half")
-    assert find_latest_checkpoint(tmp_path).name == step_folder(5)
+    assert find_latest_checkpoint(tmp_path) == tmp_path / step_folder(5)
 
 
 def test_research_kits_evaluation_command(trained, tmp_path, capsys):

@@ -114,6 +114,17 @@ TOLD = [
         "वे मुझसे मिले",
     ),
     (
+        event(
+            "मिलना",
+            "habitual_present",
+            the("girl"),
+            adjunct=Adjunct(ME, ("से",), ""),
+            manner=adverb("happily", "habitual_present", "manner"),
+        ),
+        "the girl meets me happily",
+        "लड़की मुझसे ख़ुशी से मिलती है",
+    ),
+    (
         event("बैठना", "future", the("actress"), adjunct=Adjunct(ME, ("के", "साथ"))),
         "the actress will sit down with me",
         "अभिनेत्री मेरे साथ बैठेगी",

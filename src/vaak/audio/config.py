@@ -6,12 +6,14 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import field_validator, model_validator
 
-from vaak.config.base import ResumeClass, Section, option
+from vaak.config.base import LARGEST_COUNT, ResumeClass, Section, option
 
 AUDIO_ALIASES = {
     "global_config.num_filters": "global_config.num_mel_bins",
     "global_config.extraction_num_jobs": "global_config.num_jobs",
 }
+
+SECONDS_OF_A_DAY = 86_400
 
 
 def samples_of(seconds: float, sampling_rate: int) -> int:
@@ -33,10 +35,12 @@ class AudioConfig(Section):
     feature_type: Literal["fbank", "mfcc", "spectrogram"] = option(
         "fbank: log-mel filter banks; mfcc: cepstral coefficients; spectrogram: log power spectrum.", "fbank"
     )
-    sampling_rate: int = option("Sampling rate of the features, in Hz; other recordings are resampled.", 16000, gt=0)
-    num_mel_bins: int = option("fbank, mfcc: number of mel filters.", 80, gt=0)
-    frame_length: float = option("Length of an analysis window, in seconds.", 0.025, gt=0)
-    frame_shift: float = option("Seconds between frames.", 0.01, gt=0)
+    sampling_rate: int = option(
+        "Sampling rate of the features, in Hz; other recordings are resampled.", 16000, gt=0, le=10_000_000
+    )
+    num_mel_bins: int = option("fbank, mfcc: number of mel filters.", 80, gt=0, le=65_536)
+    frame_length: float = option("Length of an analysis window, in seconds.", 0.025, gt=0, le=60)
+    frame_shift: float = option("Seconds between frames.", 0.01, gt=0, le=60)
     round_to_power_of_two: bool = option("Round the length of the FFT up to a power of two.", True)
     remove_dc_offset: bool = option("Subtract the mean of each window.", True)
     preemph_coeff: float = option("Pre-emphasis coefficient; 0 disables it.", 0.97, ge=0, le=1)
@@ -67,7 +71,7 @@ class AudioConfig(Section):
     storage_type: Literal["float32", "float16", "lilcom"] = option(
         "Format of stored features: exact, half precision, or compressed by Lhotse's lilcom.", "float32"
     )
-    num_jobs: int = option("Number of processes that extract stored features.", 1, gt=0, resume="free")
+    num_jobs: int = option("Number of processes that extract stored features.", 1, gt=0, le=4096, resume="free")
     progress_bar: bool = option("Show the progress of extraction.", True, resume="free")
     cache_gigabytes: float = option(
         "Memory per process and dataset for caching audio and features; 0 disables caching.",
@@ -223,9 +227,11 @@ class ConversationsConfig(Section):
 
     resume_class: ClassVar[ResumeClass | None] = "refused"
 
-    train: int = option("Number of training conversations in an epoch; each epoch has different ones.", 10000, ge=0)
-    valid: int = option("Number of validation conversations; always the same.", 100, ge=0)
-    test: int = option("Number of test conversations; always the same.", 100, ge=0)
+    train: int = option(
+        "Number of training conversations in an epoch; each epoch has different ones.", 10000, ge=0, le=LARGEST_COUNT
+    )
+    valid: int = option("Number of validation conversations; always the same.", 100, ge=0, le=LARGEST_COUNT)
+    test: int = option("Number of test conversations; always the same.", 100, ge=0, le=LARGEST_COUNT)
     num_speakers: tuple[int, int] = option("Minimum and maximum number of speakers.", (2, 2))
     beta: float = option(
         "Mean pause between a speaker's utterances, in seconds: smaller values give more overlap.", 2.0, gt=0
@@ -256,6 +262,8 @@ class ConversationsConfig(Section):
             value = getattr(self, name)
             if value is not None and not 0 < value[0] <= value[1]:
                 raise ValueError(f"{name} {list(value)} is not a range of numbers above 0; expected [minimum, maximum]")
+            if value is not None and value[1] > SECONDS_OF_A_DAY:
+                raise ValueError(f"{name} {list(value)} is more than {SECONDS_OF_A_DAY}")
         return self
 
 
@@ -284,13 +292,16 @@ class DatasetConfig(Section):
     valid: tuple[str, ...] = option("The same for the validation split.", ())
     test: tuple[str, ...] = option("The same for the test split.", ())
     split_by: Literal["recording", "speaker"] = option(
-        "What stays in one split, if valid and test are not given: a recording, or all recordings of a speaker.",
+        "What stays in one split, if valid and test are not given: a recording, or all recordings of a speaker. With "
+        "conversations the default is speaker: those of test then have speakers that training doesn't have.",
         "recording",
     )
     train_fraction: float = option("Fraction for train, if valid and test are not given.", 0.8, gt=0, le=1)
     valid_fraction: float = option("Fraction for valid; the rest is test.", 0.1, ge=0, lt=1)
-    num_voices: int = option("voices: number of speakers.", 60, gt=1, only_for=("voices",))
-    num_sentences: int = option("voices: number of sentences per speaker.", 12, gt=0, only_for=("voices",))
+    num_voices: int = option("voices: number of speakers.", 60, gt=1, le=1_000_000, only_for=("voices",))
+    num_sentences: int = option(
+        "voices: number of sentences per speaker.", 12, gt=0, le=LARGEST_COUNT, only_for=("voices",)
+    )
     seed: int = option("voices: random seed of speakers and sentences.", 0, ge=0, only_for=("voices",))
     find_speech: bool = option(
         "For utterances without times of speech: find pauses by energy, so that only speech is labelled.",
@@ -299,3 +310,9 @@ class DatasetConfig(Section):
     conversations: ConversationsConfig | None = option(
         "Simulate conversations from its utterances; null uses the recordings unchanged.", None
     )
+
+    @model_validator(mode="after")
+    def _conversations_share_no_speakers(self) -> DatasetConfig:
+        if self.conversations is not None and "split_by" not in self.model_fields_set:
+            object.__setattr__(self, "split_by", "speaker")  # a default, before anyone has read it
+        return self

@@ -36,7 +36,7 @@ class AdaptiveMemoryManager(Callback):
     device's own. ``shrink`` lets it ask for smaller microbatches, which it does only on a CPU where this process holds
     at least ``own_share`` of what is used, and again only when the last cut has lowered the pressure. All it does
     counts as its own time, of which it takes no more than the fraction ``overhead``: after an expensive clean-up it
-    waits for long.
+    waits for long. ``cleanup_interval`` has it release memory at this interval of steps, whatever that takes.
 
     Readable at any time: ``pressure`` (the fraction in use at the last reading), ``band``, ``highest`` (the greatest
     pressure), ``peak`` (the most bytes this process used), ``looks`` and ``measured_overhead``. With the last step they
@@ -51,8 +51,10 @@ class AdaptiveMemoryManager(Callback):
         shrink: bool = True,
         own_share: float = 0.5,
         overhead: float = 0.005,
+        cleanup_interval: int | None = None,
     ) -> None:
         self.given, self.shrink, self.own_share, self.overhead = thresholds, shrink, own_share, overhead
+        self.cleanup_interval = cleanup_interval
         self.device = torch.device("cpu")
         self.thresholds = thresholds_of(self.device, thresholds)
         self.pressure, self.highest, self.band = 0.0, 0.0, Band.LOW
@@ -79,6 +81,10 @@ class AdaptiveMemoryManager(Callback):
 
     def on_step_end(self, trainer: Run, report: StepReport) -> None:
         now = self.clock()
+        if self.cleanup_interval is not None and report.step % self.cleanup_interval == 0:
+            free_memory(self.device)
+            self.spent += self.clock() - now
+            now = self.clock()
         if self.spent <= self.overhead * (now - self.begun):
             self.look(trainer, report.step)
             self.spent += self.clock() - now

@@ -10,6 +10,7 @@ import math
 from typing import Any
 
 import torch
+from torch import nn
 
 from vaak.callbacks.smoothing import Smoothed
 from vaak.core.callback import Callback, Run
@@ -40,7 +41,10 @@ class Tally:
 
 
 class StepLogCallback(Callback):
-    """Writes step, evaluation and epoch records. ``smoothing`` is the weight of the past in smoothed losses, if any."""
+    """Writes step, evaluation and epoch records, and once the model's size.
+
+    ``smoothing`` is the weight of the past in smoothed losses, if any.
+    """
 
     def __init__(self, every: int = 50, smoothing: float = 0.0) -> None:
         self.every = every
@@ -55,6 +59,8 @@ class StepLogCallback(Callback):
             self._read()
             trainer.record("step", self._step_values(trainer, report))
             self.window, self.seconds, self.counts = Tally(), 0.0, {}
+            if report.step == 1:
+                trainer.record("model", _sizes(trainer.model))
         elif len(self.unread) == MOST_UNREAD:
             self._read()
 
@@ -117,6 +123,15 @@ class StepLogCallback(Callback):
         self.window, self.epoch = Tally(state["window"]), Tally(state["epoch"])
         self.smoothed.sums, self.skipped = state["smoothed"], state["skipped"]
         self.unread, self.seconds, self.counts = [], 0.0, {}
+
+
+def _sizes(model: nn.Module) -> dict[str, int]:
+    """How many numbers a model has, and how many of them are trained at first."""
+    sizes = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
+    return {
+        "parameters": sum(size for size, _ in sizes),
+        "trained_parameters": sum(size for size, is_trained in sizes if is_trained),
+    }
 
 
 def with_total(parts: dict[str, float], weights: dict[str, float]) -> dict[str, float]:

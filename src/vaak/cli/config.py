@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="Check and show configurations.", no_args_is_help=True, add_completion=False)
+from vaak.core.errors import UserError
+
+OPTION = re.compile(r"[a-z_]\w*(\.\w+)*")
+YAML_ENDINGS = (".yml", ".yaml", ".json")
+
+app = typer.Typer(
+    help="Check and show configurations.",
+    epilog="Example: vaak config check configs/quickstart.yml training.epochs=1",
+    no_args_is_help=True,
+    add_completion=False,
+)
 
 Arguments = Annotated[
     list[str],
@@ -26,6 +38,15 @@ OptionalArguments = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+Device = Annotated[str, typer.Option(help="auto, cuda, mps or cpu.")]
+TrainingDevice = Annotated[
+    str | None, typer.Option("--device", help="auto, cuda, mps or cpu, like training.device=; default: as in the YAML.")
+]
+
+
+Output = Annotated[Path | None, typer.Option(help="A file to write; it is written completely or not at all.")]
 
 
 class WhichWeights(StrEnum):
@@ -46,10 +67,19 @@ TrustCode = Annotated[
 TaskName = Annotated[str, typer.Option(help="The task whose options to print.")]
 
 
-def files_and_overrides(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """Arguments that name files, and ``key=value``; a file whose name contains ``=`` is still a file."""
+def files_and_overrides(arguments: list[str], device: str | None = None) -> tuple[list[str], list[str]]:
+    """Arguments that name files, and ``key=value``; a file whose name contains ``=`` is still a file.
+
+    A ``device`` is one more option, the last.
+
+    Raises UserError for the key of an option without a value.
+    """
+    for text in arguments:
+        if OPTION.fullmatch(text) and not text.endswith(YAML_ENDINGS) and not os.path.exists(text):
+            raise UserError(f"{text}: file not found; if it is an option, write {text}=VALUE")
     overrides = [text for text in arguments if "=" in text and not os.path.exists(text)]
-    return [text for text in arguments if text not in overrides], overrides
+    files = [text for text in arguments if text not in overrides]
+    return files, overrides + ([] if device is None else [f"training.device={device}"])
 
 
 @app.command()
@@ -61,14 +91,17 @@ def check(arguments: Arguments, trust_code: TrustCode = False, as_json: AsJson =
     from vaak.config.load import load
 
     loaded = load(*files_and_overrides(arguments), trust_code=trust_code)
+    experiment, count = loaded.experiment, loaded.experiment.spec.num_parameters
+    number = None if count is None else count(experiment)
     if as_json:
-        experiment = loaded.experiment
         report = {"task": experiment.task, "name": experiment.name, "run_dir": str(experiment.run_dir)}
-        print(json.dumps({**report, "warnings": loaded.warnings}, ensure_ascii=False))
+        about = {**report, "parameters": number, "warnings": loaded.warnings}
+        print(json.dumps(about, ensure_ascii=False))
         return
     for warning in loaded.warnings:
         print(f"warning: {warning}", file=sys.stderr)
-    print(f"valid: task {loaded.experiment.task}, run {loaded.experiment.name} in {loaded.experiment.run_dir}")
+    size = "" if number is None else f"; about {number / 1e6:,.1f} million parameters"
+    print(f"valid: task {experiment.task}, run {experiment.name} in {experiment.run_dir}{size}")
 
 
 @app.command()
@@ -125,7 +158,6 @@ def schema(arguments: OptionalArguments = None, task: TaskName = "lm", trust_cod
 def _known(task: str) -> str:
     from vaak.config.components import did_you_mean
     from vaak.config.tasks import TASKS
-    from vaak.core.errors import UserError
 
     if task not in TASKS:
         raise UserError(f"--task {task}: expected one of {', '.join(TASKS)}{did_you_mean(task, TASKS)}")

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from vaak.cli.config import AsJson, TrustCode, Weights, WhichWeights, files_and_overrides
+from vaak.cli.config import AsJson, Device, TrustCode, Weights, WhichWeights, files_and_overrides
 
 
 def evaluate(
@@ -20,15 +20,17 @@ def evaluate(
         typer.Argument(metavar="[DATA.yml… key=value…]", help="YAML files and options that override the run's own."),
     ] = None,
     split: Annotated[list[str] | None, typer.Option(help="The split to evaluate on; may be repeated.")] = None,
-    output_dir: Annotated[Path | None, typer.Option(help="Write evaluation.json to this folder.")] = None,
-    device: Annotated[str, typer.Option(help="auto, cuda, mps or cpu.")] = "auto",
+    output: Annotated[
+        Path | None, typer.Option("--output", "--output-dir", help="Write evaluation.json to this folder.")
+    ] = None,
+    device: Device = "auto",
     weights: Weights = WhichWeights.auto,
     trust_code: TrustCode = False,
     as_json: AsJson = False,
 ) -> None:
     """Evaluate a run in fp32 and print its metrics with the evaluation protocol.
 
-    Example: vaak eval runs/quickstart --split test --output-dir evaluation
+    Example: vaak eval runs/quickstart --split test --output evaluation
     """
     from vaak.cli.results import print_figures
     from vaak.core.errors import UserError
@@ -36,15 +38,15 @@ def evaluate(
     from vaak.runs.evaluate import evaluate_run
 
     try:
-        if output_dir is not None:
-            output_dir.mkdir(parents=True, exist_ok=True)
+        if output is not None:
+            output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"--output-dir {output_dir} can't be made: {error.strerror}") from error
+        raise UserError(f"--output {output} can't be created: {error.strerror}") from error
     files, overrides = files_and_overrides(arguments or [])
     paths = [Path(file) for file in files]
     report = evaluate_run(run, paths, overrides, split or ["valid"], device, weights, trust_code=trust_code)
-    if output_dir is not None:
-        write_json(output_dir / "evaluation.json", report)
+    if output is not None:
+        write_json(output / "evaluation.json", report)
     if as_json:
         print(json.dumps(report, ensure_ascii=False))
         return

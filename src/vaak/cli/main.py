@@ -1,109 +1,42 @@
-"""The command ``vaak``: a table of commands, each loaded when it is called, and how errors end it."""
+"""The command ``vaak``: how errors and signals end it. Nothing heavy is imported before Ctrl-C is heard."""
 
 from __future__ import annotations
 
 import errno
-import importlib
 import os
 import sys
 import traceback
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-from typer.core import TyperCommand, TyperGroup
-from typer.main import get_command
-
-from vaak import __version__
+from vaak.cli.loading import say_before_importing_torch
 from vaak.core.child_processes import end_with_launcher
 from vaak.core.errors import SaidByMainProcessError, UserError
-
-COMMANDS: dict[str, tuple[str, str]] = {
-    "train": ("vaak.cli.train:train", "Train the model that a YAML file describes."),
-    "eval": ("vaak.cli.eval:evaluate", "Evaluate a run or a checkpoint."),
-    "predict": ("vaak.cli.predict:predict", "Run a trained model of any task on inputs."),
-    "generate": ("vaak.cli.tasks.generate:generate", "Continue a text with a trained language model."),
-    "translate": ("vaak.cli.tasks.translate:translate", "Translate texts with a trained model."),
-    "diarize": ("vaak.cli.tasks.diarize:diarize", "Find out who speaks when in recordings."),
-    "tune": ("vaak.cli.tasks.tune:tune", "Tune a diarizer's settings on development recordings."),
-    "export": ("vaak.cli.export:export", "Write a run in another format."),
-    "find-batch-size": (
-        "vaak.cli.tools.find_batch_size:find_batch_size",
-        "Find the largest batch that fits.",
-    ),
-    "replay": ("vaak.cli.tools.replay:replay", "Rerun a past step of a run and inspect it."),
-    "runs": ("vaak.cli.runs:runs", "List runs with state, step, best metric and time."),
-    "find-lr": ("vaak.cli.tools.find_lr:find_lr", "Try learning rates and suggest one."),
-    "check-gradients": ("vaak.cli.tools.check_gradients:check_gradients", "Compare gradients with finite differences."),
-    "doctor": ("vaak.cli.tools.doctor:doctor", "Report what this machine has and what can be trained on it."),
-    "config": ("vaak.cli.config:app", "Check and show configurations."),
-    "model": ("vaak.cli.model:app", "Inspect the model that a configuration describes."),
-    "data": ("vaak.cli.data.commands:app", "List, download, prepare and simulate data."),
-    "score": ("vaak.cli.tools.score:app", "Score any system's output."),
-}
-"""Name → where the command is (a function, or a typer app of several) and its line in the help."""
-
+from vaak.core.interrupts import acknowledged
+from vaak.core.terminal import clear
 
 CANT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
-
-
-class LazyCommand(TyperCommand):
-    """Represents a command in the list of commands; imports it when it is called."""
-
-    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        return imported(str(self.name)).make_context(info_name, args, parent=parent, **extra)
-
-
-class LazyGroup(TyperGroup):
-    """The commands of the table; listing them imports none."""
-
-    def __init__(self, **attributes: Any) -> None:
-        super().__init__(**attributes)
-        self.commands = {name: LazyCommand(name=name, help=line) for name, (_, line) in COMMANDS.items()}
-
-
-def imported(name: str) -> Any:
-    """The command itself, from its module."""
-    module, _, attribute = COMMANDS[name][0].partition(":")
-    command = getattr(importlib.import_module(module), attribute)
-    if not isinstance(command, typer.Typer):
-        command = _app_of(command)
-    found = get_command(command)
-    found.name = name
-    return found
-
-
-def _app_of(function: Callable[..., Any]) -> typer.Typer:
-    app = typer.Typer(add_completion=False)
-    app.command()(function)
-    return app
-
-
-app = typer.Typer(cls=LazyGroup, no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]})
-
-
-def _show_version(asked: bool) -> None:
-    if asked:
-        typer.echo(f"vaak {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def vaak(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
-    ] = False,
-) -> None:
-    """Train speech and language models from one YAML file.
-
-    Example: vaak train configs/quickstart.yml training.optimizer.lr=1e-3
-    """
+USERS_OWN = (
+    *(errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST),
+    *(errno.ELOOP, errno.ENOTEMPTY, errno.EMFILE, errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EINVAL),
+)
+"""Errors of the system that a user can fix, where they name a file."""
 
 
 def main() -> None:
     """Run the command line; exits as ``guarded`` says."""
-    command = get_command(app)
-    guarded(lambda: command(prog_name="vaak"))
+
+    def run() -> None:
+        for word in sys.argv:
+            if any("\udc80" <= character <= "\udcff" for character in word):
+                shown = ascii(os.fsencode(word).decode("utf-8", "replace"))
+                raise UserError(f"{shown}: this locale has no such characters; set LC_ALL=C.UTF-8 or PYTHONUTF8=1")
+        say_before_importing_torch()
+        from vaak.cli.table import run_command_line
+
+        run_command_line()
+
+    guarded(run)
 
 
 def guarded(function: Callable[[], Any]) -> None:
@@ -112,8 +45,10 @@ def guarded(function: Callable[[], Any]) -> None:
     A reader that closes the pipe (``| head``) is not an error.
     """
     end_with_launcher()  # before the seconds that importing torch takes
+    _open_closed_streams()
     try:
-        _call(function)
+        with acknowledged():
+            _call(function)
     except SystemExit as leaving:
         _leave_at_once(leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None))
         raise
@@ -134,31 +69,93 @@ def _leave_at_once(code: int) -> None:
 
 def _call(function: Callable[[], Any]) -> None:
     try:
-        function()
+        try:
+            function()
+        finally:
+            clear()
         sys.stdout.flush()
     except UserError as error:
         if not isinstance(error, SaidByMainProcessError):
-            print(error, file=sys.stderr)
+            _end(str(error))
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:
         _write_to_nowhere()
-    except OSError as error:
-        if error.errno not in CANT_WRITE:
-            traceback.print_exc()
-            sys.exit(1)
-        print(f"nothing more can be written: {error}; fix this and resume with --resume auto", file=sys.stderr)
-        sys.exit(2)
     except SystemExit:
         try:
             sys.stdout.flush()
         except BrokenPipeError:
             _write_to_nowhere()
+        except OSError as error:
+            _end(str(_said_of(error) or error))
         raise
-    except Exception:
-        traceback.print_exc()
-        sys.exit(1)
+    except Exception as error:
+        said = _said_of(error)
+        if said is None:
+            traceback.print_exc()
+            sys.exit(1)
+        _end(said)
+
+
+def _said_of(error: Exception) -> str | None:
+    """A line about an error that is the system's or the terminal's; None for a bug."""
+    if not isinstance(error, OSError):
+        return None
+    if isinstance(error, FileNotFoundError) and not _in_a_folder():
+        return "the working folder was deleted; go to another one (cd)"
+    if error.errno in CANT_WRITE:
+        where = error.filename or "standard output or the disk"
+        return f"{where} can't be written: {error.strerror}; free some space or write elsewhere, then run this again"
+    if error.errno in USERS_OWN and error.filename is not None:
+        return f"{_short(error.filename)}: {error.strerror}; check the path and its permissions"
+    return None
+
+
+def _short(path: Any) -> str:
+    text = os.fsdecode(path) if isinstance(path, str | bytes | os.PathLike) else str(path)
+    return text if len(text) <= 160 else f"{text[:80]}…{text[-40:]}"
+
+
+def _in_a_folder() -> bool:
+    """Whether the working folder still exists."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _end(message: str) -> None:
+    """Print a message and exit with 2; where even standard error can't be written, the code says it."""
+    try:
+        print(message, file=sys.stderr, flush=True)
+    except (OSError, ValueError):
+        os._exit(2)
+    if _stdout_is_broken():
+        _write_to_nowhere()
+    sys.exit(2)
+
+
+def _stdout_is_broken() -> bool:
+    """Whether what was printed can't be written."""
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        return True
+    return False
+
+
+def _open_closed_streams() -> None:
+    """Open streams that the caller closed (``>&-``) to nowhere: otherwise the next file opened takes their place."""
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number: this one
+        if getattr(sys, name) is None:
+            mode = "r" if descriptor == 0 else "w"
+            setattr(sys, name, open(descriptor, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
 def _write_to_nowhere() -> None:

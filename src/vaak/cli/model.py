@@ -8,13 +8,18 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from vaak.cli.config import Arguments, AsJson, TrustCode, files_and_overrides
+from vaak.cli.config import Arguments, AsJson, TrainingDevice, TrustCode, files_and_overrides
 
 if TYPE_CHECKING:
     from vaak.runs.forecast.model import ModelEstimate
     from vaak.runs.forecast.model_tree import Branch
 
-app = typer.Typer(help="Inspect the model that a configuration describes.", no_args_is_help=True, add_completion=False)
+app = typer.Typer(
+    help="Inspect the model that a configuration describes.",
+    epilog="Example: vaak model show configs/quickstart.yml",
+    no_args_is_help=True,
+    add_completion=False,
+)
 
 
 @app.callback()
@@ -25,6 +30,7 @@ def model() -> None:
 @app.command()
 def show(
     arguments: Arguments,
+    device: TrainingDevice = None,
     trust_code: TrustCode = False,
     as_json: AsJson = False,
 ) -> None:
@@ -34,7 +40,7 @@ def show(
     """
     from vaak.config.load import load
 
-    files, overrides = files_and_overrides(arguments)
+    files, overrides = files_and_overrides(arguments, device)
     loaded = load(files, overrides, trust_code=trust_code)
     if not trust_code:
         from vaak.runs.folder.user_code import demand_trust

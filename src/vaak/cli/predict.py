@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from vaak.cli.config import AsJson, TrustCode, Weights, WhichWeights
+from vaak.cli.config import AsJson, Device, Output, TrustCode, Weights, WhichWeights
 
 
 def predict(
@@ -20,7 +20,8 @@ def predict(
         list[str] | None,
         typer.Argument(help="Inputs of the task: texts or files; default: lines of stdin."),
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cuda, mps or cpu.")] = "auto",
+    output: Output = None,
+    device: Device = "auto",
     weights: Weights = WhichWeights.auto,
     trust_code: TrustCode = False,
     as_json: AsJson = False,
@@ -31,11 +32,13 @@ def predict(
 
     Example: vaak predict runs/en_hi "The boy is good."
     """
+    from vaak.cli.output import print_or_write
     from vaak.runs.open_run import open_run
 
     opened = open_run(run, device=device, weights=weights, trust_code=trust_code)
-    for result in opened.task.predict(opened.model, inputs or _lines()):
-        print(json.dumps(_plain(result), ensure_ascii=False) if as_json else result, flush=True)
+    results = opened.task.predict(opened.model, inputs or _lines())
+    lines = (json.dumps(_plain(result), ensure_ascii=False) if as_json else str(result) for result in results)
+    print_or_write(lines, output)
 
 
 def _lines() -> Iterator[str]:

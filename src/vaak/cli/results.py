@@ -5,9 +5,20 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
+from vaak.callbacks.console.figures import in_words
 from vaak.callbacks.console.json_lines import print_line
+from vaak.core.progress import time_of
 from vaak.runs.folder.directory import command_to_go_on
 from vaak.runs.start import Outcome
+
+CHANCE = {"pairs_accuracy": 0.5}
+"""What a guess gives, where that doesn't depend on the data."""
+NEXT = {
+    "lm": ("eval {run} --split test", 'generate {run} "…"', "export {run} --format hf"),
+    "seq2seq": ("eval {run} --split test", 'translate {run} "…"'),
+    "diarization": ("tune {run}", "eval {run} --split test", "diarize {run} RECORDINGS --output rttm"),
+}
+"""Commands to try on a finished run, by its task."""
 
 
 def print_outcome(outcome: Outcome, as_json: bool) -> None:
@@ -18,17 +29,34 @@ def print_outcome(outcome: Outcome, as_json: bool) -> None:
         return
     if outcome.metrics:
         print_figures(outcome.metrics)
-    for line in outcome.samples:
-        print(f"  {line}")
+    if outcome.samples:
+        print("\nsamples")
+    for sample in outcome.samples:
+        print("  " + " / ".join(sample.splitlines()))  # one line each
+    if outcome.best:
+        print(f"\nbest checkpoint: {outcome.best}")
     if outcome.reason != "finished":
         print(f"stopped at step {outcome.step} of {outcome.total_steps} ({outcome.reason})")
         print(f"resume with: {command_to_go_on(outcome.directory)}")
-    else:
-        print(f"finished step {outcome.step}; the run is in {shlex.quote(str(outcome.directory))}")
+        return
+    run = shlex.quote(str(outcome.directory))
+    print(f"time: {time_of(outcome.seconds)}\n\nnext")
+    for command in NEXT.get(outcome.task, ("predict {run}",)):
+        print(f"  vaak {command.format(run=run)}")
+    print(f"\nfinished step {outcome.step}; the run is in {run}")
 
 
 def print_figures(figures: dict[str, Any]) -> None:
-    """Names and values, one per line."""
-    width = max(map(len, figures))
-    for name, value in figures.items():
-        print(f"{name:<{width}}  {value:.4f}" if isinstance(value, float) else f"{name:<{width}}  {value}")
+    """A headed table of names and values; what chance gives, where that is known."""
+    rows = [("figure", "value", "chance"), *(_row(name, value) for name, value in figures.items())]
+    if not any(chance for _, _, chance in rows[1:]):
+        rows = [(name, value, "") for name, value, _ in rows]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for name, value, chance in rows:
+        print(f"{name:<{widths[0]}}  {value:>{widths[1]}}  {chance:>{widths[2]}}".rstrip())
+
+
+def _row(name: str, value: Any) -> tuple[str, str, str]:
+    chance = CHANCE.get(name.partition("/")[0])
+    shown = in_words(name, value) if isinstance(value, float) else str(value)
+    return name, shown, "" if chance is None else in_words(name, chance)

@@ -1,43 +1,183 @@
-"""``vaak runs``: the runs of a folder: their state, their best metric, and how to resume those that ended early."""
+"""``vaak runs``: the runs of a folder: what they are, how they stand, and how to resume those that ended early."""
 
 from __future__ import annotations
 
+import fnmatch
 import json
+import shutil
+import sys
+from collections.abc import Callable
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from vaak.cli.config import AsJson
 
 if TYPE_CHECKING:
     from vaak.runs.folder.listing import RunSummary
 
-HEADER = ("run", "state", "step", "checkpoint", "best", "time")
+COLUMNS: dict[str, Callable[[RunSummary], str]] = {
+    "run": lambda run: run.name,
+    "date": lambda run: run.date,
+    "task": lambda run: run.task,
+    "parameters": lambda run: _size(run.parameters),
+    "state": lambda run: run.state,
+    "step": lambda run: f"{run.step}/{run.total_steps}" if run.total_steps else str(run.step),
+    "checkpoint": lambda run: "-" if run.checkpoint is None else str(run.checkpoint),
+    "best": lambda run: run.best,
+    "time": lambda run: _time(run.seconds),
+}
+LEFT_OUT = ("checkpoint", "time", "parameters", "step", "date", "task")
+"""Columns that a terminal that is too narrow doesn't show, the first to go first."""
+
+SORTS: dict[str, Callable[[RunSummary], Any]] = {
+    "date": lambda run: -run.changed,
+    "name": lambda run: run.name,
+    "task": lambda run: run.task,
+    "parameters": lambda run: -(run.parameters or 0),
+    "state": lambda run: run.state,
+    "best": lambda run: (run.best.rpartition(" ")[0] or "~", _order_of_best(run)),
+    "time": lambda run: -run.seconds,
+}
+Sort = StrEnum("Sort", {name: name for name in SORTS})  # type: ignore[misc]
+NEWEST_FIRST = Sort("date")
+
+FILTERS: dict[str, Callable[[RunSummary], str]] = {
+    "name": lambda run: run.name,
+    "task": lambda run: run.task,
+    "state": lambda run: run.state,
+    "metric": lambda run: run.best.rpartition(" ")[0],
+    "date": lambda run: run.date,
+}
 
 
-def runs(
-    folder: Annotated[Path, typer.Argument(help="The folder to list.")] = Path("runs"),
+class ListByDefault(TyperGroup):
+    """A group whose command is ``list`` where none is named, so that ``vaak runs FOLDER`` lists."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        named = bool(args) and (args[0] in self.commands or args[0] in ("--help", "-h"))
+        return super().parse_args(ctx, args if named else ["list", *args])
+
+
+app = typer.Typer(
+    cls=ListByDefault,
+    help="List runs, which vaak runs FOLDER does, or remove those that never trained.",
+    epilog="Example: vaak runs runs --filter state=finished --sort best (more options: vaak runs list --help)",
+    add_completion=False,
+)
+Folder = Annotated[Path, typer.Argument(help="The folder of the runs.")]
+
+
+@app.callback()
+def runs() -> None:
+    """List runs, which vaak runs FOLDER does, or remove those that never trained."""
+
+
+@app.command(name="list")
+def list_(
+    folder: Folder = Path("runs"),
+    show_all: Annotated[bool, typer.Option("--all", help="Show starts that never trained, too.")] = False,
+    sort: Annotated[Sort, typer.Option(help="What to sort by; date, the newest first, is the default.")] = NEWEST_FIRST,
+    filters: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--filter",
+            metavar="WHAT=PATTERN",
+            help="Only runs whose name, task, state, metric or date is like this, * being anything; may be repeated.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List runs with state, step, best metric and time, newest first, and the command that resumes each.
+    """List runs with date, task, parameters, state and best metric, and the command that resumes each.
 
-    Example: vaak runs runs
+    Example: vaak runs runs --filter task=lm --filter "name=*quick*" --sort best
     """
     from vaak.runs.folder.listing import list_runs
 
-    found = list_runs(folder)
+    wanted = [_wanted(text) for text in filters or ()]
+    there = list_runs(folder)
+    found = [run for run in there if all(fnmatch.fnmatchcase(FILTERS[what](run), like) for what, like in wanted)]
+    shown = [run for run in found if show_all or run.trained or run.state == "running"]
+    shown.sort(key=SORTS[sort.value])
     if as_json:
-        print(json.dumps([run.as_json() for run in found], ensure_ascii=False))
+        print(json.dumps([run.as_json() for run in shown], ensure_ascii=False))
         return
-    if not found:
-        print(f"no runs in {folder}")
-        return
-    rows = [HEADER, *(_row(run) for run in found)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-    for run in found:
+    if shown:
+        _print_table(shown)
+        _print_what_to_do(shown)
+    elif not found:
+        print(f"no runs in {folder}" if not there else f"no such runs in {folder}, of {len(there)}")
+    if len(found) > len(shown):
+        print(f"{_starts(len(found) - len(shown))} not shown: --all shows them, vaak runs clean removes them")
+
+
+@app.command()
+def clean(
+    folder: Folder = Path("runs"),
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove them without asking.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Remove the directories of starts that never trained; list them, and ask before.
+
+    A run that has a checkpoint or has taken a step, or that a process is writing, stays; so does a directory with files
+    that no run writes.
+
+    Example: vaak runs clean runs
+    """
+    from vaak.core.errors import UserError
+    from vaak.runs.folder.cleaning import never_trained, remove_start
+
+    found = never_trained(folder)
+    if not as_json:
+        for run in found:
+            print(run)
+        if not found:
+            print(f"no starts in {folder} that never trained")
+    if found and not yes:
+        if as_json or not sys.stdin.isatty():
+            raise UserError(f"{_starts(len(found))} to be removed in {folder}; add --yes to remove without being asked")
+        if not typer.confirm(f"Remove {_starts(len(found))}?"):
+            return
+    removed = [str(run) for run in found if remove_start(run)]
+    if as_json:
+        print(json.dumps({"removed": removed}, ensure_ascii=False))
+    elif found:
+        print(f"removed {_starts(len(removed))}")
+
+
+def _wanted(text: str) -> tuple[str, str]:
+    """What a filter looks at, and the pattern."""
+    from vaak.core.errors import UserError
+
+    what, equals, pattern = text.partition("=")
+    if not equals or what not in FILTERS:
+        raise UserError(f"--filter {text}: expected WHAT=PATTERN, where WHAT is one of {', '.join(FILTERS)}")
+    return what, pattern
+
+
+def _order_of_best(run: RunSummary) -> float:
+    """The best run comes first among those with its metric."""
+    return 0.0 if run.best_value is None else run.best_value * (-1 if run.best_mode == "max" else 1)
+
+
+def _print_table(shown: list[RunSummary]) -> None:
+    """A row for each run; on a narrow terminal with fewer columns, elsewhere with all."""
+    columns = {name: [name, *map(cell, shown)] for name, cell in COLUMNS.items()}
+    widths = {name: max(map(len, cells)) for name, cells in columns.items()}
+    if sys.stdout.isatty():
+        width_there = shutil.get_terminal_size().columns
+        for name in LEFT_OUT:
+            if sum(widths.values()) + 2 * (len(widths) - 1) > width_there:
+                del widths[name]
+    for row in zip(*(columns[name] for name in widths), strict=True):
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths.values(), strict=True)).rstrip())
+
+
+def _print_what_to_do(shown: list[RunSummary]) -> None:
+    for run in shown:
         for damage in run.damaged:
             print(f"{run.name}: {damage}")
         if run.go_on is not None:
@@ -45,8 +185,24 @@ def runs(
             print(f"{run.name}: {run.state}{why}; resume from step {run.checkpoint} with: {run.go_on}")
 
 
-def _row(run: RunSummary) -> tuple[str, ...]:
-    steps = f"{run.step}/{run.total_steps}" if run.total_steps else str(run.step)
-    checkpoint = "-" if run.checkpoint is None else str(run.checkpoint)
-    minutes, seconds = divmod(round(run.seconds), 60)
-    return run.name, run.state, steps, checkpoint, run.best, f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
+def _starts(number: int) -> str:
+    return f"{number} start{'' if number == 1 else 's'} that never trained"
+
+
+def _size(parameters: int | None) -> str:
+    """A number of parameters in three digits.
+
+    >>> _size(None), _size(950), _size(1_234_567), _size(12_345_678)
+    ('-', '950', '1.23M', '12.3M')
+    """
+    if parameters is None:
+        return "-"
+    for unit, factor in (("B", 10**9), ("M", 10**6), ("K", 10**3)):
+        if parameters >= factor:
+            return f"{parameters / factor:.3g}{unit}"
+    return str(parameters)
+
+
+def _time(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"

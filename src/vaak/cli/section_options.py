@@ -14,12 +14,12 @@ from vaak.config.base import Section
 
 
 def with_options_of(
-    section: type[Section], *, into: str, leave_out: Sequence[str] = ()
+    section: type[Section], *, into: str, leave_out: Sequence[str] = (), show_defaults: bool = False
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command an option for each of a section's, under its name, with its description as help.
 
     Those that are given reach the command as a dictionary, in its parameter ``into``. Bounds are not checked here: what
-    takes the values does that.
+    takes the values does that. With ``show_defaults`` the help shows the section's: no run has others.
     """
     names = [name for name in section.model_fields if name not in leave_out]
 
@@ -36,7 +36,7 @@ def with_options_of(
             if one.name != into
         ]
         arguments = [one for one in own if one.default is one.empty]
-        options = [_option(section, name) for name in names]
+        options = [_option(section, name, show_defaults) for name in names]
         rest = [one for one in own if one.default is not one.empty]
         called.__signature__ = inspect.Signature([*arguments, *options, *rest])  # type: ignore[attr-defined]
         called.__annotations__ = {one.name: one.annotation for one in (*arguments, *options, *rest)}
@@ -46,10 +46,11 @@ def with_options_of(
     return decorate
 
 
-def _option(section: type[Section], name: str) -> inspect.Parameter:
+def _option(section: type[Section], name: str, show_default: bool) -> inspect.Parameter:
     field = section.model_fields[name]
     kind: Any = _type_of(name, field.annotation)
-    annotation = Annotated[kind | None, typer.Option(help=field.description)]
+    shown = str(field.default) if show_default else False
+    annotation = Annotated[kind | None, typer.Option(help=field.description, show_default=shown)]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 

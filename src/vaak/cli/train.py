@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from vaak.cli.config import Arguments, TrustCode, files_and_overrides
+from vaak.cli.config import Arguments, TrainingDevice, TrustCode, files_and_overrides
 
 
 def train(
@@ -15,6 +15,10 @@ def train(
     resume: Annotated[
         str | None, typer.Option(help="auto: resume from the newest checkpoint, if any; or the path of a checkpoint.")
     ] = None,
+    no_mixed_precision: Annotated[
+        bool, typer.Option("--no-mixed-precision", help="Train in fp32, like training.mixed_precision=no.")
+    ] = False,
+    device: TrainingDevice = None,
     trust_code: TrustCode = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print everything as JSON lines, like training.logging.json_lines=true.")
@@ -24,9 +28,11 @@ def train(
 
     Example: vaak train configs/quickstart.yml training.optimizer.lr=1e-3 --resume auto
     """
-    files, overrides = files_and_overrides(arguments)
+    files, overrides = files_and_overrides(arguments, device)
     if resume is not None:
         overrides.append(f'training.checkpoint.resume="{resume}"')
+    if no_mixed_precision:
+        overrides.append("training.mixed_precision=no")
     if as_json:
         overrides.append("training.logging.json_lines=true")
     run_training(files, overrides, trust_code)

@@ -22,10 +22,15 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--trust-code", action="store_true", help="execute the code that a run brings, to train it again"
     )
+    parser.add_argument(
+        "--no-mixed-precision", action="store_true", help="train in fp32, like training.mixed_precision=no"
+    )
     parser.add_argument("overrides", nargs="*", metavar="key.path=value", help="options that replace the files'")
     arguments = parser.parse_intermixed_args(argv)
     if arguments.resume is not None:
         arguments.overrides.append(f"training.checkpoint.resume={json.dumps(arguments.resume)}")
+    if arguments.no_mixed_precision:
+        arguments.overrides.append("training.mixed_precision=no")
     return arguments
 
 

@@ -25,6 +25,16 @@ USERS_CLASS = "of a user's class"
 """Among the types that read an option, stands for a class that isn't Vaak's."""
 
 
+LARGEST_LENGTH = 1 << 24
+"""The longest sequence, and the largest vocabulary, that is taken for one."""
+
+LARGEST_COUNT = 1_000_000_000
+"""The most things of a kind, such as rows of a batch, that are accepted; more is taken for a slip."""
+
+LARGEST_NUMBER = 1e15
+"""No option is further from 0: below, every whole number is exact in any arithmetic."""
+
+
 OneSection = TypeVar("OneSection", bound="Section")
 
 
@@ -39,6 +49,15 @@ class Section(BaseModel):
 
     bare: ClassVar[str | None] = None
     resume_class: ClassVar[ResumeClass | None] = None
+
+    @field_validator("*")
+    @classmethod
+    def _is_no_slip(cls, value: Any) -> Any:
+        numbers = value if isinstance(value, tuple) else (value,)
+        for number in numbers:
+            if isinstance(number, int | float) and abs(number) > LARGEST_NUMBER:
+                raise ValueError(f"is {number:.3g}; no option is above {LARGEST_NUMBER:.0g}")
+        return value
 
 
 class Open(BaseModel):
@@ -156,6 +175,9 @@ def option(
     ``only_for`` lists the section's types that read it; with another type it is an error. ``resume`` is what changing
     it on resume does; None: as its section says. ``resume_switch`` is the class of a change from null or 0 to a value,
     or back, where that class differs.
+
+    ``description`` is its line in the documentation, ``default`` its value where none is given (required without one);
+    ``limits`` are those of pydantic's ``Field``.
     """
     about = {"only_for": list(only_for), "resume": resume, "resume_switch": resume_switch}
     extra: Any = {name: value for name, value in about.items() if value}

@@ -24,6 +24,9 @@ LOSSES: dict[str, str] = {
 }
 """Short names for training.loss.main."""
 
+SMOOTHING_LOSSES = ("cross_entropy", "bce")
+"""Those of them that take ``label_smoothing``."""
+
 AUXILIARY_LOSSES: dict[str, str] = {"z_loss": "vaak.engine.objective.losses:z_loss"}
 """Short names for training.loss.auxiliary; a task may have more."""
 
@@ -37,6 +40,9 @@ CALLBACKS: dict[str, str] = {
     "trace": "vaak.callbacks.profiling.trace:TraceCallback",
 }
 """Short names for training.callbacks."""
+
+TOKENIZERS = ("bpe", "unigram", "wordpiece", "byte_level", "character")
+"""Vaak's tokenizers by their names for data.tokenizer.type."""
 
 COMPONENTS: dict[str, dict[str, str]] = {
     "training.loss.main": LOSSES,
@@ -67,6 +73,11 @@ def register_optimizer(name: str, optimizer: Any) -> None:
 def register_schedule(name: str, schedule: Any) -> None:
     """Let ``training.scheduler.type: name`` stand for a schedule (docs/library.md)."""
     _register("training.scheduler", name, schedule, SCHEDULES)
+
+
+def register_tokenizer(name: str, tokenizer: Any) -> None:
+    """Let ``data.tokenizer.type: name`` stand for a tokenizer class (docs/library.md)."""
+    _register("data.tokenizer", name, tokenizer, TOKENIZERS)
 
 
 def _register(key: str, name: str, registered: Any, built_in: Collection[str]) -> None:

@@ -123,6 +123,8 @@ def check_options(
 ) -> list[str] | None:
     """The options that a class or function has; None where it takes any. ``reserved`` are not for users to give.
 
+    ``found`` is what the user called ``name``, and ``options`` are those given to it; an error names the ``key``.
+
     Raises UserError for an option that it doesn't have.
     """
     parameters = list(inspect.signature(found).parameters.values())

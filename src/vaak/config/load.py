@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
+
+from pydantic.fields import FieldInfo
 
 from vaak.config.catalog import COMPONENTS
 from vaak.config.check.limits import findings
+from vaak.config.check.names import smoothing_of_users_loss, unknown_in_a_new_run
 from vaak.config.check.validate import Validation, given_keys, options_of_other_types, settle_components
 from vaak.config.components import did_you_mean, seen_from, source_file, what_is_missing
 from vaak.config.experiment import Experiment, experiment_type
-from vaak.config.fields import SectionType, annotation_of, section_of
+from vaak.config.fields import annotation_of, section_of
 from vaak.config.resolve.aliases import canonical, option_aliases
-from vaak.config.resolve.global_config import take_other_sides
+from vaak.config.resolve.global_config import model_type_given, take_other_sides
 from vaak.config.resolve.layers import Layers, folder_of, read_layers
 from vaak.config.resolve.merge import fill_items, merge_all
 from vaak.config.resolve.run_files import run_of_configuration
-from vaak.config.task_spec import CheckFinding, TaskSpec
+from vaak.config.task_spec import CheckFinding, FindingKind, TaskSpec
 from vaak.config.tasks import TASKS, spec_of, tasks_recognised
 from vaak.config.yaml.errors import ConfigError, Problem
 from vaak.config.yaml.tree import Node, YamlPlace, find, from_plain, split_key, take, to_plain, walk
@@ -65,10 +68,16 @@ def load_values(values: Sequence[Mapping[str, Any]], source: Path) -> Loaded:
     return _experiment_of(layers, source, trust_code=True)
 
 
-def load_layers(layers: Sequence[Path | str | Mapping[str, Any]], *, trust_code: bool = False) -> Loaded:
+def load_layers(
+    layers: Sequence[Path | str | Mapping[str, Any]],
+    *,
+    trust_code: bool = False,
+    further_metrics: Collection[str] = (),
+) -> Loaded:
     """The experiment that files and sections in memory give together, the later over the earlier.
 
-    In memory, relative names of files are seen from the current folder. Raises ConfigError as ``load`` does.
+    In memory, relative names of files are seen from the current folder. ``further_metrics`` are figures that the
+    program adds to the task's evaluations. Raises ConfigError as ``load`` does.
     """
     reader = Layers()
     for layer in layers:
@@ -79,14 +88,15 @@ def load_layers(layers: Sequence[Path | str | Mapping[str, Any]], *, trust_code:
     if reader.problems:
         raise ConfigError(reader.problems)
     files = [Path(layer) for layer in layers if not isinstance(layer, Mapping)]
-    return _experiment_of(reader.trees, files[-1] if files else Path("run.yml"), trust_code)
+    return _experiment_of(reader.trees, files[-1] if files else Path("run.yml"), trust_code, further_metrics)
 
 
-def _experiment_of(layers: list[Node], source: Path, trust_code: bool) -> Loaded:
+def _experiment_of(layers: list[Node], source: Path, trust_code: bool, further_metrics: Collection[str] = ()) -> Loaded:
     """The experiment of layers, the lowest first; ``source`` is the file that the run and its folder are named by."""
     problems = _not_built_yet(layers)
     folder = run_of_configuration(source) or source.parent
     task = _task_of(layers, source, folder, problems, trust_code)
+    _demand_model_of_task(layers, task)
     tree, warnings = _merged(layers, task, problems)
     _name_run(tree, source)
     kind = experiment_type(task.reference)
@@ -95,10 +105,16 @@ def _experiment_of(layers: list[Node], source: Path, trust_code: bool) -> Loaded
     validation = Validation(tree, kind, _other_names(task.spec))
     experiment = validation.experiment()
     problems += validation.problems
-    found = list(findings(experiment)) if experiment is not None and task.reference else []
+    found: list[CheckFinding] = []
+    if experiment is not None and task.reference:
+        found = [*findings(experiment), *smoothing_of_users_loss(experiment, folder)]
     problems += [_at(tree, one.key, one.message) for one in found if one.kind == "impossible"]
     if not validation.problems:  # otherwise it may be the default of an option removed because of a mistake
         problems += _of_those_given((one for one in found if one.kind == "impossible if given"), tree)
+    if experiment is not None and task.reference and not validation.problems:
+        new = _of_a_new_run(unknown_in_a_new_run(experiment, further_metrics), tree)
+        problems += [problem for kind, problem in new if kind == "impossible"]
+        warnings += [problem for kind, problem in new if kind == "remark"]
     if problems or experiment is None:
         raise ConfigError(problems)
     warnings += _of_those_given((one for one in found if one.kind in ("no effect", "remark")), tree)
@@ -124,7 +140,11 @@ class _Task:
 
 
 def _task_of(layers: list[Node], source: Path, folder: Path, problems: list[Problem], trust_code: bool) -> _Task:
-    """The task given last, or the only one whose own keys are in the files; else none, and a problem."""
+    """The task given last, or the only one whose own keys are in the files; else none, and a problem.
+
+    The last of ``layers`` wins; a problem is added to ``problems`` and names the file ``source``. A user's
+    ``./file.py`` is looked for in ``folder``, and executed only with ``trust_code``, where a run brings it.
+    """
     names = ", ".join(TASKS)
     given = [layer.value["task"] for layer in layers if "task" in layer.value]
     if given:
@@ -138,7 +158,7 @@ def _task_of(layers: list[Node], source: Path, folder: Path, problems: list[Prob
     found = tasks_recognised({key for layer in layers for path, node in walk(layer) for key in _telling(path, node)})
     if len(found) == 1:
         return _Task(found[0], found[0])
-    what = f"fits {' and '.join(found)}" if found else "is not given and can't be told from the sections"
+    what = f"fits {' and '.join(found)}" if found else "is not given and can't be inferred from the sections"
     problems.append(Problem(YamlPlace(str(source)), "task", f"{what}; write task: with one of {names}"))
     return _Task()
 
@@ -188,8 +208,8 @@ def _other_names(spec: TaskSpec) -> list[str]:
 
 def _merged(layers: list[Node], task: _Task, problems: list[Problem]) -> tuple[Node, list[Problem]]:
     """All layers over the task's defaults, under canonical names, and what was dropped on the way."""
-    kind, spec = experiment_type(task.reference), task.spec
-    problems += take_other_sides(layers, spec.stand_ins, _default_model_type(kind))
+    kind, spec, field = experiment_type(task.reference), task.spec, _model_type(task.reference)
+    problems += take_other_sides(layers, spec.stand_ins, field.default if field else None)
     known, dropped = [], []
     for layer in layers:
         tree, twice = canonical(layer, kind, spec.aliases, spec.stand_ins)
@@ -206,19 +226,41 @@ def _options_of_other_tasks(layer: Node, task: _Task) -> list[Problem]:
     """Options of the loop that only other tasks have: they are removed, so that tasks can share files."""
     found = []
     for other, spec in TASKS.items():
-        for name in set(spec.training.model_fields) - set(task.spec.training.model_fields) if task.reference else ():
+        for name in set(spec.training.model_fields) - set(task.spec.training.model_fields):
             for key in (name, f"training.{name}"):
                 node = take(layer, split_key(key))
-                if node is not None and node.value not in (None, False):
+                if task.reference and node is not None and node.value not in (None, False):
                     message = f"options of {other}; the task {task.written} does not read them"
                     found.append(Problem(node.place, f"training.{name}", message))
     return found
 
 
-def _default_model_type(kind: SectionType) -> str | None:
-    model = section_of(annotation_of(kind, "model"))
-    field = model.model_fields.get("model_type") if model else None
-    return field.default if field else None
+def _model_type(reference: str | None) -> FieldInfo | None:
+    """The option ``model.model_type`` of a task that has it."""
+    model = section_of(annotation_of(experiment_type(reference), "model"))
+    return model.model_fields.get("model_type") if model else None
+
+
+def _demand_model_of_task(layers: list[Node], task: _Task) -> None:
+    """Raise ConfigError where the model is one of another task: what else doesn't fit then follows from that."""
+    field, node = _model_type(task.reference), model_type_given(layers)
+    if field is None or node is None or node.value in (types := get_args(field.annotation)):
+        return
+    having = {name: get_args(other.annotation) for name in TASKS if (other := _model_type(name))}
+    others = [name for name, known in having.items() if node.value in known]
+    if others:
+        sections = [side for side in ("encoder", "decoder") if side not in types and side in str(node.value)]
+        leave = f" and leave out model.{sections[0]}" if sections else ""
+        raise ConfigError(
+            [
+                Problem(
+                    node.place,
+                    "model.model_type",
+                    f"is {node.value}, which only the task {' and '.join(others)} has; the task {task.written} has "
+                    f"{' and '.join(types)}: write model_type: {types[0]}{leave}",
+                )
+            ]
+        )
 
 
 def _name_run(tree: Node, last_file: Path) -> None:
@@ -245,6 +287,16 @@ def _of_those_given(said: Iterable[CheckFinding], tree: Node) -> list[Problem]:
     """The findings about keys that the user gave."""
     given = given_keys(tree)
     return [_at(tree, one.key, one.message) for one in said if one.key in given and _asks(tree, one.key)]
+
+
+def _of_a_new_run(said: Iterable[CheckFinding], tree: Node) -> list[tuple[FindingKind, Problem]]:
+    """The findings about keys that the user gave, other than those in a run's own configuration."""
+    problems = []
+    for one in said:
+        node = find(tree, split_key(one.key))
+        if node is not None and node.place is not None and run_of_configuration(Path(node.place.file)) is None:
+            problems.append((one.kind, Problem(node.place, one.key, one.message)))
+    return problems
 
 
 def _asks(tree: Node, key: str) -> bool:

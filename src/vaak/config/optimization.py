@@ -163,6 +163,9 @@ class SchedulerConfig(OpenSection):
         gt=0,
         only_for=("cosine_restarts",),
     )
+    first_cycle_epochs: int | None = option(
+        "cosine_restarts: the same in epochs.", None, gt=0, only_for=("cosine_restarts",)
+    )
     cycle_growth: int = option(
         "cosine_restarts: each cycle is this many times the one before (T_mult).",
         1,

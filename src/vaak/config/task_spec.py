@@ -66,13 +66,24 @@ class TaskSpec:
         Sections of the model that stand for others (``vaak.config.resolve.global_config``).
     recognised_by, also_recognised_by
         Keys, and ``key=value``, by which a YAML without ``task:`` is recognized as this task's; the latter only count
-        where nothing points to another task.
+        where the former point to no task, or to several.
     short_names
         Classes by short name, under the dotted keys that they may stand at.
     used_by_models
         Keys of classes that using a trained model executes, not only training it.
     length_unit
         What the lengths of examples count, and so which budget a bucketed batch may have.
+    metrics
+        The figures that evaluations in training may give in an experiment of this task, with the prefix of their split;
+        a name that ends in ``/`` stands for all that begin with it. None: unknown.
+    losses
+        Those of Vaak's main losses that fit what the models predict, by short name; None: any may.
+    auxiliary_losses
+        The task's own auxiliary losses, by the names that ``training.loss.auxiliary`` weighs; None: unknown.
+    refused_batching
+        Types of ``training.batching`` that the task's data can't have, each with the reason.
+    num_parameters
+        About how many parameters the model of an experiment has; None: unknown.
     checks
         Finds options that exclude each other or have no effect, in an experiment of this task.
     """
@@ -92,6 +103,11 @@ class TaskSpec:
     short_names: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     used_by_models: tuple[str, ...] = ()
     length_unit: Literal["tokens", "seconds"] | None = None
+    metrics: Callable[[Any], Iterable[str]] | None = None
+    losses: Callable[[Any], Iterable[str]] | None = None
+    auxiliary_losses: tuple[str, ...] | None = None
+    refused_batching: Mapping[str, str] = field(default_factory=dict)
+    num_parameters: Callable[[Any], int] | None = None
     checks: Callable[[Any], Iterable[CheckFinding]] = _no_findings
 
     @property

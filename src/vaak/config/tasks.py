@@ -22,6 +22,7 @@ from vaak.core.errors import UserError
 
 TASKS_PACKAGE = "vaak.tasks"
 ENTRY_POINTS = "vaak.tasks"
+AUDIO_SECTIONS = frozenset({"datasets", "global_config"})
 
 REGISTERED_TASKS: dict[str, Any] = {}
 """The tasks that this program registered: classes, or task objects."""
@@ -136,6 +137,11 @@ def _found(task: str) -> Any:
 
 
 def tasks_recognised(keys: set[str]) -> list[str]:
-    """The tasks that have one of these dotted keys as their own; if none has, those that share one."""
-    own = [name for name, spec in TASKS.items() if keys & set(spec.recognised_by)]
-    return own or [name for name, spec in TASKS.items() if keys & set(spec.also_recognised_by)]
+    """The tasks that have one of these dotted keys as their own; of several, or none, those that share one as well.
+
+    Sections of audio leave only the tasks that read audio.
+    """
+    tasks = {name: spec for name, spec in TASKS.items() if spec.audio or not keys & AUDIO_SECTIONS}
+    own = [name for name, spec in tasks.items() if keys & set(spec.recognised_by)]
+    shared = [name for name, spec in tasks.items() if keys & set(spec.also_recognised_by) if not own or name in own]
+    return own if len(own) == 1 else shared or own

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
-from vaak.config.base import Component, ResumeClass, Section, option
+from vaak.config.base import LARGEST_COUNT, Component, ResumeClass, Section, option
 from vaak.config.optimization import GradientClippingConfig, OptimizerConfig, SchedulerConfig
 
 
@@ -66,6 +66,11 @@ class MemoryConfig(Section):
     )
     thresholds: tuple[Part, Part, Part] | None = option(
         "Fractions of memory at which pressure is moderate, high and critical; null uses the device's defaults.", None
+    )
+    cleanup_interval: int | None = option(
+        "Collect garbage and empty caches every N steps, whatever the pressure; null does so under pressure only.",
+        None,
+        gt=0,
     )
     recovery: bool = option("When memory runs out, redo the step in smaller pieces; if false, the run ends.", True)
     rehearsal: bool = option("Try the largest and the smallest microbatch before the first step.", True)
@@ -132,7 +137,9 @@ class ValidationConfig(Section):
 
     interval: int | None = option("Evaluate every N steps; null evaluates by interval_epochs only.", None, gt=0)
     interval_epochs: int | None = option("Evaluate at the end of every N epochs.", 1, gt=0)
-    batch_size: int | None = option("Rows of an evaluation batch; null uses training.batch_size.", None, gt=0)
+    batch_size: int | None = option(
+        "Rows of an evaluation batch; null uses training.batch_size.", None, gt=0, le=LARGEST_COUNT
+    )
 
 
 class EarlyStoppingConfig(Section):
@@ -143,7 +150,7 @@ class EarlyStoppingConfig(Section):
 
     patience: int = option("Evaluations without improvement before training stops.", 5, ge=0)
     metric: str = option("The metric to watch.", "val_loss")
-    min_delta: float = option("The least change that counts as an improvement.", 0.0, ge=0)
+    min_delta: float = option("The smallest change that counts as an improvement.", 0.0, ge=0)
     mode: Literal["min", "max"] = option("Whether lower or higher is better.", "min")
 
 
@@ -195,16 +202,22 @@ class PerformanceConfig(Section):
 
     resume_class: ClassVar[ResumeClass | None] = "other numbers"
 
-    num_workers: int = option("Processes that load data; 0 loads in the main process.", 0, ge=0, resume="free")
+    num_workers: int | None = option(
+        "Processes that load data; 0 loads in the main process; null picks by the task and the cores of each process.",
+        None,
+        ge=0,
+        le=4096,
+        resume="free",
+    )
     pin_memory: bool | None = option(
         "Page-locked memory for copies to CUDA; null is on with CUDA, off without.", None, resume="free"
     )
-    prefetch_factor: int = option("Microbatches each worker loads ahead.", 2, gt=0, resume="free")
+    prefetch_factor: int = option("Microbatches each worker loads ahead.", 2, gt=0, le=LARGEST_COUNT, resume="free")
     persistent_workers: bool = option("Keep the workers from epoch to epoch.", True, resume="free")
     compile: bool | Literal["default", "reduce-overhead", "max-autotune"] = option("torch.compile, or its mode.", False)
     gradient_checkpointing: bool = option("Recompute activations in the backward pass to save memory.", False)
     tf32: bool = option("TensorFloat-32 matrix products on CUDA.", False)
-    num_threads: int | None = option("CPU threads of each process; null leaves it to torch.", None, gt=0)
+    num_threads: int | None = option("CPU threads of each process; null leaves it to torch.", None, gt=0, le=65_536)
 
 
 class DistributedConfig(Section):
@@ -213,7 +226,16 @@ class DistributedConfig(Section):
     resume_class: ClassVar[ResumeClass | None] = "free"
 
     backend: Literal["nccl", "gloo"] | None = option("Communication library; null picks by device.", None)
-    world_size: int | None = option("Required number of processes; null accepts as many as were started.", None, gt=0)
+    world_size: int | None = option(
+        "Required number of processes; null accepts as many as were started.", None, gt=0, le=LARGEST_COUNT
+    )
+    processes_at_start: int | None = option(
+        "Processes of the first start, where they were more than gradient_accumulation_steps: that was multiplied by "
+        "them, so that batch_size is per process. Set when the run starts; null: batch_size is over all processes.",
+        None,
+        gt=0,
+        le=LARGEST_COUNT,
+    )
     sync_gradient_barrier: bool = option("Wait for all ranks before gradients are added.", False)
     timeout_minutes: float = option("How long a process waits for the others before it gives up.", 30.0, gt=0)
 
@@ -230,12 +252,16 @@ class BatchingConfig(Section):
         "fixed",
     )
     max_tokens: int | None = option(
-        "Maximum number of tokens in a batch, with padding.", None, gt=0, only_for=("bucketed",)
+        "Maximum number of tokens in a batch, with padding.",
+        None,
+        gt=0,
+        le=LARGEST_COUNT * 1000,
+        only_for=("bucketed",),
     )
     max_duration: float | None = option(
         "Maximum number of seconds in a batch, with padding.", None, gt=0, only_for=("bucketed",)
     )
-    num_buckets: int = option("Number of groups of similar length.", 64, gt=0, only_for=("bucketed",))
+    num_buckets: int = option("Number of groups of similar length.", 64, gt=0, le=1_000_000, only_for=("bucketed",))
 
 
 def _precision_name(value: Any) -> Any:
@@ -257,11 +283,15 @@ class TrainingConfig(Section):
         "Stop after N optimizer steps, instead of epochs.", None, gt=0, resume="other numbers"
     )
     batch_size: int = option(
-        "Rows of a microbatch, over all ranks: ranks share the microbatches.", 32, gt=0, resume="converts"
+        "Rows of a microbatch, over all ranks: ranks share the microbatches.",
+        32,
+        gt=0,
+        le=LARGEST_COUNT,
+        resume="converts",
     )
     batching: BatchingConfig = option("How examples are put together.", BatchingConfig())
     gradient_accumulation_steps: int = option(
-        "Microbatches of an optimizer step, over all ranks.", 1, gt=0, resume="converts"
+        "Microbatches of an optimizer step, over all ranks.", 1, gt=0, le=LARGEST_COUNT, resume="converts"
     )
     random_seed: int = option("The seed of every random draw.", 42, ge=0, resume="refused")
     deterministic: bool = option(
@@ -273,6 +303,13 @@ class TrainingConfig(Section):
     mixed_precision: Precision = option("no, bf16 or fp16; true is fp16.", "no", resume="other numbers")
     amp_loss_scale: float | None = option(
         "Fixed loss scale of fp16; null adapts it.", None, gt=0, resume="other numbers"
+    )
+    fp32_fallback: int | None = option(
+        "A step that isn't finite in mixed precision is computed again in fp32; after N such steps that were finite "
+        "then, training stays in fp32; null never does this.",
+        3,
+        gt=0,
+        resume="other numbers",
     )
     optimizer: OptimizerConfig = option("How weights are updated.", OptimizerConfig())
     scheduler: SchedulerConfig = option("The learning rate over time.", SchedulerConfig())

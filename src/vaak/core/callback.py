@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     from vaak.config.training import TrainingConfig
     from vaak.core.report import StepReport
+    from vaak.engine.checkpoint.best import Best
     from vaak.engine.cost.flops import Work
     from vaak.engine.distributed.ranks import Ranks
     from vaak.engine.position import Position
@@ -28,6 +29,8 @@ class Run(Protocol):
     ranks: Ranks
     records: Records
     pictures: Pictures
+    best: Best
+    """The best figure so far, by training.checkpoint.metric."""
     phases: Phases
 
     @property
@@ -43,6 +46,11 @@ class Run(Protocol):
     @property
     def padding_waste(self) -> float:
         """The fraction of the batches that is padding."""
+        ...
+
+    @property
+    def num_workers(self) -> int:
+        """The processes that load this process's training data; 0: it does so itself."""
         ...
 
     # The present state.

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class Purpose(StrEnum):
-    """What a key is for; behind each, the parts that follow it. No two uses share a purpose and its parts."""
+    """What a key is for; in the comments, the parts that follow it. No two uses share a purpose and its parts."""
 
     DATA = "data"  # seed, epoch, index, occurrence
     EVALUATION = "evaluation"  # of the data: split, seed, 0, index, 0; of the model: seed, split, microbatch, piece
@@ -29,6 +29,7 @@ class Purpose(StrEnum):
     GRAMMAR_PAIRS = "hindi pairs"  # minimal pairs: phenomenon, seed; pairs of texts: split, seed
     GENERATE = "generate"  # seed, row
     TRANSLATE = "translate"  # seed, copy, token ids
+    FOLD = "fold"  # of pairs whose words are counted: words
     FINGERPRINT = "fingerprint"  # index
     CHECK = "check"  # gradients: seed, what; draws of a task: number, index
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def rate_name(unit: str) -> str:
-    """What so many of a unit in a second are called.
+    """The name of a rate: units per second.
 
     >>> rate_name("token"), rate_name("targets")
     ('tokens_per_second', 'targets_per_second')

@@ -6,6 +6,8 @@ So the split of a text, a recording or a speaker doesn't depend on the others, a
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
+from typing import Protocol
 
 from vaak.core.errors import UserError
 
@@ -13,6 +15,45 @@ SPLITS = ("train", "valid", "test")
 
 Ranges = dict[str, tuple[float, float]]
 """The range, in [0, 1), of each split that is cut from what is given as train."""
+
+
+class SplittingOptions(Protocol):
+    """How one source is divided into three splits."""
+
+    @property
+    def train_fraction(self) -> float: ...
+    @property
+    def valid_fraction(self) -> float: ...
+
+
+class Splits:
+    """The splits of a corpus: ``given`` ones, and those that are split off from train by their ``ranges``."""
+
+    def __init__(self, given: Iterable[str], options: SplittingOptions, where: str) -> None:
+        """Raises UserError, naming ``where``, for fractions with a sum above 1."""
+        self.given = tuple(given)
+        self.ranges = split_ranges(self.given, options.train_fraction, options.valid_fraction, where)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All splits, given or split off."""
+        return tuple(split for split in SPLITS if split in self.given or split in self.ranges)
+
+    def source_of(self, split: str) -> str:
+        """The given split that ``split`` is read from."""
+        return "train" if split in self.ranges else split
+
+    def is_all_of_its_source(self, split: str) -> bool:
+        """Whether nothing of what a split is read from belongs to another split."""
+        return self.ranges.get(split, (0.0, 1.0)) == (0.0, 1.0)
+
+    def of(self, *names: str) -> str | None:
+        """The split of what was given as train and has these names; None where they belong to several."""
+        found = {self._at(fraction_of(digest_of(name))) for name in names}
+        return found.pop() if len(found) == 1 else None
+
+    def _at(self, place: float) -> str:
+        return next(split for split, (low, high) in self.ranges.items() if low <= place < high)
 
 
 def split_ranges(given: tuple[str, ...], train_fraction: float, valid_fraction: float, where: str) -> Ranges:

@@ -35,6 +35,9 @@ class Dataset:
         libraries do. They are then seeded for each example; False saves the time.
     evaluation_budget
         For long examples: what rows times the longest of them may be at most in a batch of evaluation.
+    useful_workers
+        How many processes that load it are of use, where the options leave that open. 0: an example is read in less
+        time than it takes to hand it over, or what was read is kept for the next time.
     """
 
     lengths: np.ndarray
@@ -43,6 +46,7 @@ class Dataset:
     row_capacity: int | None = None
     draws_globally: bool = True
     evaluation_budget: float | None = None
+    useful_workers: int = 0
 
     def example(self, index: int, rng: np.random.Generator) -> Any:
         """Example ``index``; every random choice is drawn from ``rng`` only."""

@@ -80,6 +80,8 @@ class CurriculumPlanner:
 
     ``planner_of(pool, seed)`` plans some examples, which it numbers from 0; ``order`` is all examples, easiest first. A
     pool has at least ``fewest`` examples: what fills a microbatch.
+
+    The ``scheduler`` says which fraction is open at an epoch, and ``seed`` draws the order.
     """
 
     def __init__(

@@ -11,14 +11,16 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Generator, Iterable, Iterator, Sized
 from typing import cast
 
 import torch
 
 from vaak.config.training import PerformanceConfig
 from vaak.core.child_processes import begin_as_worker
+from vaak.core.cores import cores_of_a_process
 from vaak.core.errors import UserError
+from vaak.core.task import Dataset
 from vaak.data.plan import BatchPlan, Planner
 from vaak.data.reader import Address, Microbatch, MicrobatchReader
 
@@ -32,6 +34,9 @@ def training_addresses(
 
     ``step`` is the optimizer step that begins there. Rank r of w takes the microbatches r, r + w, ... of each step, so
     the steps are the same whatever the number of ranks; the last step of an epoch may be shorter.
+
+    ``planner`` plans each epoch. A step has ``microbatches_per_step`` microbatches over all ranks; ``rank`` is r and
+    ``world_size`` is w.
     """
     while True:
         plan = planner.plan(epoch)
@@ -52,12 +57,13 @@ def evaluation_addresses(plan: BatchPlan, rank: int, world_size: int) -> Iterato
 
 def load(
     reader: MicrobatchReader, addresses: Iterable[Address], options: PerformanceConfig, pin_memory: bool
-) -> Iterator[Microbatch]:
-    """The microbatches at these addresses, in order, read by ``options.num_workers`` processes, or by this one.
+) -> Generator[Microbatch, None, None]:
+    """The microbatches at these addresses, in order, read by ``num_workers`` processes, or by this one.
 
     The processes end when the iteration is closed, or with their parent. Raises what the reader raises.
     """
-    if not options.num_workers:
+    workers = num_workers(options, reader.dataset)
+    if not workers:
         for read in _in_bursts(_ErrorsAsValues(reader), iter(addresses)):
             if isinstance(read, UserError):
                 raise read
@@ -67,7 +73,7 @@ def load(
         _ErrorsAsValues(reader),
         batch_size=None,
         sampler=cast("Sized", _Addresses(addresses)),  # type: ignore[arg-type]
-        num_workers=options.num_workers,
+        num_workers=workers,
         collate_fn=_as_read,  # type: ignore[arg-type]
         pin_memory=pin_memory,
         generator=torch.Generator(),  # separate: the loader draws a seed that must not come from the model's generator
@@ -79,6 +85,16 @@ def load(
             if isinstance(read, UserError):
                 raise read
             yield read
+
+
+def num_workers(options: PerformanceConfig, dataset: Dataset) -> int:
+    """The processes that load ``dataset``: as many as the options say, or half of the cores where these leave it open.
+
+    Those are at most as many as are of use for the dataset; the other cores train. Nothing read depends on it.
+    """
+    if options.num_workers is not None:
+        return options.num_workers
+    return min(dataset.useful_workers, cores_of_a_process() // 2)
 
 
 def _in_bursts(reader: _ErrorsAsValues, addresses: Iterator[Address]) -> Iterator[Microbatch | UserError]:

@@ -71,6 +71,8 @@ class MicrobatchReader(torch.utils.data.Dataset[Microbatch]):
     ``purpose`` keeps the draws of training (``data``) apart from those of each evaluation split. ``known_bad`` are
     (epoch, index, occurrence) that were skipped before, as the journal says: they are skipped again without a try.
 
+    ``dataset`` has the examples; their random draws depend on ``seed``.
+
     Raises DataError naming the example that can't be read, unless ``skip_bad``; HostMemoryError where the machine has
     no memory left to read it, which is never skipped: another time it can be read.
     """

@@ -13,6 +13,7 @@ from torch import nn
 from vaak.config.training import TrainingConfig
 from vaak.core.batch import Batch
 from vaak.core.errors import UserError
+from vaak.core.progress import progress
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.task import Dataset, Meters, Task, demand_kind
 from vaak.data.batching.planner import evaluation_plan
@@ -81,6 +82,7 @@ class Evaluator:
     """Evaluates models on a task's splits. With ``skip_bad``, examples that can't be read are skipped and counted.
 
     ``show`` is given what draws the pictures of a split's meters, on the main process, where they have any.
+    ``precision`` is that of a run in training, which may have left mixed precision; None: the configuration's.
     """
 
     task: Task
@@ -88,6 +90,7 @@ class Evaluator:
     ranks: Ranks
     skip_bad: bool = False
     show: Callable[[Callable[[], dict[str, bytes]]], None] | None = None
+    precision: Precision | None = None
 
     def evaluate(
         self,
@@ -139,7 +142,11 @@ class Evaluator:
     def _measured(
         self, model: nn.Module, split: str, share: _Share, pieces: int, divide: Divide
     ) -> tuple[Meters, float]:
-        """The meters of some batches, tried in ever more pieces until they fit, and how many examples were skipped."""
+        """The meters of some batches, tried in ever more pieces until they fit, and how many examples were skipped.
+
+        ``share`` of the batches of ``split`` is what this rank evaluates, at first in ``pieces`` pieces each.
+        ``divide`` is told each larger number of pieces, with the reason. ``model`` is put back into its mode.
+        """
         training = [module for module in model.modules() if module.training]
         model.eval()
         try:
@@ -156,23 +163,26 @@ class Evaluator:
     def _measure(self, model: nn.Module, split: str, share: _Share, pieces: int) -> tuple[Meters, float] | None:
         """New meters that were shown a share of the batches; None if out of memory."""
         dataset, seed, device = self.task.dataset(split), self.config.random_seed, self.ranks.device
-        meters, skipped, precision = self.task.meters(split), 0.0, Precision(self.config.mixed_precision, device)
+        meters, skipped = self.task.meters(split), 0.0
+        precision = self.precision or Precision(self.config.mixed_precision, device)
         demand_kind(meters, Meters, f"{type(self.task).__name__}.meters({split!r})")
         reader = MicrobatchReader(dataset, (Purpose.EVALUATION, split), seed, skip_bad=self.skip_bad)
         addresses = evaluation_addresses(share.plan, share.first, share.stride)
         microbatches = load(reader, addresses, self.config.performance, pin_memory=device.type == "cuda")
-        for number, microbatch in zip_longest(range(share.rounds), microbatches):
-            if number is not None:
-                share.check(number)
-            if microbatch is None:
-                continue
-            skipped += len(microbatch.skipped)
-            for piece, batch in enumerate(microbatch.batch.split(pieces) if microbatch.batch else ()):
-                seed_everything(draw_key(Purpose.EVALUATION, seed, split, microbatch.address.number, piece), device)
-                if not _fits(meters, model, batch, precision):
-                    if batch.num_rows == 1:
-                        raise _too_large(split, dataset, batch)
-                    return None
+        with progress(f"evaluating {split}", share.rounds) as advance:
+            for number, microbatch in zip_longest(range(share.rounds), microbatches):
+                if number is not None:
+                    share.check(number)
+                    advance(1)
+                if microbatch is None:
+                    continue
+                skipped += len(microbatch.skipped)
+                for piece, batch in enumerate(microbatch.batch.split(pieces) if microbatch.batch else ()):
+                    seed_everything(draw_key(Purpose.EVALUATION, seed, split, microbatch.address.number, piece), device)
+                    if not _fits(meters, model, batch, precision):
+                        if batch.num_rows == 1:
+                            raise _too_large(split, dataset, batch)
+                        return None
         return meters, skipped
 
 

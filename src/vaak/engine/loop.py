@@ -8,7 +8,7 @@ Everything a step uses besides the state follows from its number, so the loop it
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import closing
 from typing import Any, Protocol
 
@@ -29,7 +29,7 @@ def train(trainer: Trains) -> str:
         with trainer.ending_well(), naming_lost_workers():
             trainer.tell("on_fit_start")
             trainer.rehearse()
-            with closing(trainer.upcoming()) as steps:  # type: ignore[type-var]
+            with closing(trainer.upcoming()) as steps:
                 for data in steps:
                     do_what_is_due(trainer)
                     if trainer.is_over:
@@ -100,7 +100,7 @@ class Trains(Protocol):
 
     def rehearse(self) -> None: ...
 
-    def upcoming(self) -> Iterator[StepData]: ...
+    def upcoming(self) -> Generator[StepData, None, None]: ...
 
     def take_step(self, data: StepData) -> StepReport: ...
 

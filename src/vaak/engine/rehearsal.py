@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from vaak.config.training import TrainingConfig
+from vaak.config.check.names import watched_metrics
 from vaak.core.errors import UserError
 from vaak.data.plan import BatchPlan
 from vaak.data.reader import Address
@@ -77,16 +77,6 @@ def rehearse_evaluations(evaluator: Evaluator, state: State) -> None:
             _warn_of_unknown(key, metric, set().union(*names))
 
 
-def watched_metrics(config: TrainingConfig) -> dict[str, str]:
-    """The metrics that training needs, by the options that name them."""
-    watched = {"training.checkpoint.metric": config.checkpoint.metric}
-    if config.scheduler.type == "plateau":
-        watched["training.scheduler.metric"] = config.scheduler.metric
-    if config.early_stopping is not None:
-        watched["training.early_stopping.metric"] = config.early_stopping.metric
-    return watched
-
-
 def _warn_of_unknown(key: str, metric: str, known: set[str]) -> None:
     """Warn that no figure has the name of a metric that training needs.
 
@@ -104,7 +94,11 @@ def _warn_of_unknown(key: str, metric: str, known: set[str]) -> None:
 
 
 def _microbatch(data: TrainingData, state: State, epoch: int, plan: BatchPlan, position: int) -> StepData:
-    """A microbatch of a plan as if it were all of the next step."""
+    """A microbatch of a plan as if it were all of the next step.
+
+    It is the one at ``position`` of ``plan``, the plan of ``epoch`` that ``data`` has; ``state`` says which step is
+    next.
+    """
     address = Address(state.position.step + 1, 0, epoch, plan.microbatch(position), plan.occurrence(position))
     fetched = [data.reader[address]]
     return StepData(address.step, fetched, count_units(fetched), is_rehearsal=True)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
+
+from vaak.core.interrupts import leave_at_once
 
 
 @contextlib.contextmanager
@@ -25,7 +26,7 @@ def stop_on_signal(request_stop: Callable[[str], None]) -> Iterator[None]:
         nonlocal interrupts
         interrupts += number == signal.SIGINT
         if interrupts > 1:
-            os._exit(130)
+            leave_at_once()
         request_stop(signal.Signals(number).name)
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}

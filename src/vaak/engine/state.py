@@ -22,7 +22,7 @@ from vaak.core.callback import Callback
 from vaak.core.errors import CheckpointError
 from vaak.engine.checkpoint.best import Best
 from vaak.engine.checkpoint.files import Snapshot, copy_to_cpu, load_weights, model_tensors
-from vaak.engine.devices.precision import LossScale
+from vaak.engine.devices.precision import LossScale, Precision
 from vaak.engine.memory.microbatch_pieces import PieceRules
 from vaak.engine.optim.ema import WeightAverage
 from vaak.engine.optim.optimizer_state import Moments
@@ -100,6 +100,7 @@ class State:
     optimizer: Moments
     average: WeightAverage | None
     loss_scale: LossScale
+    precision: Precision
     position: Position
     best: Best
     plateau: Plateau | None

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch.optim import Optimizer
@@ -44,12 +44,16 @@ log = logging.getLogger("vaak")
 
 @dataclass(frozen=True)
 class Descended:
-    """The result of an objective in a step: its losses, its gradient's norm, and why it was not followed, if so."""
+    """The result of an objective in a step: its losses, its gradient's norm, and why it was not followed, if so.
+
+    ``in_fp32`` says that mixed precision failed first.
+    """
 
     losses: Losses
     means: dict[str, torch.Tensor]
     norm: torch.Tensor
     skipped: str | None
+    in_fp32: bool = False
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,8 @@ class Step:
         if found is not None:
             self._count_as_skipped(state, found)
         if skipped is None:
+            if any(one.in_fp32 for one in descended):
+                state.precision.count_failure(data.step)
             self._follow_weights(state, data.step)
         state.loss_scale.update(skipped)
         state.position.advance(data.size, data.ends_epoch, data.counts)
@@ -114,9 +120,14 @@ class Step:
         found, undo = None, Undo()
         try:
             for number, objective in enumerate(self.objectives):
+                buffers = copies_of_buffers(state) if state.precision.may_try_fp32 else []
                 descended.append(self._descend(number, state, data, undo))
+                if descended[-1].skipped == "non_finite" and state.precision.may_try_fp32:
+                    put_back(buffers)
+                    descended[-1] = self._descend_in_fp32(number, state, data, undo)
                 if descended[-1].skipped == "non_finite":  # looked into while the weights are those it happened with
-                    found = self.diagnosis.of(objective, state, data)
+                    with state.precision.of_last_try():
+                        found = self.diagnosis.of(objective, state, data)
                 if descended[-1].skipped:
                     undo.take_back()
                     break
@@ -137,6 +148,8 @@ class Step:
         model = state.model.module
         if not model.training:  # walking the modules in every step would take a tenth of a small one
             model.train()
+        if state.precision.fell_back:
+            state.loss_scale.disable()
         set_learning_rates(state.optimizers, self.schedule(step) * state.rate_factor)
 
     def _descend(self, number: int, state: State, data: StepData, undo: Undo) -> Descended:
@@ -158,6 +171,11 @@ class Step:
                 update_weights(state, optimizers, data.step)
             gradients.clear()
         return Descended(losses, means, norm, skipped)
+
+    def _descend_in_fp32(self, number: int, state: State, data: StepData, undo: Undo) -> Descended:
+        """The same once more without mixed precision."""
+        with state.precision.of_last_try(), state.loss_scale.off():
+            return replace(self._descend(number, state, data, undo), in_fp32=True)
 
     def _gradient(self, number: int, state: State, data: StepData) -> Losses:
         """Leave this rank's part of an objective's gradient in its parameters; nothing of it, where this raises."""
@@ -190,6 +208,19 @@ class Step:
             raise NonFiniteError(said)
         state.position.non_finite_steps += 1
         log.warning("%s; the step is skipped (%d of %d)", said, state.position.non_finite_steps, self.max_skipped)
+
+
+def copies_of_buffers(state: State) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Each buffer of the model and its losses with a copy: a forward pass may leave an infinite mean in it."""
+    modules = state.model.module, state.loss.module
+    return [(buffer, buffer.clone()) for module in modules for buffer in module.buffers()]
+
+
+@torch.no_grad()
+def put_back(buffers: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    """Give buffers the values of their copies."""
+    for buffer, before in buffers:
+        buffer.copy_(before)
 
 
 def total_norm(gradients: list[torch.Tensor]) -> torch.Tensor:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from vaak.config.optimization import SchedulerConfig
 from vaak.config.training import TrainingConfig
 from vaak.core.callback import Callback
 from vaak.core.errors import UserError
@@ -112,7 +113,12 @@ def make_state(
     piece_rules: PieceRules,
     callbacks: Sequence[Callback],
 ) -> State:
-    """The state at the start of a run."""
+    """The state at the start of a run.
+
+    ``trained`` has the modules and their parameters, ``config`` the optimizer and all else that has a state,
+    ``precision`` whether the loss is scaled. ``piece_rules`` say how microbatches are split, and ``callbacks`` may have
+    a state, too.
+    """
     everything = trained.all_parameters
     names = {item.parameter: item.name for item in everything}
     optimizers = [optimizers_of(own, config.optimizer, trained.folder) for own in trained.parameters]
@@ -124,6 +130,7 @@ def make_state(
         optimizer=Moments(names, optimizers, of_user=config.optimizer.is_users(config.optimizer.type)),
         average=WeightAverage(trained.module, config.ema, own) if config.ema else None,
         loss_scale=LossScale(precision.name == "fp16", config.amp_loss_scale),
+        precision=precision,
         position=Position(),
         best=Best(config.checkpoint),
         plateau=Plateau(config.scheduler, config.optimizer.lr) if plateau else None,
@@ -148,7 +155,11 @@ class Surroundings:
 def make_step(
     trained: Trained, config: TrainingConfig, data: TrainingData, around: Surroundings, total_steps: int
 ) -> Step:
-    """The step of a run that ends after ``total_steps``."""
+    """The step of a run that ends after ``total_steps``.
+
+    ``trained`` has what is trained, ``config`` how, ``data`` what it is trained on; ``around`` has the ranks, the
+    precision and the clocks.
+    """
     descents = []
     for number, objective in enumerate(trained.objectives):
         forward = Forward(objective.losses, trained.forward, around.precision, config.random_seed, number)
@@ -161,7 +172,9 @@ def make_step(
     return Step(
         objectives=tuple(descents),
         gradients=tuple(around.ranks.gradients(descent.parameters) for descent in descents),
-        schedule=make_schedule(config.scheduler, total_steps, config.optimizer.lr, trained.folder),
+        schedule=make_schedule(
+            _in_steps(config.scheduler, data.steps_per_epoch), total_steps, config.optimizer.lr, trained.folder
+        ),
         clipping=config.gradient_clipping,
         freezing=trained.freezing,
         redraw_interval=None if config.fixed_projection else config.feature_redraw_interval,
@@ -172,6 +185,13 @@ def make_step(
         phases=around.phases,
         clock=around.clock,
     )
+
+
+def _in_steps(config: SchedulerConfig, steps_per_epoch: int) -> SchedulerConfig:
+    """The schedule with a cycle that is given in epochs as one of steps."""
+    if config.first_cycle_epochs is None:
+        return config
+    return config.model_copy(update={"first_cycle_steps": config.first_cycle_epochs * steps_per_epoch})
 
 
 def _compiled(model: nn.Module, config: TrainingConfig) -> nn.Module:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from functools import partial
@@ -22,6 +22,7 @@ from vaak.core.callback import Callback
 from vaak.core.errors import UserError
 from vaak.core.report import StepReport
 from vaak.core.task import Task, demand_dataset
+from vaak.data.loader import num_workers
 from vaak.data.reader import Microbatch
 from vaak.engine import loop
 from vaak.engine.checkpoint.files import Snapshot, step_folder
@@ -65,7 +66,12 @@ class Trainer:
         skip_bad_examples: bool = False,
         folder: Path = Path(),
     ) -> None:
-        """``folder`` is where a user's ``./file.py`` in the configuration is looked for."""
+        """``folder`` is where a user's ``./file.py`` in the configuration is looked for.
+
+        ``config`` is the section ``training``, and ``directory`` that of the run. ``callbacks`` are told what happens;
+        ``ranks`` are the processes that train, started here if not given. ``skip_bad_examples`` leaves out what can't
+        be read, instead of ending the run.
+        """
         for callback in callbacks:
             config = callback.configure(config)
         self.task, self.config, self.directory = task, config, directory
@@ -76,16 +82,17 @@ class Trainer:
         examples = task.dataset("train")
         demand_dataset(examples, f"{type(task).__name__}.dataset('train')")
         self.data = TrainingData(examples, config, self.ranks, directory, skip_bad=skip_bad_examples)
-        self.precision = Precision(config.mixed_precision, self.ranks.device)
+        self.precision = Precision(config.mixed_precision, self.ranks.device, config.fp32_fallback)
         piece_rules = PieceRules(directory, self.ranks.rank, self.data.fingerprint)
         self.state = make_state(trained, config, self.precision, piece_rules, callbacks)
+        self.best = self.state.best
         self.phases, self.clock = Phases(self.ranks.device), Clock()
         self._trained = trained
         self._around = Surroundings(self.ranks, self.precision, self.loss_weights, self.phases, self.clock, directory)
         self._set_horizon()
         self.pictures = Pictures(directory / "pictures")
         show = partial(_show, self.pictures, self.state)  # of itself, a trainer would hold itself in memory
-        self.evaluator = Evaluator(task, config, self.ranks, skip_bad_examples, show)
+        self.evaluator = Evaluator(task, config, self.ranks, skip_bad_examples, show, self.precision)
         self.requests, self.agreed = StepMessage(), StepMessage()
         self.stop_reason: str | None = None
         self.last: tuple[StepData, StepReport] | None = None
@@ -131,6 +138,10 @@ class Trainer:
         return self.data.padding_waste
 
     @property
+    def num_workers(self) -> int:
+        return num_workers(self.config.performance, self.data.dataset)
+
+    @property
     def checkpoints(self) -> Path:
         """The folder of the run's checkpoints."""
         return self.saving.writer.folder
@@ -166,10 +177,10 @@ class Trainer:
             rehearse_evaluations(self.evaluator, self.state)
             self.clock.lap()
 
-    def upcoming(self) -> Iterator[StepData]:
+    def upcoming(self) -> Generator[StepData, None, None]:
         """At each boundary, the data of the step that begins there, which all ranks know; none after the last step."""
         position = self.position
-        with closing(self.data.microbatches(position)) as microbatches:  # type: ignore[type-var]
+        with closing(self.data.microbatches(position)) as microbatches:
             while True:
                 self.saving.writer.raise_failure()
                 with self.phases.measure("loading"):

@@ -6,7 +6,7 @@ All of it is a function of the position and of the plan; nothing is remembered.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +39,11 @@ class StepData:
 
 
 class TrainingData:
-    """A dataset split into microbatches, and these into steps of ``gradient_accumulation_steps``."""
+    """A dataset split into microbatches, and these into steps of ``gradient_accumulation_steps``.
+
+    ``dataset`` is read as ``config``, the section ``training``, says, divided over ``ranks``; ``skip_bad`` leaves out
+    examples that can't be read, and notes them in ``directory``.
+    """
 
     def __init__(
         self, dataset: Dataset, config: TrainingConfig, ranks: Ranks, directory: Path, *, skip_bad: bool = False
@@ -75,7 +79,7 @@ class TrainingData:
         """Microbatches of the step that begins here, over all ranks; the last one of an epoch may have fewer."""
         return min(self.config.gradient_accumulation_steps, self.epoch_size - position.place)
 
-    def microbatches(self, position: Position) -> Iterator[Microbatch]:
+    def microbatches(self, position: Position) -> Generator[Microbatch, None, None]:
         """This rank's microbatches from a position on, without end."""
         addresses = training_addresses(
             self.planner,
@@ -100,9 +104,9 @@ class TrainingData:
         size = self.step_size(position)
         return StepData(position.step + 1, fetched, counts, size, position.place + size >= self.epoch_size)
 
-    def steps(self, position: Position) -> Iterator[StepData]:
+    def steps(self, position: Position) -> Generator[StepData, None, None]:
         """The steps from a position on, which moves on with them, as a single process reads them; without end."""
-        with closing(self.microbatches(position)) as microbatches:  # type: ignore[type-var]
+        with closing(self.microbatches(position)) as microbatches:
             while True:
                 fetched = self.fetch(microbatches, position)
                 yield self.step_data(position, fetched, count_units(fetched))

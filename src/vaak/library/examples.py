@@ -92,6 +92,6 @@ def add_to_hash(content: Any, value: Any) -> None:
 
 
 def _add(content: Any, *parts: bytes) -> None:
-    """Each part behind its length, so that no two contents are one."""
+    """Each part with its length before it, so that no two contents look alike."""
     for part in parts:
         content.update(len(part).to_bytes(8, "little") + part)

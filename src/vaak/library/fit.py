@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -57,10 +57,12 @@ def fit(
 
     The directory is one that every command opens; where the task is in no file, the log says that it isn't. Code that a
     run brings is executed only with ``trust_code``. Raises UserError for every mistake in what is given.
+
+    ``callbacks`` are told what happens in training.
     """
     if importing := files_being_imported():
         raise UserError(f"{importing[0]} trains as it is imported: put this under if __name__ == '__main__':")
-    loaded = _loaded(task, Path(directory), training, optimizer, trust_code)
+    loaded = _loaded(task, Path(directory), training, optimizer, trust_code, metrics or {})
     checkpoint = {
         "resume": "auto" if resume is True else None if not resume else str(resume),
         "init_from": None if init_from is None else str(init_from),
@@ -70,7 +72,7 @@ def fit(
     loaded = _with_checkpoint(loaded, {name: value for name, value in checkpoint.items() if value})
     experiment = loaded.experiment
     if experiment.training.checkpoint.resume is None and holds_a_run(experiment.run_dir):
-        raise UserError(f"{directory} holds a run already: give resume=True to resume it, or another directory")
+        raise UserError(f"{directory} already holds a run: give resume=True to resume it, or another directory")
     chosen = None
     if metrics:
         made = task_class(experiment.reference)(experiment, experiment.run_dir, loaded.folder)
@@ -79,8 +81,14 @@ def fit(
     return open(experiment.run_dir, device=experiment.training.device, metrics=metrics, trust_code=True)
 
 
-def _loaded(task: Any, directory: Path, training: dict[str, Any], optimizer: Any, trust_code: bool) -> Loaded:
-    """The configuration of the run, with what there is to say about it."""
+def _loaded(
+    task: Any, directory: Path, training: dict[str, Any], optimizer: Any, trust_code: bool, metrics: Collection[str]
+) -> Loaded:
+    """The configuration of the run, with what there is to say about it.
+
+    ``task``, ``directory``, ``optimizer``, ``trust_code`` and ``metrics`` are those of ``fit``; ``training`` are its
+    further options, of which other sections are taken out.
+    """
     layers, remarks = _layers(task, directory)
     if optimizer is not None:
         if not isinstance(optimizer, str | Mapping):
@@ -91,7 +99,7 @@ def _loaded(task: Any, directory: Path, training: dict[str, Any], optimizer: Any
     where: dict[str, Any] = {"run_dir": str(directory)}
     if not any(isinstance(layer, Path) for layer in layers):
         where["name"] = directory.resolve().name
-    loaded = load_layers([*layers, *as_layers(given), where], trust_code=trust_code)
+    loaded = load_layers([*layers, *as_layers(given), where], trust_code=trust_code, further_metrics=metrics)
     if not trust_code:
         demand_trust(loaded.experiment, [layer for layer in layers if isinstance(layer, Path)])
     return replace(loaded, warnings=[*loaded.warnings, *remarks])

@@ -82,7 +82,7 @@ class SimpleTask(Task):
     def dataset(self, split: str) -> Dataset:
         if split not in self._datasets:
             if split not in self._data:
-                raise UserError(f"there is no split {split}; there are {', '.join(self._data)}")
+                raise UserError(f"unknown split {split}; expected one of {', '.join(self._data)}")
             self._datasets[split] = as_dataset(self._data[split], split, self._collate, self._length)
         return self._datasets[split]
 

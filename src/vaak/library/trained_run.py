@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator, Mapping
 from os import PathLike
@@ -90,7 +91,7 @@ class TrainedRun:
         task, split = self.task, data
         if not isinstance(data, str):
             dataset = data if isinstance(data, Dataset) else self.task.dataset_of(data)
-            task, split = cast("Task", _On(self.task, dataset)), GIVEN
+            task, split = _on(self.task, dataset), GIVEN
         make_deterministic(training, self.device)
         evaluator = Evaluator(task, training, Ranks(self.device), self.config.skips_bad_examples)
         figures = evaluator.evaluate(self.model, split)
@@ -117,6 +118,8 @@ def open(
     ``average`` (training.ema), or ``auto``: those that the run evaluated. ``metrics`` are further figures of
     ``evaluate``, and ``options`` go over the run's own (``data={...}``). Code that the run brings is executed only with
     ``trust_code``.
+
+    ``device`` is cpu, cuda, mps or auto.
 
     Raises UserError for everything that is wrong with what is given or with the run.
     """
@@ -146,33 +149,23 @@ def _introduce(task: Any, path: Path) -> None:
     register_task(name, task)
 
 
-class _Changed:
-    """A task that is another one except for what a subclass says."""
-
-    def __init__(self, task: Task) -> None:
-        self._task = task
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._task, name)
-
-
-class _On(_Changed):
+def _on(task: Task, dataset: Dataset) -> Task:
     """A task whose only split is the given dataset."""
-
-    def __init__(self, task: Task, dataset: Dataset) -> None:
-        super().__init__(task)
-        self._dataset = dataset
-
-    def dataset(self, split: str) -> Dataset:
-        return self._dataset
+    if isinstance(task, _Measured):
+        return with_metrics(_on(task.own, dataset), task.metrics)
+    changed = copy.copy(task)
+    vars(changed)["dataset"] = lambda split: dataset
+    return changed
 
 
-class _Measured(_Changed):
+class _Measured:
     """A task whose evaluations have further figures."""
 
-    def __init__(self, task: Task, metrics: Mapping[str, Metric]) -> None:
-        super().__init__(task)
-        self._metrics = metrics
+    def __init__(self, own: Task, metrics: Mapping[str, Metric]) -> None:
+        self.own, self.metrics = own, metrics
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.own, name)
 
     def meters(self, split: str) -> Meters:
-        return AlsoMeasured(self._task.meters(split), self._metrics)
+        return AlsoMeasured(self.own.meters(split), self.metrics)

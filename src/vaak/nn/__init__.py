@@ -1,4 +1,4 @@
-"""Building blocks of networks: one idea and one paper per file. None of them writes state in its forward pass.
+"""Building blocks of networks: one idea and one paper per file. No forward pass writes state.
 
 Those to use alone are ``vaak.nn.Attention``, ``vaak.nn.encoder`` and ``vaak.nn.decoder``.
 """

@@ -61,6 +61,9 @@ class Attention(nn.Module):
 
         ``memory`` ``(batch, memory time, memory_width)`` is what cross-attention looks at. ``norms`` tally the queries
         and the keys that enter a feature map, for the places of ``x`` and of the memory.
+
+        ``x`` is ``(batch, time, width)``; ``visibility`` says which keys each query sees, and ``rotation`` is that of
+        the positions, None without rotary ones. A ``cache`` continues a row: what it holds comes first.
         """
         query = self._turned(self.query, self.query_norm, x, rotation)
         if memory is not None and cache is not None and cache.tensors:  # it was read with the first tokens
@@ -96,6 +99,12 @@ class Attention(nn.Module):
         cache: LayerCache | None,
         is_cross: bool,
     ) -> Tensor:
+        """The mixture of values for each query, ``(batch, heads, query time, head_width)``.
+
+        ``query`` ``(batch, heads, query time, head_width)`` looks at ``key`` and ``value`` ``(batch, key heads, key
+        time, head_width)`` as far as ``visibility`` lets it. The ``cache`` is continued; where ``is_cross``, it keeps
+        the memory's keys and values.
+        """
         dropout = self.dropout if self.training else 0.0
         if self.features is not None:
             key, value = self._repeated(key, query), self._repeated(value, query)

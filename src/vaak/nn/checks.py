@@ -1,20 +1,32 @@
-"""Options of the model's stacks that do nothing there: for the checks of every task that has a stack."""
+"""Options of the model's stacks that do nothing there, and how large stacks are: for the checks of every task."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
 from vaak.config.task_spec import CheckFinding, no_effect, remark
-from vaak.nn.config import StackConfig
+from vaak.nn.config import FACTORS_END, StackConfig
+
+LINEAR_PAYS_FROM = {"linear": 850, "causal_linear": 2000}
+"""Tokens from which linear attention takes less time than softmax: measured in docs/attention.md."""
 
 
-def stack_findings(section: str, stack: StackConfig, *, is_encoder: bool) -> Iterable[CheckFinding]:
-    """Findings about a stack whose options are in ``section``."""
+def stack_findings(section: str, stack: StackConfig, *, is_encoder: bool, longest: float) -> Iterable[CheckFinding]:
+    """Findings about a stack whose options are in ``section``, and which sees at most ``longest`` tokens at once."""
     unread = (*_unread_by_attention(stack), *_unread_by_positions(stack))
     found = [no_effect(f"{section}.{name}", reason) for name, reason in unread]
     if is_encoder and stack.attention_type == "causal_linear":
         found.append(
             remark(f"{section}.attention_type", "the encoder then sees no later token; linear sees both sides")
+        )
+    pays_from = LINEAR_PAYS_FROM.get(stack.attention_type, 0)
+    if longest < pays_from:
+        found.append(
+            remark(
+                f"{section}.attention_type",
+                f"{stack.attention_type} takes less time than softmax from about {pays_from:,} tokens on, but here are "
+                f"at most {longest:,.0f}; softmax is faster, and exact",
+            )
         )
     return found
 
@@ -36,3 +48,14 @@ def _unread_by_positions(stack: StackConfig) -> Iterator[tuple[str, str]]:
             yield name, f"position_type is {stack.position_type}; only rotary positions turn"
     elif stack.rope_scaling_factor == 1:
         yield "rope_scaling_type", "rope_scaling_factor is 1, which changes nothing"
+
+
+def stack_parameters(stack: StackConfig, memory_width: int | None = None) -> int:
+    """The parameters of a stack's matrices; with ``memory_width``, its blocks also attend to vectors of that width."""
+    width, gated = stack.d_model, stack.feed_forward_type in ("swiglu", "geglu")
+    key_width = (stack.num_key_value_heads or stack.num_heads) * stack.head_width
+    inner = stack.d_ff or (8 * width // 3 if gated else 4 * width)
+    inner = inner * width if stack.d_ff and inner < FACTORS_END else inner
+    attention = 2 * width * (width + key_width)
+    crossing = 0 if memory_width is None else 2 * width * width + 2 * memory_width * key_width
+    return stack.num_layers * (attention + crossing + (3 if gated else 2) * width * inner)

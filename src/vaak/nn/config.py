@@ -6,10 +6,13 @@ from typing import ClassVar, Literal
 
 from pydantic import model_validator
 
-from vaak.config.base import ResumeClass, Section, option
+from vaak.config.base import LARGEST_LENGTH, ResumeClass, Section, option
 
 FACTORS_END = 32
 """A ``d_ff`` below this is not a width but a multiple of ``d_model``."""
+
+LARGEST_WIDTH = 1 << 20
+"""The largest width of a layer that is taken for one."""
 
 LINEAR = ("linear", "causal_linear")
 """The attention types that never form a score for each pair of tokens."""
@@ -37,15 +40,16 @@ class StackConfig(Section):
 
     resume_class: ClassVar[ResumeClass | None] = "refused"
 
-    d_model: int = option("Width of the residual stream.", 512, gt=0)
-    num_layers: int = option("Number of blocks.", 6, gt=0)
-    num_heads: int = option("Query heads of attention.", 8, gt=0)
-    num_key_value_heads: int | None = option("Key and value heads; null is num_heads.", None, gt=0)
+    d_model: int = option("Width of the residual stream.", 512, gt=0, le=LARGEST_WIDTH)
+    num_layers: int = option("Number of blocks.", 6, gt=0, le=10_000)
+    num_heads: int = option("Query heads of attention.", 8, gt=0, le=LARGEST_WIDTH)
+    num_key_value_heads: int | None = option("Key and value heads; null is num_heads.", None, gt=0, le=LARGEST_WIDTH)
     d_ff: int | None = option(
         "Width of the feed-forward layer; below 32, a multiple of d_model; null is 4 times d_model, for gated "
         "layers 8/3 times, rounded up to a multiple of 32.",
         None,
         gt=0,
+        le=1 << 24,
     )
     dropout: float = option(
         "Dropout of embeddings and of each layer's output.", 0.1, ge=0, lt=1, resume="other numbers"
@@ -60,13 +64,17 @@ class StackConfig(Section):
         "local: how far a token attends to each side, in tokens; in a decoder, to the left only.",
         128,
         gt=0,
+        le=LARGEST_LENGTH,
         resume="other numbers",
     )
     kernel_type: Literal["softmax", "relu"] = option(
         "Linear attention: the kernel that its features approximate.", "softmax"
     )
     num_features: int | None = option(
-        "Linear attention: number of random features; null is d · ln d for a head of width d.", None, gt=0
+        "Linear attention: number of random features; null is d · ln d for a head of width d.",
+        None,
+        gt=0,
+        le=LARGEST_WIDTH,
     )
     orthogonal_features: bool = option("Linear attention: features in orthogonal blocks, not independent ones.", True)
     qk_norm: bool = option("RMSNorm on queries and keys of each head.", False)

@@ -33,6 +33,8 @@ class Copying(nn.Module):
 
         ``hidden`` is ``(batch, time, width)``; ``memory (batch, source time, memory_width)`` is what the encoder made
         of the tokens ``source (batch, source time)``, real where ``mask`` is True.
+
+        ``logits`` ``(batch, time, vocab)`` are the scores.
         """
         query = self.query(hidden)
         scores = (query @ self.key(memory).transpose(1, 2)) * query.shape[-1] ** -0.5

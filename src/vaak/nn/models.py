@@ -28,7 +28,11 @@ class TransformerModel(nn.Module):
     def __init__(
         self, config: StackConfig, vocab_size: int, *, causal: bool, tied: bool = True, max_length: int | None = None
     ) -> None:
-        """Weights are drawn from torch's default generator (``vaak.nn.initialisation``)."""
+        """Weights are drawn from torch's default generator (``vaak.nn.initialisation``).
+
+        ``config`` describes the layers and ``vocab_size`` the tokens; ``causal`` makes a decoder. ``tied`` scores with
+        the embeddings, else with separate weights. ``max_length`` is what learned positions need to know.
+        """
         super().__init__()
         self.config = config
         self.vocab_size = vocab_size
@@ -71,7 +75,10 @@ class TransformerModel(nn.Module):
         cache: StackCache | None = None,
         norms: SquaredNorms | None = None,
     ) -> Tensor:
-        """What ``logits`` scores, ``(batch, time, width)``: before they grow as wide as the vocabulary."""
+        """What ``logits`` scores, ``(batch, time, width)``: before they grow as wide as the vocabulary.
+
+        ``input_ids``, ``documents``, ``mask``, ``positions``, ``cache`` and ``norms`` are those of ``forward``.
+        """
         embedded = self.dropout(embed(self.embedding, input_ids, self.config))
         tallies = None if norms is None else (norms, norms)
         hidden: Tensor = self.stack(
@@ -103,6 +110,9 @@ class EncoderDecoderModel(nn.Module):
         """Weights are drawn from torch's default generator. The lengths are needed by learned positions.
 
         Where embeddings are shared, both vocabularies must be one, and both stacks of one width.
+
+        ``config`` describes both stacks; ``source_vocab_size`` and ``target_vocab_size`` are the numbers of tokens,
+        ``max_source_length`` and ``max_target_length`` those lengths, in tokens.
         """
         super().__init__()
         self.config = config

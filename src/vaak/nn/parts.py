@@ -89,7 +89,7 @@ class Attention(nn.Module):
         if mask is None:
             return Visibility(causal, documents, documents, self.positions.bias)
         padding = torch.where(mask, 0, -1)
-        is_linear = self.config.attention_type in LINEAR  # padding may lie between the tokens of its one document
+        is_linear = self.config.attention_type in LINEAR  # padding may come between the tokens of its one document
         return Visibility(causal, None if is_linear else padding, padding, self.positions.bias)
 
     def extra_repr(self) -> str:

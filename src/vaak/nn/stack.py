@@ -67,6 +67,8 @@ class TransformerStack(nn.Module):
 
         ``memory`` ``(batch, memory time, memory_width)`` is what cross-attention looks at, where ``memory_mask``
         ``(batch, memory time)`` is True. ``norms`` tally what enters feature maps, of these places and of the memory's.
+
+        ``x`` is the embedded tokens.
         """
         assert cache is None or self.causal, "only a causal stack can continue from a cache"
         visibility, own_positions = self._visibility(x, documents, mask, cache)

@@ -11,6 +11,7 @@ from vaak.callbacks.early_stopping import EarlyStoppingCallback
 from vaak.callbacks.memory_manager import AdaptiveMemoryManager
 from vaak.callbacks.profiling.interbatch_profiler import InterbatchProfiler
 from vaak.callbacks.profiling.trace import TRACED_BY, TraceCallback
+from vaak.callbacks.profiling.waiting import WaitingForDataCallback
 from vaak.callbacks.step_log import StepLogCallback
 from vaak.callbacks.system_metrics import SystemMetricsCallback
 from vaak.config.base import Component
@@ -34,7 +35,11 @@ def callbacks_of(experiment: Experiment[Any, Any], folder: Path) -> list[Callbac
         callbacks.append(EarlyStoppingCallback(stopping.patience, stopping.metric, stopping.min_delta, stopping.mode))
     further = [built(component, folder) for component in training.callbacks]
     if training.memory.manager and not any(isinstance(callback, AdaptiveMemoryManager) for callback in further):
-        callbacks.insert(0, AdaptiveMemoryManager(training.memory.thresholds))
+        callbacks.insert(
+            0, AdaptiveMemoryManager(training.memory.thresholds, cleanup_interval=training.memory.cleanup_interval)
+        )
+    if not any(isinstance(callback, InterbatchProfiler) for callback in callbacks + further):
+        callbacks.append(WaitingForDataCallback(logging.interval))
     return callbacks + further
 
 

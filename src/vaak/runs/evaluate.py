@@ -1,4 +1,4 @@
-"""A trained run's figures on any split, of its own or other data."""
+"""A trained run's figures on any split, of its data or others."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ def evaluate_run(
 
     ``files`` and ``overrides`` may name other data: they are prepared with what the run learned from its own, in a
     temporary folder.
+
+    ``path`` is a run or a checkpoint; ``device``, ``weights`` and ``trust_code`` are those of ``open_run``.
     """
     with tempfile.TemporaryDirectory(prefix="vaak-eval-") as temporary_folder:
         overrides = ["training.mixed_precision=no", *overrides]

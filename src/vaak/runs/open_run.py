@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,16 @@ from vaak.engine.checkpoint.files import load_checkpoint, load_weights, resolve_
 from vaak.engine.distributed.launcher import pick_device
 from vaak.engine.trained import model_of
 from vaak.runs.folder.user_code import demand_trust_to_use
+from vaak.runs.standalone import run_with_checkpoints
 from vaak.runs.tuned_options import layers_of
+
+log = logging.getLogger("vaak")
+
+READ_IN_USE = (
+    *("training.batch_size", "training.validation.batch_size", "training.mixed_precision", "training.random_seed"),
+    *("training.deterministic", "training.performance.", "training.loss.", "training.eval_knobs."),
+)
+"""The options of training that using a trained model reads, too."""
 
 DATA_SECTIONS = ("data", "datasets", "global_config")
 
@@ -40,6 +50,8 @@ class OpenedRun:
 def run_of(path: Path) -> Path:
     """The run directory of a run, a checkpoint or its pointer. Raises CheckpointError where there is none."""
     for folder in (path, path.parent, path.parent.parent):
+        if (directory := run_with_checkpoints(folder)) is not None:
+            return directory
         if (folder / "config.yml").exists():
             return folder
     raise CheckpointError(
@@ -66,16 +78,23 @@ def open_run(
     executed only where the model can't be used without it, and with ``trust_code``.
     ``weights`` are ``own``, or their ``average`` (training.ema); ``auto`` takes those that the run itself evaluated.
 
+    ``path`` is that of the run or the checkpoint, and ``device`` is cpu, cuda, mps or auto.
+
     Raises UserError where the average is asked for and the checkpoint has none, and where trust is needed.
     """
     directory = run_of(path)
     layers = layers_of(directory)
     own = load(layers, trust_code=trust_code).experiment
+    for text in overrides:
+        key, _, value = map(str.strip, text.partition("="))
+        if key == "task" and value != own.task:
+            raise UserError(f"{text}: the run was trained with task {own.task}; leave it out")
     experiment = load([*layers, *files], overrides, trust_code=trust_code).experiment
     if not trust_code:
         demand_trust_to_use(own, directory)
     checkpoint = resolve_checkpoint(path)
     _refuse_another_model(own, experiment)
+    _say_what_is_not_read(own, experiment)
     task: Task = task_class(experiment.reference)(experiment, directory, directory)
     if temporary_folder is not None and any(getattr(experiment, name) != getattr(own, name) for name in DATA_SECTIONS):
         task.prepare_others(own, temporary_folder, splits)
@@ -99,3 +118,12 @@ def _refuse_another_model(own: Experiment[Any, Any], asked: Experiment[Any, Any]
             raise UserError(
                 f"{change.key} is {change.after}, but the run was trained with {change.before}; leave it out"
             )
+
+
+def _say_what_is_not_read(own: Experiment[Any, Any], asked: Experiment[Any, Any]) -> None:
+    """Warn of options that are asked for and that only training reads."""
+    changes = changes_between(resolved_values(own), resolved_values(asked), own.reference)
+    of_training = [change.key for change in changes if change.key.startswith(("training.", "wandb."))]
+    unread = [key for key in of_training if not key.startswith(READ_IN_USE)]
+    if unread:
+        log.warning("%s: only training reads this, so here it has no effect", ", ".join(unread))

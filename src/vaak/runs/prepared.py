@@ -39,24 +39,24 @@ class PreparedFolder:
     folder: Path
 
     @classmethod
-    def open(cls, folder: Path) -> Self:
-        """Raises DataError where nothing was prepared."""
+    def open(cls, folder: Path, *reading: Any) -> Self:
+        """``reading`` are the class's further fields. Raises DataError where nothing was prepared."""
         if not (folder / DONE).exists():
-            raise DataError(f"{folder}: no prepared data; train makes them")
-        return cls(folder)
+            raise DataError(f"{folder}: no prepared data; vaak train prepares them")
+        return cls(folder, *reading)
 
     @classmethod
-    def make(cls, recipe: Recipe, folder: Path) -> Self:
+    def make(cls, recipe: Recipe, folder: Path, *reading: Any) -> Self:
         """What a recipe makes, made in a folder unless it is there; as ``prepare_folder`` says."""
         prepare_folder(recipe, folder)
-        return cls(folder)
+        return cls(folder, *reading)
 
     def split_folder(self, split: str) -> Path:
         """The folder of a split. Raises UserError where the corpus has no such split, DataError where it is damaged."""
         about = self.about
         there = about["statistics"]
         if split not in there:
-            raise UserError(f"there is no split {split}; there are {', '.join(sorted(there))}")
+            raise UserError(f"unknown split {split}; expected one of {', '.join(sorted(there))}")
         self._check({name: size for name, size in _sizes(about).items() if _split_of(name) == split})
         return self.folder / split
 
@@ -73,7 +73,7 @@ class PreparedFolder:
         return found
 
     def check_what_training_reads(self) -> None:
-        """Raises DataError naming the first file of it that isn't as it was made, in the splits to come too."""
+        """Raises DataError naming the first file that has changed since it was made, in the splits to come too."""
         sizes = _sizes(self.about)
         self._check({name: size for name, size in sizes.items() if _split_of(name) != NOT_TRAINED_WITH})
 
@@ -118,6 +118,11 @@ def prepared_folder(directory: Path) -> Path:
     return directory / "prepared"
 
 
+def is_prepared(directory: Path) -> bool:
+    """Whether a run's data are there, complete."""
+    return (prepared_folder(directory) / DONE).exists()
+
+
 def prepare_for_run(recipe: Recipe, directory: Path, cache: str | None) -> None:
     """Prepare a run's data; with a ``cache`` they are there and RUN/prepared points to them.
 
@@ -126,7 +131,7 @@ def prepare_for_run(recipe: Recipe, directory: Path, cache: str | None) -> None:
     Raises UserError where a run that has begun is to continue with other options, or its data are damaged.
     """
     folder = prepared_folder(directory)
-    if holds_a_run(directory) and (folder / DONE).exists():
+    if holds_a_run(directory) and is_prepared(directory):
         _keep(recipe, PreparedFolder(folder))
         return
     if cache is None:

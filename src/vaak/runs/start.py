@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import platform
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,15 +15,28 @@ import numpy as np
 import torch
 
 import vaak
+from vaak.callbacks.console.figures import in_words
 from vaak.config.load import Loaded
 from vaak.config.show.resolved import resolved_values
 from vaak.config.tasks import task_class
+from vaak.config.training import TrainingConfig
+from vaak.config.yaml.reader import read_yaml
+from vaak.config.yaml.tree import find
 from vaak.core.callback import Callback
 from vaak.core.errors import UserError
+from vaak.core.interrupts import leaving
+from vaak.core.progress import progress_allowed
 from vaak.core.task import Task
 from vaak.engine.checkpoint.initial_weights import initialise
+from vaak.engine.checkpoint.names import list_checkpoints, step_folder
 from vaak.engine.checkpoint.writer import remove_leftovers
-from vaak.engine.distributed.launcher import precision_from_launcher, warn_of_what_a_device_lacks
+from vaak.engine.distributed.launcher import (
+    multiplied_by,
+    precision_from_launcher,
+    warn_of_what_a_device_lacks,
+    with_batches_per_process,
+    world_size,
+)
 from vaak.engine.distributed.ranks import Ranks, start_ranks
 from vaak.engine.distributed.shared_folder import demand_shared
 from vaak.engine.memory.device import read_memory
@@ -33,6 +47,7 @@ from vaak.runs.build_callbacks import callbacks_of
 from vaak.runs.doctor.finding import size
 from vaak.runs.folder.directory import (
     checkpoints_elsewhere,
+    command_to_go_on,
     demand_room,
     holds_a_run,
     make_directory,
@@ -45,6 +60,8 @@ from vaak.runs.folder.owner import claim
 from vaak.runs.folder.sessions import begin_session, write_current
 from vaak.runs.folder.user_code import config_of_run
 from vaak.runs.forecast.memory import at_rest
+from vaak.runs.prepared import prepared_folder
+from vaak.runs.standalone import keep_beside_checkpoints
 
 log = logging.getLogger("vaak")
 
@@ -60,6 +77,11 @@ class Outcome:
     metrics: dict[str, float]
     samples: list[str]
     is_main: bool
+    task: str = ""
+    best: str = ""
+    """The best checkpoint and its figure; empty where there is none."""
+    seconds: float = 0.0
+    """How long this start of it trained."""
 
 
 def train(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Task | None = None) -> Outcome:
@@ -68,13 +90,33 @@ def train(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Task | Non
     Raises UserError for everything a user can fix; the run directory then holds no more than before.
     """
     with begun(loaded, callbacks, task) as trainer:
+        begun_at = time.monotonic()
         reason = _fit(trainer)
+        seconds = time.monotonic() - begun_at
         shown = trainer.ranks.is_main and reason == "finished"
         with trainer.evaluated_weights():
             samples = _samples(trainer) if shown else []
         position, metrics = trainer.position, trainer.metrics or _last_evaluation(trainer.directory)
         is_main = trainer.ranks.is_main
-        return Outcome(reason, trainer.directory, position.step, trainer.total_steps, metrics, samples, is_main)
+        return Outcome(
+            reason,
+            trainer.directory,
+            position.step,
+            trainer.total_steps,
+            metrics,
+            samples,
+            is_main,
+            loaded.experiment.task,
+            _best(trainer),
+            seconds,
+        )
+
+
+def _best(trainer: Trainer) -> str:
+    best = trainer.best
+    if best.value is None or best.step is None:
+        return ""
+    return f"{trainer.checkpoints / step_folder(best.step)} ({best.metric} {in_words(best.metric, best.value)})"
 
 
 def _samples(trainer: Trainer) -> list[str]:
@@ -86,18 +128,31 @@ def _samples(trainer: Trainer) -> list[str]:
         return []
 
 
+def prepare(loaded: Loaded) -> Path:
+    """Prepare a run's data without training, and return where they are; training then finds them."""
+    experiment, directory = loaded.experiment, loaded.experiment.run_dir
+    ranks = start_ranks(experiment.training)
+    logs = logging_to(directory, ranks.rank, experiment.training.logging.json_lines)
+    with contextlib.closing(ranks), _held_directory(loaded, ranks), logs:
+        task: Task = task_class(experiment.reference)(experiment, directory, loaded.folder)
+        ranks.decide_on_main(task.prepare)
+    return prepared_folder(directory).resolve()
+
+
 @contextlib.contextmanager
 def begun(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Task | None = None) -> Iterator[Trainer]:
     """A trainer where its run starts or resumes: the directory made and held, the data prepared."""
-    loaded = _with_launchers_precision(loaded)
+    loaded = _with_batches_per_process(_with_launchers_precision(loaded))
     training, directory = loaded.experiment.training, loaded.experiment.run_dir
     ranks = start_ranks(training)
     _compare(loaded, ranks)
     logs = logging_to(directory, ranks.rank, training.logging.json_lines)
-    with contextlib.closing(ranks), _held_directory(loaded, ranks) as remarks, logs:
+    shown = progress_allowed(training.logging.progress_bar and not training.logging.json_lines)
+    with contextlib.closing(ranks), _held_directory(loaded, ranks) as remarks, logs, shown:
         if ranks.is_main:
             for warning in (*loaded.warnings, *remarks):
                 log.warning(warning)
+            _say_global_batch(training)
             warn_of_what_a_device_lacks(training, ranks.device)
         chosen: Task = task or task_class(loaded.experiment.reference)(loaded.experiment, directory, loaded.folder)
         ranks.decide_on_main(chosen.prepare)
@@ -117,7 +172,7 @@ def _compare(loaded: Loaded, ranks: Ranks) -> None:
     versions = {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__}
     values = {**loaded.experiment.model_dump(mode="json"), "versions": {"vaak": vaak.__version__, **versions}}
     try:
-        ranks.compare("the processes don't run the same", values)
+        ranks.compare("the processes have different settings", values)
     except UserError:
         ranks.close()
         raise
@@ -151,7 +206,9 @@ def _held_directory(loaded: Loaded, ranks: Ranks) -> Iterator[list[str]]:
 
 
 def _begin_session(trainer: Trainer, loaded: Loaded) -> None:
-    begin_session(trainer, config_of_run(loaded.experiment, loaded.folder, trainer.directory))
+    configuration = config_of_run(loaded.experiment, loaded.folder, trainer.directory)
+    begin_session(trainer, configuration)
+    keep_beside_checkpoints(trainer.directory, configuration)
 
 
 def _begin(trainer: Trainer) -> None:
@@ -161,13 +218,13 @@ def _begin(trainer: Trainer) -> None:
         begin_anew(trainer)
     if options.resume is None or not trainer.resume(options.resume):
         initialise(trainer.model, options)
-    trainer.saving.compare("the processes don't begin at the same place")
+    trainer.saving.compare("the processes start from different states")
     if trainer.ranks.is_main:
         parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
         where = f"{trainer.ranks.device}, {trainer.ranks.world_size} process(es), precision {trainer.precision.name}"
         log.info("%s: %s parameters on %s", trainer.directory, f"{parameters:,}", where)
         log.info(
-            "weights, gradients and optimizer will take %s of %s; what a batch needs comes on top (vaak model show)",
+            "weights, gradients and optimizer will take %s of %s, plus what a batch needs (vaak model show)",
             size(at_rest(trainer.model, trainer.config).total),
             size(read_memory(trainer.ranks.device).limit),
         )
@@ -187,7 +244,8 @@ def _fit(trainer: Trainer) -> str:
         (directory / "status.json").unlink(missing_ok=True)
     state, reason = "failed", ""
     try:
-        reason = trainer.fit()
+        with leaving(lambda: _left(directory)):
+            reason = trainer.fit()
         state = "finished" if trainer.is_finished else "stopped"
     except BaseException as error:
         reason = f"{type(error).__name__}: {error}"
@@ -200,6 +258,14 @@ def _fit(trainer: Trainer) -> str:
     return reason
 
 
+def _left(directory: Path) -> str:
+    """What a run leaves that ends at once."""
+    saved = list_checkpoints(directory / "checkpoints")
+    if not saved:
+        return f"{directory} has no checkpoint yet; start it again"
+    return f"{directory} has {saved[-1].name} as its newest checkpoint; resume with: {command_to_go_on(directory)}"
+
+
 def _last_evaluation(directory: Path) -> dict[str, float]:
     """The figures of the newest evaluation on record: what a run that was finished already has to show."""
     path = directory / "metrics.jsonl"
@@ -207,6 +273,43 @@ def _last_evaluation(directory: Path) -> dict[str, float]:
     evaluations = [record for record in records if record["kind"] == "evaluation"]
     newest = evaluations[-1] if evaluations else {}
     return {name: value for name, value in newest.items() if isinstance(value, float)}
+
+
+def _with_batches_per_process(loaded: Loaded) -> Loaded:
+    """Settle, before processes meet, how many microbatches a step has: at the first start, and from then on as then."""
+    experiment = loaded.experiment
+    training = experiment.training
+    if training.checkpoint.resume is not None and holds_a_run(experiment.run_dir):
+        processes = _processes_at_start(experiment.run_dir / "config.yml")
+        if processes is not None and training.distributed.processes_at_start is None:
+            training = multiplied_by(training, processes)
+    else:
+        training = with_batches_per_process(training, world_size())
+    return Loaded(experiment.model_copy(update={"training": training}), loaded.warnings, loaded.given, loaded.folder)
+
+
+def _processes_at_start(configuration: Path) -> int | None:
+    """What the configuration of a run has noted of its first start."""
+    if not configuration.exists():
+        return None
+    node = find(read_yaml(configuration), ("training", "distributed", "processes_at_start"))
+    return node.value if node is not None and isinstance(node.value, int) else None
+
+
+def _say_global_batch(training: TrainingConfig) -> None:
+    """Say what a step's batch is where ``batch_size`` is per process."""
+    processes = training.distributed.processes_at_start
+    if processes is None:
+        return
+    steps, rows = training.gradient_accumulation_steps, training.batch_size
+    size = f"{steps * rows} rows" if training.batching.type in ("fixed", "stratified") else f"{steps} batches"
+    log.info(
+        "the global batch of a step is %s (%d microbatches): the run started on %d processes with fewer microbatches "
+        "than that, so batch_size is per process, as accelerate has it; it stays so on any number of processes",
+        size,
+        steps,
+        processes,
+    )
 
 
 def _with_launchers_precision(loaded: Loaded) -> Loaded:

@@ -27,7 +27,7 @@ def temporary_trainer(loaded: Loaded) -> Iterator[Trainer]:
     don't depend on their number. Raises UserError where several were started.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise UserError("this takes one process, with the same steps: start it without torchrun or accelerate launch")
+        raise UserError("this runs in one process, with the same steps: start it without torchrun or accelerate launch")
     training = loaded.experiment.training
     device = pick_device(training.device)
     with tempfile.TemporaryDirectory(prefix="vaak-study-") as folder, keeping_generators(device):

@@ -1,6 +1,6 @@
 """Options that were found after training: ``RUN/tuned.yml``, which overrides ``RUN/config.yml`` wherever a run is used.
 
-Training doesn't read it, so a resumed run is evaluated as it was started.
+Training doesn't read it, so a resumed run is evaluated as at its start.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from vaak.core.errors import UserError
+from vaak.study.certainty import certainty_of
 from vaak.study.lr_range import Curve
 
 
@@ -22,15 +23,18 @@ def draw_curve(curve: Curve, path: Path | None = None) -> Any:
     axes = figure.subplots()
     axes.plot(curve.rates, curve.losses, ".", color="0.7", label="loss")
     axes.plot(curve.rates, curve.smoothed, color="tab:blue", label="smoothed")
-    suggestion = curve.suggestion()
+    suggestion, certainty = curve.suggestion(), certainty_of(curve)
+    if certainty.falling is not None:
+        axes.axvspan(*certainty.falling, color="tab:green", alpha=0.1, label="the loss falls")
+    for number, rate in enumerate(sorted({rate for rate in certainty.alternatives if rate is not None})):
+        label = None if number else "other smoothings, every other step"
+        axes.axvline(rate, color="tab:red", alpha=0.4, linestyle=":", label=label)
     if suggestion is not None:
         height = curve.smoothed[curve.rates.index(suggestion)]
         axes.plot([suggestion], [height], "o", color="tab:red", label=f"suggestion {short(suggestion)}")
     axes.set(xscale="log", xlabel="learning rate", ylabel="loss", title="Learning-rate range test")
-    if curve.losses:  # the last losses of a test that diverged would flatten all that matters
-        low, high = min(curve.smoothed), max(curve.smoothed[: max(1, len(curve.smoothed) // 2)])
-        margin = 0.25 * (high - low) or 1.0
-        axes.set_ylim(low - margin, high + 2 * margin)
+    if curve.losses:
+        axes.set_ylim(*shown_range(curve))
     axes.grid(alpha=0.3)
     axes.legend()
     if path is not None:
@@ -39,6 +43,13 @@ def draw_curve(curve: Curve, path: Path | None = None) -> Any:
         except (OSError, ValueError) as error:
             raise UserError(f"{path} can't be written: {error}") from error
     return figure
+
+
+def shown_range(curve: Curve) -> tuple[float, float]:
+    """The losses to show: the last of a test that diverged would flatten all that matters."""
+    low, high = min(curve.smoothed), max(curve.smoothed[: max(1, len(curve.smoothed) // 2)])
+    margin = 0.25 * (high - low) or 1.0
+    return low - margin, high + 2 * margin
 
 
 def short(rate: float) -> str:

@@ -10,6 +10,7 @@ so that the slope isn't tiny in a large matrix, and half random, so that what au
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -20,8 +21,9 @@ from vaak.config.load import Loaded
 from vaak.core.batch import Batch
 from vaak.core.errors import UserError
 from vaak.core.random_keys import Purpose, draw_key
-from vaak.core.task import Task
+from vaak.core.task import Objective, Task
 from vaak.engine.devices.randomness import keeping_generators, seed_everything
+from vaak.engine.objective.descent import objectives_of, parameters_of
 from vaak.runs.temporary_run import temporary_trainer
 
 LONGER_STEPS = (1, 30, 1000)  # a slope is right if it is at any h: small ones drown in rounding, large ones bend
@@ -64,9 +66,12 @@ def check_gradients(
 ) -> list[GradientCheck]:
     """Check every parameter that needs a gradient, in the model's order, on one batch of the task's.
 
+    Where a task has several objectives, each parameter is checked under the one that trains it.
     The model itself isn't touched: a copy in float64 is, whose weights are moved a little at random, for where they
     begin at zero the gradients of others are zero too. ``tolerance`` is the largest relative error that is right. What
     computes in fp32 whatever its input is, on the way to the loss, is too noisy to be checked.
+
+    ``loss_weights`` are those of the auxiliary losses; ``seed`` draws how the weights are moved.
     """
     device = next(model.parameters()).device
     device = device if device.type != "mps" else torch.device("cpu")  # MPS has no float64
@@ -76,22 +81,26 @@ def check_gradients(
     batch = Batch(tensors, batch.counts, batch.indices, batch.extra)
     counts, weights = batch.totals(), dict(loss_weights or {})
 
-    def loss() -> Tensor:
+    def loss(objective: Objective) -> Tensor:
         seed_everything(draw_key(Purpose.CHECK, seed), device)
-        terms = task.losses(exact, batch).items()
+        terms = objective.losses(exact, batch).items()
         parts = [weights.get(name, 1.0) * term.total / (counts.get(term.per) or 1.0) for name, term in terms]
         return torch.stack(parts).sum()
 
+    checks = {}
     with keeping_generators(device):
         generator = torch.Generator().manual_seed(draw_key(Purpose.CHECK, seed, "weights"))
         _jitter(exact, generator)
-        total = loss()
-        total.backward()
-        return [
-            _checked(name, parameter, total.detach(), loss, (generator, tolerance))
-            for name, parameter in exact.named_parameters()
-            if parameter.requires_grad
-        ]
+        for objective in objectives_of(task, exact):
+            exact.zero_grad()
+            total = loss(objective)
+            total.backward()
+            own = set(parameters_of(objective, exact))
+            for name, parameter in exact.named_parameters():
+                if parameter in own:
+                    own_loss = functools.partial(loss, objective)
+                    checks[name] = _checked(name, parameter, total.detach(), own_loss, (generator, tolerance))
+    return [checks[name] for name, _ in exact.named_parameters() if name in checks]
 
 
 def check_first_batch(loaded: Loaded, rows: int, tolerance: float) -> list[GradientCheck]:
@@ -124,7 +133,11 @@ def _checked(
     loss: Callable[[], Tensor],
     options: tuple[torch.Generator, float],
 ) -> GradientCheck:
-    """Compare one parameter's slopes, with finite differences of growing length until they agree."""
+    """Compare one parameter's slopes, with finite differences of growing length until they agree.
+
+    ``name`` is that of ``parameter``; ``total`` is the loss with its graph, ``loss`` computes it again, and ``options``
+    are the generator and the tolerance.
+    """
     generator, tolerance = options
     gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
     norm = float(gradient.norm())

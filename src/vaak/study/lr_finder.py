@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from vaak.core.batch import Batch
 from vaak.core.errors import UserError
+from vaak.study.certainty import Certainty, certainty_of
 from vaak.study.drawing import draw_curve
 from vaak.study.lr_range import Curve, RateRange
 from vaak.study.restoring import left_as_it_was
@@ -61,6 +62,8 @@ class LRFinder:
 
         The rates are those of the group that has the largest; the others keep their proportion to it. A step is of
         ``accumulation_steps`` batches; the loader is restarted when it ends. Raises UserError where it is empty.
+
+        ``train_loader`` gives the batches; ``spacing`` of the rates is exponential or linear.
         """
         rates = RateRange(start_lr, end_lr, num_iter, spacing)  # type: ignore[arg-type]
         self.curve = Curve()
@@ -79,6 +82,11 @@ class LRFinder:
         """A rate to train with, None where the loss never fell clearly. Raises UserError before the first test."""
         self._demand_a_test()
         return self.curve.suggestion()
+
+    def certainty(self) -> Certainty:
+        """How sure the suggestion is. Raises UserError before the first test."""
+        self._demand_a_test()
+        return certainty_of(self.curve)
 
     def plot(self, path: Path | str | None = None) -> Any:
         """A matplotlib figure of the last test, written to ``path`` where one is given. Raises UserError before it."""

@@ -41,10 +41,11 @@ class RateRange:
     def __post_init__(self) -> None:
         if not 0 < self.start_lr < self.end_lr < math.inf:
             raise UserError(
-                f"learning rates must be above 0 and grow, not go from {self.start_lr:g} to {self.end_lr:g}"
+                f"learning rates must be above 0 and grow, not go from {self.start_lr:g} to {self.end_lr:g}; "
+                "give other values of --start-lr and --end-lr"
             )
         if self.num_iter < FEWEST:
-            raise UserError(f"a range test needs at least {FEWEST} steps, not {self.num_iter}")
+            raise UserError(f"a range test needs at least {FEWEST} steps, not {self.num_iter}; raise --num-iter")
         if self.spacing not in ("exponential", "linear"):
             raise UserError(f"spacing must be exponential or linear, not {self.spacing!r}")
 
@@ -91,16 +92,15 @@ class Curve:
     @property
     def smoothed(self) -> list[float]:
         """The losses as means over a window of a few steps to both sides (a Gaussian's), cut off at the ends."""
-        losses, numbers = np.array(self.losses), np.arange(len(self.losses))
-        weights = np.exp(-0.5 * ((numbers[:, None] - numbers) / WINDOW) ** 2)
-        return list(map(float, weights @ losses / weights.sum(1))) if len(losses) else []
+        return self._smoothed_by(WINDOW)
 
-    def suggestion(self) -> float | None:
+    def suggestion(self, window: float = WINDOW) -> float | None:
         """The rate at which the smoothed loss falls fastest over the logarithm of the rate, before its lowest point.
 
-        None where the loss never fell by more than its own noise, or where there are too few steps to say.
+        None where the loss never fell by more than its own noise, or where there are too few steps to say. ``window``
+        is the standard deviation of the smoothing window, in steps.
         """
-        losses = np.array(self.smoothed)
+        losses = np.array(self._smoothed_by(window))
         if len(losses) < FEWEST:
             return None
         until_lowest = slice(int(np.argmin(losses)) + 1)
@@ -110,6 +110,11 @@ class Curve:
         if len(falling) < FEWEST // 2 or np.mean(before[: 1 + len(before) // 4]) - falling[-1] <= CLEAR_FALL * noise:
             return None
         return float(rates[np.argmin(np.gradient(falling, np.log(rates)))])
+
+    def _smoothed_by(self, window: float) -> list[float]:
+        losses, numbers = np.array(self.losses), np.arange(len(self.losses))
+        weights = np.exp(-0.5 * ((numbers[:, None] - numbers) / window) ** 2)
+        return list(map(float, weights @ losses / weights.sum(1))) if len(losses) else []
 
     def as_json(self) -> dict[str, Any]:
         """All there is to know of the curve."""

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Generic, cast
@@ -10,15 +14,19 @@ from torch import nn
 from typing_extensions import TypeVar
 
 import vaak.core.task
+from vaak.config.base import Section
 from vaak.config.experiment import Experiment
 from vaak.config.task_spec import TaskSpec
 from vaak.core.errors import UserError
+from vaak.core.split_ranges import SPLITS
 from vaak.core.task import Meters
 from vaak.engine.objective.losses import Loss, make_loss
 from vaak.runs.prepared import PreparedFolder, Recipe, prepare_for_run, prepared_folder
 from vaak.tasks.meters import LossMeters
 
 AnyExperiment = TypeVar("AnyExperiment", bound=Experiment[Any, Any, Any, Any, Any], default=Experiment[Any, Any])
+Made = TypeVar("Made")
+AnySection = TypeVar("AnySection", bound=Section)
 Folder = TypeVar("Folder", bound=PreparedFolder, default=PreparedFolder)
 
 
@@ -50,6 +58,7 @@ class PreparedTask(Task[AnyExperiment], Generic[AnyExperiment, Folder]):
         raise NotImplementedError
 
     def prepare(self) -> None:
+        self.make_main_loss()  # a mistake in it shows now, and not after hours of preparation
         prepare_for_run(self.recipe(), self.directory, self.experiment.data.cache_dir)
         curriculum = self.experiment.training.curriculum
         if curriculum is not None:
@@ -58,15 +67,36 @@ class PreparedTask(Task[AnyExperiment], Generic[AnyExperiment, Folder]):
     @cached_property
     def prepared(self) -> Folder:
         """The prepared data. Raises DataError if there is none."""
-        return cast("Folder", self.PREPARED.open(prepared_folder(self.directory)))
+        return cast("Folder", self.PREPARED.open(prepared_folder(self.directory), *self.reading))
+
+    @property
+    def reading(self) -> tuple[Any, ...]:
+        """What reading the prepared data requires: the further fields of ``PREPARED``."""
+        return ()
 
     @cached_property
     def main_loss(self) -> Loss:
         """The loss of ``training.loss.main``; made when needed: using a trained run executes no user code."""
+        return self.make_main_loss()
+
+    def make_main_loss(self) -> Loss:
+        """A new loss of ``training.loss``. Raises UserError for one that can't be made."""
         return make_loss(self.experiment.training.loss, self.folder)
 
     def loss_modules(self) -> dict[str, nn.Module]:
         return self.main_loss.modules()
+
+
+def in_temporary_folder(make: Callable[[Path], Made]) -> Made:
+    """What ``make`` makes with files in a folder; they are deleted with it."""
+    folder = Path(tempfile.mkdtemp(prefix="vaak-examples-"))
+    try:
+        made = make(folder)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    weakref.finalize(made, shutil.rmtree, folder, ignore_errors=True)
+    return made
 
 
 def refuse_other_options(own: Any, other: Any, section: str, may_differ: frozenset[str] = frozenset()) -> None:
@@ -75,3 +105,15 @@ def refuse_other_options(own: Any, other: Any, section: str, may_differ: frozens
         trained_with = getattr(own, name)
         if name not in may_differ and value != trained_with:
             raise UserError(f"{section}.{name} is {value}, but the run was trained with {trained_with}")
+
+
+def without_unread_files(corpus: AnySection, splits: tuple[str, ...], endings: tuple[str, ...] = ("",)) -> AnySection:
+    """A corpus without the files of splits that aren't requested, if all ``splits`` have separate files.
+
+    ``endings`` are those of the options that name a split's files.
+    """
+    if not all(getattr(corpus, split, ()) for split in splits):
+        return corpus
+    return corpus.model_copy(
+        update={f"{split}{ending}": () for split in SPLITS if split not in splits for ending in endings}
+    )

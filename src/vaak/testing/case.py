@@ -82,7 +82,7 @@ def folder() -> Iterator[Path]:
 
 def microbatches(trainer: Trainer) -> list[Microbatch]:
     """The microbatches of the next step that have anything in them."""
-    with contextlib.closing(trainer.data.steps(trainer.position)) as steps:  # type: ignore[type-var]
+    with contextlib.closing(trainer.data.steps(trainer.position)) as steps:
         return [microbatch for microbatch in next(steps).microbatches if microbatch.batch is not None]
 
 

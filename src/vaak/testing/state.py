@@ -80,7 +80,7 @@ def _begun(case: Case, directory: Path, steps: int, **options: Any) -> Trainer:
 
 def _take_steps(trainer: Trainer, number: int) -> StepReport:
     """Take steps; return the report of the last."""
-    with closing(trainer.data.steps(trainer.position)) as steps:  # type: ignore[type-var]
+    with closing(trainer.data.steps(trainer.position)) as steps:
         reports = [trainer.take_step(data) for data in itertools.islice(steps, number)]
     return reports[-1]
 

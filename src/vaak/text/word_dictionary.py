@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.storage.files import write_json
 
 WORDS = re.compile(r"(?:[^\W_]|[\u0900-\u0963\u0970-\u097f\u200c\u200d'’-])+|[^\w\s]|_")  # \w has no vowel signs
@@ -54,7 +55,7 @@ class WordDictionary:
     def translate(self, text: str) -> str:
         """The text word by word, in its own order; a word that the dictionary doesn't have stays.
 
-        >>> WordDictionary({"old": "पुराना", "house": "घर"}).translate("Old house.")
+        >>> WordDictionary({"old": "पुराना", "home": "घर"}).translate("Old home.")
         'पुराना घर.'
         """
         return joined(self.entries.get(word.lower(), word) for word in words(text))
@@ -75,13 +76,19 @@ class WordDictionary:
 def translations_by_others(pairs: Iterable[tuple[str, str]]) -> Iterator[str]:
     """Each pair's source word by word, by a dictionary made without the tenth of the pairs to which it belongs.
 
-    So it makes the same mistakes as for unseen sentences.
+    So it makes the same mistakes as for unseen sentences: a source that is repeated is in the same tenth every time.
     """
     links = Links(pairs)
-    folds = np.arange(len(links.sources)) % FOLDS
+    folds = folds_of(links.sources)
     dictionaries = [links.dictionary(ROUNDS, without=folds == fold) for fold in range(FOLDS)]
     for fold, source in zip(folds.tolist(), links.sources, strict=True):
         yield dictionaries[fold].translate(source)
+
+
+def folds_of(sources: Sequence[str]) -> np.ndarray:
+    """The fold of each source, by its words in lower case."""
+    hashes = (draw_key(Purpose.FOLD, *words(source.lower())) for source in sources)
+    return np.fromiter(hashes, dtype=np.int64, count=len(sources)) % FOLDS
 
 
 class Links:
@@ -91,13 +98,13 @@ class Links:
         self.sources: list[str] = []
         self.source_words, self.target_words = _Numbers([""]), _Numbers()  # number 0 is the empty word
         linked = [np.zeros((4, 0), dtype=np.int64)]
-        room = MOST_LINKS
+        links_left = MOST_LINKS
         for number, (source, target) in enumerate(pairs):
             self.sources.append(source)
             of_source = self.source_words.of(["", *words(source.lower())])
             of_target = self.target_words.of(words(target))
-            room -= len(of_source) * len(of_target)
-            if room >= 0:
+            links_left -= len(of_source) * len(of_target)
+            if links_left >= 0:
                 each, every = np.repeat(np.arange(len(of_target)), len(of_source)), np.tile(of_source, len(of_target))
                 linked.append(np.stack([every, of_target[each], np.full(len(each), number), each]))
         self._source, self._target, self._pair, self._place = np.concatenate(linked, axis=1)

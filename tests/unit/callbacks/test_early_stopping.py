@@ -68,7 +68,7 @@ def test_a_metric_that_is_not_there_is_an_error_with_those_that_are():
 
 def stopping_trainer(folder: Path, patience: int) -> Any:
     task = ToyTask(scripted=map(float, [2, 1, 3, 4, 5, 6, 7, 8]))
-    training = {"validation": {"interval": 1}, "checkpoint": {"interval": 1}}
+    training: dict[str, Any] = {"validation": {"interval": 1}, "checkpoint": {"interval": 1}}
     return toy_trainer(folder, EarlyStoppingCallback(patience), task=task, **training)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from types import SimpleNamespace
 
@@ -45,13 +46,14 @@ class World:
 
     def __init__(self, monkeypatch, cost=0.0):
         self.now, self.cost, self.own_share, self.pressure, self.peak = 0.0, cost, 1.0, 0.0, 5
-        self.done, self.readings = [], 0
+        self.done: list[str] = []
+        self.readings = 0
         monkeypatch.setattr(AdaptiveMemoryManager, "clock", staticmethod(lambda: self.now))
         monkeypatch.setattr(memory_manager, "read_memory", self.read)
         monkeypatch.setattr(memory_manager, "read_peak", lambda device: self.peak)
         monkeypatch.setattr(memory_manager, "reset_peak", lambda device: self.done.append("reset"))
         monkeypatch.setattr(memory_manager, "free_memory", lambda device: self.clean("empty cache"))
-        monkeypatch.setattr(memory_manager.gc, "collect", lambda: self.clean("collect"))
+        monkeypatch.setattr(gc, "collect", lambda: self.clean("collect"))
 
     def read(self, device):
         self.now, self.readings = self.now + self.cost, self.readings + 1
@@ -251,12 +253,12 @@ def test_the_last_step_writes_what_was_seen(world):
 
 def test_on_a_real_run_it_changes_nothing_and_reports(tmp_path):
     weights = []
-    for name, callbacks in (("without", ()), ("with", (AdaptiveMemoryManager(overhead=1.0),))):
-        trainer = toy_trainer(tmp_path / name, *callbacks)
+    manager = AdaptiveMemoryManager(overhead=1.0)
+    for name in ("without", "with"):
+        trainer = toy_trainer(tmp_path / name, *([manager] if name == "with" else []))
         trainer.fit()
         weights.append(trainer.model.state_dict())
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
-    (manager,) = callbacks
     assert manager.looks >= 7
     assert 0 < manager.pressure <= manager.highest <= 1
     (record,) = [r for r in read_records(tmp_path / "with" / "metrics.jsonl") if r["kind"] == "memory"]
@@ -285,7 +287,7 @@ def test_a_yaml_turns_it_off_sets_its_thresholds_or_gives_it_options(tiny_corpus
     assert manager.thresholds == (0.5, 0.6, 0.7)
     (manager,) = managers("training.callbacks=[{type: memory_manager, shrink: false, thresholds: [0.2, 0.3, 0.4]}]")
     assert (manager.shrink, manager.thresholds) == (False, (0.2, 0.3, 0.4))
-    with pytest.raises(UserError, match="rise"):
+    with pytest.raises(UserError, match="increase"):
         managers("training.memory.thresholds=[0.7, 0.6, 0.5]")
 
 
@@ -293,3 +295,18 @@ def test_a_yaml_turns_it_off_sets_its_thresholds_or_gives_it_options(tiny_corpus
 def tiny_corpus(tmp_path):
     tiny_runs.write_corpus(tmp_path / "corpus")
     return tmp_path / "corpus"
+
+
+def test_with_an_interval_it_cleans_up_periodically_whatever_the_pressure(world):
+    trainer = Trainer()
+    manager = begun(trainer, cleanup_interval=3)
+    done = world.steps(manager, trainer, [0.1] * 7)
+    assert ["empty cache" in one for one in done] == [False, False, True, False, False, True, False]
+
+
+def test_the_interval_is_an_option(tmp_path, tiny_text):
+    loaded = load([tiny_text / "tiny.yml"], ["training.memory.cleanup_interval=5"])
+    [manager] = [one for one in callbacks_of(loaded.experiment, tmp_path) if isinstance(one, AdaptiveMemoryManager)]
+    assert manager.cleanup_interval == 5
+    off = load([tiny_text / "tiny.yml"], ["training.memory={manager: false, cleanup_interval: 5}"])
+    assert any("memory.manager is false" in warning for warning in off.warnings)

@@ -63,11 +63,11 @@ def test_it_is_told_of_epochs_and_may_stop_the_run(tmp_path: Path):
 
 def test_short_names_stand_for_vaaks_own(tmp_path: Path):
     assert isinstance(built(Component(type="lr_monitor"), tmp_path), LRMonitorCallback)
-    stopping = built(Component(type="early_stopping", patience=7), tmp_path)  # type: ignore[call-arg]
+    stopping = built(Component.model_validate({"type": "early_stopping", "patience": 7}), tmp_path)
     assert isinstance(stopping, EarlyStoppingCallback)
     assert stopping.patience == 7
 
 
 def test_an_option_that_is_none_is_an_error_with_those_that_are(tmp_path: Path):
     with pytest.raises(UserError, match=r"lr_monitor: .*evry.*its options are every$"):
-        built(Component(type="lr_monitor", evry=7), tmp_path)  # type: ignore[call-arg]
+        built(Component.model_validate({"type": "lr_monitor", "evry": 7}), tmp_path)

@@ -19,7 +19,7 @@ def vaak_config(tmp_path, monkeypatch, capfd):
     def call(*arguments):
         try:
             guarded(lambda: app(list(arguments), standalone_mode=False))
-            code = 0
+            code: str | int | None = 0
         except SystemExit as end:
             code = end.code
         captured = capfd.readouterr()
@@ -31,7 +31,7 @@ def vaak_config(tmp_path, monkeypatch, capfd):
 def test_check_of_a_right_file(vaak_config):
     code, out, err = vaak_config("check", "run.yml", "name=x")
     assert code == 0
-    assert out == "valid: task lm, run x in runs/x\n"
+    assert out == "valid: task lm, run x in runs/x; about 2.1 million parameters\n"
     assert err.startswith("warning: run.yml:3: training.fixed_projection: ")
 
 

@@ -89,12 +89,12 @@ def test_mistakes_are_one_line(vaak, tiny_run: Path, run: Path, tmp_path: Path):
         assert (code, out, err.count("\n")) == (2, "", 1), err
         return err
 
-    assert "there is no split dev; there are test, train, valid" in refused(tiny_run, "--split", "dev")
+    assert "unknown split dev; expected one of test, train, valid" in refused(tiny_run, "--split", "dev")
     assert "is not a run directory, nor inside one" in refused(tmp_path / "nothing")
     assert "no checkpoint at" in refused(tiny_run / "checkpoints" / "step-00000099")
     assert "name files of BLiMP JSON lines" in refused(tiny_run, "--split", "pairs")
     assert "no such file" in refused(tiny_run, "data.corpus.test=[none.txt]", "--split", "test")
-    assert "corpus: there is no split 'dev'" in refused(tiny_run, "data.corpus.deduplicate=false", "--split", "dev")
+    assert "corpus: unknown split 'dev'" in refused(tiny_run, "data.corpus.deduplicate=false", "--split", "dev")
     assert "unknown key" in refused(tiny_run, "data.corpse=1")
     model = run / "checkpoints" / "step-00000008" / "model.safetensors"
     content = bytearray(model.read_bytes())

@@ -25,15 +25,21 @@ def test_transformers_gives_the_same_scores_and_ids(vaak, tiny_text: Path, tmp_p
     theirs = transformers.AutoTokenizer.from_pretrained(folder)
     lines = (tiny_text / "test.txt").read_text().splitlines()
     for text in [*lines, "\n".join(lines), "क्ष\u200dत्र 🙂  x", ""]:
-        assert theirs(text)["input_ids"] == ours.encode(text)
-    # The name of a special token in a text is text to us; to transformers it is when it is told so.
-    assert theirs("क <mask> ख")["input_ids"] != ours.encode("क <mask> ख")
-    assert theirs("क <mask> ख", split_special_tokens=True)["input_ids"] == ours.encode("क <mask> ख")
+        assert theirs(text)["input_ids"] == [ours.bos_id, *ours.encode(text)]
     stream = bool(overrides)
+    if not stream:  # what the model reads in training, to the token
+        read = opened.task.dataset("test")
+        documents = read.windows.documents.tolist()
+        for number, line in enumerate(lines):
+            inputs = read.example(documents.index(number), None).inputs.tolist()
+            assert theirs(line)["input_ids"][: len(inputs)] == inputs
+    # The name of a special token in a text is text to us; to transformers it is when it is told so.
+    assert theirs("क <mask> ख")["input_ids"][1:] != ours.encode("क <mask> ख")
+    assert theirs("क <mask> ख", split_special_tokens=True)["input_ids"][1:] == ours.encode("क <mask> ख")
     assert (theirs.bos_token_id, theirs.eos_token_id) == (ours.bos_id, ours.bos_id if stream else ours.eos_id)
 
     model = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
-    ids = torch.tensor([[ours.bos_id, *ours.encode(" ".join(lines))][: opened.task.data.max_length]])
+    ids = torch.tensor([theirs(" ".join(lines))["input_ids"][: opened.task.data.max_length]])
     with torch.no_grad():
         torch.testing.assert_close(model(ids).logits, opened.model(ids), rtol=0, atol=1e-4)
 

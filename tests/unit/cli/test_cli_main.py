@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 import vaak
-from vaak.cli import main
+from vaak.cli import main, table
 from vaak.core.errors import UserError
 
 VAAK = [sys.executable, "-c", "from vaak.cli.main import main; main()"]
@@ -29,7 +29,7 @@ def test_help_lists_every_command_and_imports_no_torch():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    for name, (_, line) in main.COMMANDS.items():
+    for name, (_, line) in table.COMMANDS.items():
         assert name in done.stdout
         assert line in done.stdout
 
@@ -62,10 +62,10 @@ def test_an_unknown_command_ends_with_2():
     assert "train" in done.stderr
 
 
-@pytest.mark.parametrize("name", main.COMMANDS)
+@pytest.mark.parametrize("name", table.COMMANDS)
 def test_each_command_has_a_help_with_an_example(name):
-    command = main.imported(name)
-    result = CliRunner().invoke(main.app, [name, "--help"], prog_name="vaak")
+    command = table.imported(name)
+    result = CliRunner().invoke(table.app, [name, "--help"], prog_name="vaak")
     assert result.exit_code == 0, result.output
     helps = [command.help] if not hasattr(command, "commands") else [sub.help for sub in command.commands.values()]
     assert all("Example: vaak " in text for text in helps)
@@ -87,7 +87,7 @@ def test_how_a_command_ends(capfd, monkeypatch, error, code, output):
     monkeypatch.setattr(main, "_write_to_nowhere", lambda: None)
     try:
         main.guarded(fail)
-        ended = 0
+        ended: str | int | None = 0
     except SystemExit as end:
         ended = end.code
     assert ended == code

@@ -16,9 +16,16 @@ def test_it_prints_figures_samples_and_where_the_run_is(vaak, tiny_text: Path, t
     code, out, err = vaak("train", tiny_text / "tiny.yml", f"run_dir={tmp_path / 'run'}")
     assert code == 0
     lines = out.splitlines()
-    assert lines[0].startswith("val_loss ")
+    assert lines[0].split() == ["figure", "value"]
+    assert lines[1].startswith("val_loss ")
+    assert lines[3].startswith("val_accuracy ")
+    assert lines[3].endswith(" %")
+    assert f"best checkpoint: {tmp_path / 'run'}/checkpoints/step-00000008 (val_loss " in out
+    assert f"  vaak eval {tmp_path / 'run'} --split test" in lines
     assert lines[-1] == f"finished step 8; the run is in {tmp_path / 'run'}"
-    assert len([line for line in lines if line.startswith("  ")]) == 5
+    samples = lines[lines.index("samples") + 1 :]
+    assert all(line.startswith("  ") for line in samples[:5])
+    assert not samples[5]
     assert "step 8/8  loss" in err
     names = {path.name for path in (tmp_path / "run").iterdir()}
     assert {"config.yml", "environment.json", "train.log", "metrics.jsonl", "status.json", "checkpoints"} <= names
@@ -34,7 +41,7 @@ def test_json_resume_and_a_run_that_is_finished(vaak, tiny_text: Path, tmp_path:
     code, out, err = vaak(*asked)
     assert (code, out) == (2, "")
     assert err == (
-        f"{run} holds a run already: add training.checkpoint.resume=auto to resume it, "
+        f"{run} already holds a run: add training.checkpoint.resume=auto to resume it, "
         "or give another name= or run_dir=\n"
     )
     again = result_in(vaak(*asked, "--resume", "auto")[1])
@@ -127,7 +134,11 @@ def test_train_py_is_the_same_command(tiny_text: Path, tiny_run: Path, tmp_path:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith(f"finished step 8; the run is in {tmp_path / 'run'}\n")
-    code_of_stranger = ["--config", tiny_run / "config.yml", "training.callbacks=['subprocess:Popen']"]
+    code_of_stranger: list[str | Path] = [
+        "--config",
+        tiny_run / "config.yml",
+        "training.callbacks=['subprocess:Popen']",
+    ]
     refused = subprocess.run([sys.executable, script, *code_of_stranger], capture_output=True, text=True)
     assert refused.returncode == 2
     assert "add --trust-code" in refused.stderr

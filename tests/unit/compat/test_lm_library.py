@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -131,6 +133,7 @@ def test_seed_4s_example_gives_the_numbers_of_the_same_yaml(project):
 
     assert figures(project / "runs/base/metrics.jsonl") == figures(project / "runs/yaml/metrics.jsonl")
     newest = find_latest_checkpoint(project / "runs/yaml/checkpoints")
+    assert newest is not None
     wanted = load_checkpoint(newest).model
     assert all(torch.equal(tensor, wanted[name]) for name, tensor in model.state_dict().items() if name in wanted)
     assert trainer.metrics["val_loss"][-1] == outcome.metrics["val_loss"]
@@ -140,7 +143,8 @@ def test_seed_4s_example_gives_the_numbers_of_the_same_yaml(project):
 
 
 def test_the_run_of_the_library_is_a_run_like_any_other(project):
-    exec(EXAMPLE, names := {})
+    names: dict = {}
+    exec(EXAMPLE, names)
     report = evaluate_run(project / "runs/base/checkpoints/last", [], [], ["valid"], "cpu")
     assert report["metrics"]["val_loss"] == pytest.approx(names["trainer"].metrics["val_loss"][-1], rel=1e-6)
     assert json.loads((project / "runs/base/status.json").read_text())["reason"] == "finished"
@@ -239,7 +243,7 @@ def test_a_run_goes_on_and_its_history_with_it(parts):
     history = second.train(train, valid, num_epochs=3)
     assert history["train_loss"][:1] == first.metrics["train_loss"]
     assert len(history["train_loss"]) == 3
-    with pytest.raises(UserError, match="holds a run already"):
+    with pytest.raises(UserError, match="already holds a run"):
         HindiLanguageModelTrainer(again, tokenizer, config).train(train, valid)
 
 
@@ -266,7 +270,7 @@ def test_what_does_not_fit_together_is_refused(parts, project):
         HindiLanguageModelTrainer(small, tokenizer, config)
     trainer = HindiLanguageModelTrainer(model, tokenizer, config)
     with pytest.raises(UserError, match="was not made by CorpusBuilder"):
-        trainer.train([1, 2], valid)
+        trainer.train([1, 2], valid)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="training hasn't begun"):
         trainer.save_checkpoint(0, 1.0)
     with pytest.raises(UserError, match="unknown split dev"):
@@ -279,3 +283,105 @@ def test_what_does_not_fit_together_is_refused(parts, project):
     with pytest.raises(UserError, match="use train"):
         HindiLanguageModelTrainer(model, tokenizer, stopping).train_epoch(train)
     assert not (project / "runs").exists()
+
+
+def test_the_console_has_the_originals_lines(parts, capfd):
+    config, tokenizer, train, valid, model = parts
+    HindiLanguageModelTrainer(model, tokenizer, config).train(train, valid, num_epochs=2)
+    lines = [line for line in capfd.readouterr().out.splitlines() if line]
+    epoch = ["Train Loss", "Val Loss", "Perplexity"]
+    said = [line for line in lines if not line.startswith("Checkpoint saved: ")]
+    assert [line.partition(":")[0] for line in said] == ["Epoch 1/2", *epoch, "Epoch 2/2", *epoch]
+    saved = [line.removeprefix("Checkpoint saved: ") for line in lines if line.startswith("Checkpoint saved: ")]
+    assert len(saved) == 2
+    assert all("runs/base/checkpoints/step-" in path for path in saved)
+
+
+def test_a_model_called_as_the_original_gives_its_loss(parts):
+    _, _, train, _, model = parts
+    batch = next(iter(train))
+    model.eval()
+    outputs = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], labels=batch["input_ids"])
+    scored = batch["attention_mask"][:, 1:]
+    expected = F.cross_entropy(model(batch["input_ids"])[:, :-1][scored], batch["input_ids"][:, 1:][scored])
+    torch.testing.assert_close(outputs.loss, expected)
+    outputs.loss.backward()
+    assert model.embedding.weight.grad.abs().sum() > 0
+    assert model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).loss is None
+
+
+def test_the_test_split_of_a_library_run_is_evaluated(parts):
+    config, tokenizer, train, valid, model = parts
+    HindiLanguageModelTrainer(model, tokenizer, config).train(train, valid, num_epochs=1)
+    figures = evaluate_run(Path("runs/base"), [], [], ["test"])["metrics"]
+    builder = CorpusBuilder(config)
+    loader = builder.create_dataloader(builder.load_splits()["test"], tokenizer, "test")
+    expected = HindiLanguageModelTrainer(model, tokenizer, config).evaluate(loader)
+    assert figures["test_loss"] == pytest.approx(expected["val_loss"], rel=1e-5)
+
+
+def test_checkpoints_elsewhere_open_with_their_run_and_without(parts, project, tmp_path_factory):
+    config, tokenizer, train, valid, model = parts
+    config.checkpoint_dir = "kept"
+    HindiLanguageModelTrainer(model, tokenizer, config).train(train, valid, num_epochs=1)
+    newest = find_latest_checkpoint(Path("kept/base"))
+    assert newest is not None
+    expected = evaluate_run(Path("runs/base"), [], [], ["valid"])["metrics"]
+    assert evaluate_run(newest, [], [], ["valid"])["metrics"] == expected
+    assert evaluate_run(Path("kept/base"), [], [], ["valid"])["metrics"] == expected
+    alone = tmp_path_factory.mktemp("elsewhere") / "base"
+    Path("kept/base").rename(alone)
+    shutil.rmtree("runs")
+    data = [f"data.corpus={{type: text, train: {project / 'corpus.txt'}, seed: 1}}"]
+    assert evaluate_run(alone / newest.name, [], data, ["valid"])["metrics"]["val_loss"] > 0
+
+
+def test_train_again_continues_as_a_staged_curriculum(parts, project):
+    config, tokenizer, _, valid, model = parts
+    builder = CorpusBuilder(config)
+    texts = builder.load_splits()["train"]
+    trainer = HindiLanguageModelTrainer(model, tokenizer, config)
+    losses = []
+    for part in (texts[: len(texts) // 2], texts):
+        loader = builder.create_dataloader(part, tokenizer, "train")
+        losses = trainer.train(loader, valid, num_epochs=3)["val_loss"]
+    assert len(losses) == 6
+    assert losses[3] < losses[2]
+    assert sorted(path.name for path in (project / "runs").iterdir()) == ["base", "base-2"]
+    first, second = (load([project / f"runs/{name}/config.yml"]).experiment.training for name in ("base", "base-2"))
+    assert second.random_seed == first.random_seed + 1
+    evaluate_run(Path("runs/base-2"), [], [], ["valid", "test"])
+
+
+def test_freeze_train_lower_a_rate_and_train_on(parts, project):
+    config, tokenizer, train, valid, model = parts
+    trainer = HindiLanguageModelTrainer(model, tokenizer, config)
+    assert {group["lr"] for group in trainer.optimizer.param_groups} == {1e-3}
+    model.freeze_parameters(["stack"])
+    frozen = {name: value.clone() for name, value in model.stack.named_parameters()}
+    embedding = model.embedding.weight.detach().clone()
+    trainer.train(train, valid, epochs=2)
+    assert all(torch.equal(value, frozen[name]) for name, value in model.stack.named_parameters())
+    moments = trainer.optimizer.state[model.embedding.weight]["exp_avg_sq"].clone()
+    steps = int(trainer.optimizer.state[model.embedding.weight]["step"])
+    model.unfreeze_parameters(["stack"])
+    trainer.optimizer.param_groups[0]["lr"] = 1e-5
+    trainer.train(epochs=3)
+    assert len(trainer.metrics["val_loss"]) == 5
+    assert not all(torch.equal(value, frozen[name]) for name, value in model.stack.named_parameters())
+    assert not torch.equal(embedding, model.embedding.weight)
+    assert load([project / "runs/base-2/config.yml"]).experiment.training.optimizer.lr == 1e-5
+    assert int(trainer.optimizer.state[model.embedding.weight]["step"]) > steps
+    assert moments.abs().sum() > 0
+    with pytest.raises(UserError, match="num_epochs and epochs are the same"):
+        trainer.train(num_epochs=1, epochs=1)
+
+
+def test_a_rate_set_before_the_first_training_is_its_rate(parts, project):
+    config, tokenizer, train, valid, model = parts
+    trainer = HindiLanguageModelTrainer(model, tokenizer, config)
+    trainer.optimizer.param_groups[0]["lr"] = 2e-4
+    trainer.train(train, valid, num_epochs=1)
+    assert load([project / "runs/base/config.yml"]).experiment.training.optimizer.lr == 2e-4
+    with pytest.raises(UserError, match="the first train requires"):
+        HindiLanguageModelTrainer(model, tokenizer, config).train(epochs=1)

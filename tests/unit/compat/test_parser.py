@@ -29,6 +29,8 @@ def test_arguments():
     args = parse_arguments(["--config", "a.yml", "x=1", "--config", "b.yml", "y=2", "--resume", "a: b"])
     assert args.config == ["a.yml", "b.yml"]
     assert args.overrides == ["x=1", "y=2", 'training.checkpoint.resume="a: b"']
+    args = parse_arguments(["--config", "a.yml", "--no-mixed-precision"])
+    assert args.overrides == ["training.mixed_precision=no"]
     with pytest.raises(SystemExit):
         parse_arguments([])
 

@@ -13,6 +13,7 @@ from vaak.config.load import load, load_values
 from vaak.config.optimization import OptimizerConfig
 from vaak.config.resume.table import changes_between
 from vaak.config.show.resolved import as_yaml, resolved_values
+from vaak.config.training import AuxiliaryLoss
 from vaak.core.errors import UserError
 
 OWN = """\
@@ -40,6 +41,7 @@ def test_what_vaak_does_not_read_is_the_classes(folder):
     assert training.optimizer.options == {"betas": [0.9, 0.95, 0.99], "centred": True}
     assert training.scheduler.options == {"factor": 3.0}
     own = training.loss.auxiliary["own"]
+    assert isinstance(own, AuxiliaryLoss)
     assert (own.type, own.weight, own.options) == ("./mine.py:Own", 0.2, {"margin": 3})
 
 
@@ -53,7 +55,9 @@ def test_the_resolved_file_repeats_it(folder):
 def test_an_override_reaches_its_options(folder):
     training = load(["f.yml"], ["training.optimizer.centred=false", "training.loss.auxiliary.own.margin=4"]).experiment
     assert training.training.optimizer.options["centred"] is False
-    assert training.training.loss.auxiliary["own"].options == {"margin": 4}
+    own = training.training.loss.auxiliary["own"]
+    assert isinstance(own, AuxiliaryLoss)
+    assert own.options == {"margin": 4}
 
 
 def test_another_type_drops_the_options_of_the_one_before(folder):
@@ -71,7 +75,9 @@ def test_a_class_below_another_folder_is_seen_from_the_last_file(folder):
     (folder / "sub").mkdir()
     (folder / "sub" / "g.yml").write_text("extends: ../f.yml\n")
     training = load(["sub/g.yml"]).experiment.training
-    references = [training.optimizer.type, training.scheduler.type, training.loss.auxiliary["own"].type]
+    own = training.loss.auxiliary["own"]
+    assert isinstance(own, AuxiliaryLoss)
+    references = [training.optimizer.type, training.scheduler.type, own.type]
     assert references == ["../mine.py:Adam", "../mine.py:Steps", "../mine.py:Own"]
 
 

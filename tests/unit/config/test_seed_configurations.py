@@ -4,6 +4,7 @@ import pytest
 
 from vaak.audio.config import AudioConfig
 from vaak.config.load import load
+from vaak.config.yaml.errors import ConfigError
 
 SEED_1 = """\
 training:
@@ -251,7 +252,11 @@ def test_seed_1s_model_and_training_load_as_written(loaded):
     assert (training.feature_redraw_interval, training.fixed_projection) == (100, False)
     assert training.loss.auxiliary == {"norm_reg": 0.1}
     assert (training.batch_size, training.validation.batch_size) == (32, 64)
-    assert [warning.split(": ")[1] for warning in result.warnings] == ["training.eval_knobs"]
+    assert sorted(warning.split(": ")[1] for warning in result.warnings) == [
+        "model.decoder.attention_type",  # linear attention, at lengths at which softmax is faster
+        "model.encoder.attention_type",
+        "training.eval_knobs",
+    ]
 
 
 def test_seed_1s_model_loads_alone(loaded):
@@ -299,7 +304,13 @@ def test_seed_1s_data_load_as_written_and_are_the_defaults(loaded):
     assert [(dataset.name, dataset.type) for dataset in experiment.datasets] == [("ami", "recipe")]
     assert experiment.training.eval_knobs.label_type.type == "binary"
     assert experiment.training.batching.type == "fixed"
-    assert [warning.split(": ")[1] for warning in result.warnings] == ["training.feature_redraw_interval"]
+    assert sorted(warning.split(": ")[1] for warning in result.warnings) == [
+        "global_config.cepstral_lifter",
+        "global_config.num_ceps",
+        "global_config.num_jobs",
+        "training.feature_redraw_interval",
+        "training.logging.log_metrics",
+    ]
 
 
 def test_seed_1s_options_of_audio_mean_what_they_say(loaded):
@@ -379,3 +390,60 @@ def test_the_language_models_defaults_are_seed_4s(loaded):
     assert experiment.model.dropout == 0.1
     assert experiment.data.corpus.train_fraction == 0.8
     assert experiment.wandb.project == "hindi-babylm"
+
+
+SEED_1_ENCODER = SEED_1_MODEL.partition("\n  decoder:")[0].replace("encoder_decoder", "encoder")
+SEED_1_DECODER = SEED_1_ENCODER.replace("encoder", "decoder").replace("linear", "causal_linear")
+
+
+def test_seed_1s_three_sections_in_one_file_are_a_diarizer(loaded):
+    result = loaded(SEED_1_ENCODER + SEED_1_DATA + SEED_1, task=None)
+    experiment, model = result.experiment, result.experiment.model
+    assert (experiment.task, model.attention_type, model.d_model) == ("diarization", "linear", 512)
+    assert (model.dropout, model.d_ff, model.name) == (0.1, 4, "performer_translator")
+    assert [dataset.name for dataset in experiment.datasets] == ["ami"]
+    (faster,) = [warning for warning in result.warnings if "softmax" in warning]
+    assert "attention_type: linear takes less time than softmax from about 850 tokens on" in faster
+
+
+@pytest.mark.parametrize(
+    ("model", "line"),
+    [
+        (
+            SEED_1_MODEL,
+            "f0.yml:2: model.model_type: is encoder_decoder, which only the task seq2seq has; the task diarization "
+            "has encoder: write model_type: encoder and leave out model.decoder",
+        ),
+        (
+            SEED_1_DECODER,
+            "f0.yml:2: model.model_type: is decoder, which only the task lm has; the task diarization has encoder: "
+            "write model_type: encoder and leave out model.decoder",
+        ),
+    ],
+)
+def test_a_model_of_text_with_audio_is_one_line(loaded, model, line):
+    with pytest.raises(ConfigError) as error:
+        loaded(model + SEED_1_DATA + SEED_1, task=None)
+    assert str(error.value) == line
+
+
+@pytest.mark.parametrize(
+    ("text", "task"),
+    [
+        (SEED_1_DATA, "diarization"),
+        (SEED_1_ENCODER + SEED_1, "diarization"),
+        (SEED_1_ENCODER + "data: {corpus: grammar}\n", "lm"),
+        (SEED_1_DECODER + SEED_1, "lm"),
+        (SEED_1_MODEL + SEED_1, "seq2seq"),
+    ],
+)
+def test_a_fragments_task_is_what_its_keys_say(loaded, text, task):
+    assert loaded(text, task=None).experiment.task == task
+
+
+@pytest.mark.parametrize("text", [SEED_1_MINIMAL, SEED_5_BASIC, SEED_1_ENCODER, SEED_1 + "data: {corpus: grammar}\n"])
+def test_where_its_keys_do_not_say_one_line_offers_the_tasks(loaded, text):
+    with pytest.raises(ConfigError) as error:
+        loaded(text, task=None)
+    assert len(str(error.value).splitlines()) == 1
+    assert "write task: with one of diarization, lm, seq2seq" in str(error.value)

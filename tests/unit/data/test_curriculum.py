@@ -43,7 +43,8 @@ def data(difficulties: np.ndarray) -> Any:
 
 
 def configured(kind: str, curriculum: dict[str, Any] | None, batch_size: int = 4, seed: int = 0) -> TrainingConfig:
-    return TrainingConfig(batching={"type": kind}, batch_size=batch_size, random_seed=seed, curriculum=curriculum)
+    options = {"batching": {"type": kind}, "batch_size": batch_size, "random_seed": seed, "curriculum": curriculum}
+    return TrainingConfig.model_validate(options)
 
 
 def planner_of(kind: str, difficulties: np.ndarray, curriculum: dict[str, Any] | None, **options: int) -> Planner:
@@ -215,7 +216,8 @@ def test_what_is_beyond_the_final_difficulty_never_comes_up(kind):
 
 def test_bucketed_batches_keep_the_budget():
     options = {"type": "bucketed", "max_tokens": 400}
-    config = TrainingConfig(batching=options, batch_size=4, curriculum={"num_epochs": 3, "initial_difficulty": 0.1})
+    curriculum = {"num_epochs": 3, "initial_difficulty": 0.1}
+    config = TrainingConfig.model_validate({"batching": options, "batch_size": 4, "curriculum": curriculum})
     examples = data(LENGTHS)
     planner = training_planner(config, examples)
     for epoch in range(4):

@@ -11,6 +11,7 @@ import torch
 from toy import ToyDataset
 from vaak.config.training import PerformanceConfig
 from vaak.core.errors import DataError
+from vaak.core.random_keys import Purpose
 from vaak.data import loader
 from vaak.data.batching.fixed import FixedPlanner
 from vaak.data.batching.planner import evaluation_plan
@@ -25,7 +26,7 @@ def addresses(num_examples: int = 40, accumulation: int = 3, **place: int) -> An
 
 
 def loaded(count: int, num_workers: int = 0, **place: int) -> list[Microbatch]:
-    reader = MicrobatchReader(ToyDataset(40, noise=0.5), ("data",), seed=1)
+    reader = MicrobatchReader(ToyDataset(40, noise=0.5), (Purpose.DATA,), seed=1)
     iterator = load(reader, addresses(**place), PerformanceConfig(num_workers=num_workers), pin_memory=False)
     return list(islice(iterator, count))
 
@@ -68,7 +69,7 @@ def test_a_later_place_reads_no_more_than_the_first(monkeypatch: pytest.MonkeyPa
         dataset = ToyDataset(400_000)
         at = addresses(400_000, accumulation=1, step=place, place=place)
         fetched = list(
-            islice(load(MicrobatchReader(dataset, ("data",), 1), at, PerformanceConfig(), pin_memory=False), 3)
+            islice(load(MicrobatchReader(dataset, (Purpose.DATA,), 1), at, PerformanceConfig(), pin_memory=False), 3)
         )
         assert [microbatch.address.step for microbatch in fetched] == [place + 1, place + 2, place + 3]
         reads.append(len(dataset.reads))
@@ -79,7 +80,9 @@ def test_what_is_read_ahead_comes_in_order_and_fails_at_its_place(monkeypatch: p
     """All is read in one burst. What can't be read is only said when its turn comes."""
     monkeypatch.setattr(loader, "READ_AHEAD_SECONDS", 600.0)
     dataset = ToyDataset(40, bad=(int(next(islice(addresses(), 4, None)).rows[0][0]),))
-    whole = load(MicrobatchReader(dataset, ("data",), 1), islice(addresses(), 8), PerformanceConfig(), pin_memory=False)
+    whole = load(
+        MicrobatchReader(dataset, (Purpose.DATA,), 1), islice(addresses(), 8), PerformanceConfig(), pin_memory=False
+    )
     assert [next(whole).address.step for _ in range(4)] == [1, 1, 1, 2]
     assert len(dataset.reads) > 16
     with pytest.raises(DataError, match="can't be read"):
@@ -117,3 +120,13 @@ def test_evaluation_sees_every_example_once(world_size: int):
         for index in row
     ]
     assert sorted(seen) == list(range(37))
+
+
+@pytest.mark.parametrize(("given", "useful", "cores", "expected"), [(None, 4, 2, 1), (None, 4, 16, 4), (None, 4, 1, 0)])
+def test_workers_that_are_left_open_follow_from_cores_and_task(given, useful, cores, expected, monkeypatch):
+    monkeypatch.setattr(loader, "cores_of_a_process", lambda: cores)
+    dataset = ToyDataset(10)
+    dataset.useful_workers = useful
+    assert loader.num_workers(PerformanceConfig(num_workers=given), dataset) == expected
+    assert loader.num_workers(PerformanceConfig(num_workers=3), dataset) == 3
+    assert loader.num_workers(PerformanceConfig(), ToyDataset(10)) == 0, "text is read faster than handed over"

@@ -13,7 +13,7 @@ import torch
 from toy import ToyDataset
 from vaak.core.batch import Batch
 from vaak.core.errors import DataError, UserError
-from vaak.core.random_keys import draw_key
+from vaak.core.random_keys import Purpose, draw_key
 from vaak.data.reader import Address, MicrobatchReader, Skip
 
 
@@ -41,13 +41,13 @@ def drawn(reader: MicrobatchReader, at: Address) -> dict[int, list[float]]:
 
 
 def test_all_generators_are_functions_of_seed_epoch_and_index():
-    reader = MicrobatchReader(DrawingDataset(8), ("data",), seed=3)
+    reader = MicrobatchReader(DrawingDataset(8), (Purpose.DATA,), seed=3)
     whole = drawn(reader, address(*range(8)))
     for index in reversed(range(8)):  # alone, in another order, in another step: the same
         assert drawn(reader, address(index, step=9, number=2)) == {index: whole[index]}
     flat = [tuple(values) for values in whole.values()]
     assert len(set(flat)) == 8
-    key = draw_key("data", 3, 0, 5, 0)
+    key = draw_key(Purpose.DATA, 3, 0, 5, 0)
     assert whole[5][0] == random.Random(key).random()
     assert whole[5][1] == np.random.RandomState(key).random()
     assert whole[5][2] == float(torch.rand((), dtype=torch.float64, generator=torch.Generator().manual_seed(key)))
@@ -55,14 +55,18 @@ def test_all_generators_are_functions_of_seed_epoch_and_index():
 
 def test_a_dataset_that_draws_from_its_rng_alone_leaves_the_others_where_they_are():
     def states() -> list[object]:
-        return [random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()]
+        return [
+            random.getstate(),
+            np.random.get_state(legacy=False)["state"]["key"].tolist(),
+            torch.get_rng_state().tolist(),
+        ]
 
     before, dataset = states(), ToyDataset(8, noise=0.5)
     assert not dataset.draws_globally
-    first = MicrobatchReader(dataset, ("data",), seed=3)[address(*range(8))].batch
+    first = MicrobatchReader(dataset, (Purpose.DATA,), seed=3)[address(*range(8))].batch
     assert states() == before
     dataset.draws_globally = True
-    second = MicrobatchReader(dataset, ("data",), seed=3)[address(*range(8))].batch
+    second = MicrobatchReader(dataset, (Purpose.DATA,), seed=3)[address(*range(8))].batch
     assert states() != before
     assert first is not None
     assert second is not None
@@ -72,21 +76,21 @@ def test_a_dataset_that_draws_from_its_rng_alone_leaves_the_others_where_they_ar
 def test_another_epoch_seed_or_purpose_draws_otherwise():
     readers = [
         MicrobatchReader(DrawingDataset(8), purpose, seed)
-        for purpose, seed in ((("data",), 3), (("data",), 4), (("evaluation", "valid"), 3))
+        for purpose, seed in (((Purpose.DATA,), 3), ((Purpose.DATA,), 4), ((Purpose.EVALUATION, "valid"), 3))
     ]
     draws = [drawn(reader, address(2))[2] for reader in readers] + [drawn(readers[0], address(2, epoch=1))[2]]
     assert all(first != second for first, second in pairwise(draws))
 
 
 def test_a_repeat_in_the_same_epoch_draws_otherwise():
-    reader = MicrobatchReader(DrawingDataset(8), ("data",), seed=3)
+    reader = MicrobatchReader(DrawingDataset(8), (Purpose.DATA,), seed=3)
     draws = [drawn(reader, replace(address(2), occurrence=occurrence))[2] for occurrence in range(3)]
     assert len({tuple(values) for values in draws}) == 3
     assert draws[0] == drawn(reader, address(2))[2]
 
 
 def test_rows_keep_the_order_of_the_address():
-    batch = MicrobatchReader(ToyDataset(8), ("data",), 0)[address(4, 1, 6)].batch
+    batch = MicrobatchReader(ToyDataset(8), (Purpose.DATA,), 0)[address(4, 1, 6)].batch
     assert batch is not None
     assert batch.indices == [[4], [1], [6]]
     assert batch.num_rows == 3
@@ -94,7 +98,7 @@ def test_rows_keep_the_order_of_the_address():
 
 def test_what_cannot_be_read_is_named():
     with pytest.raises(DataError, match=r"example 5 \(toy.txt line 6\) can't be read: ValueError: the file is torn"):
-        MicrobatchReader(ToyDataset(8, bad=[5]), ("data",), 0)[address(4, 5)]
+        MicrobatchReader(ToyDataset(8, bad=[5]), (Purpose.DATA,), 0)[address(4, 5)]
 
 
 def test_a_users_error_says_enough_itself():
@@ -103,12 +107,12 @@ def test_a_users_error_says_enough_itself():
             raise UserError("line 3 has no text")
 
     with pytest.raises(UserError, match=r"^line 3 has no text$"):
-        MicrobatchReader(Strict(8), ("data",), 0)[address(1)]
+        MicrobatchReader(Strict(8), (Purpose.DATA,), 0)[address(1)]
 
 
 def test_a_skipped_example_leaves_the_others_as_they_were():
-    clean = MicrobatchReader(ToyDataset(8, noise=0.5), ("data",), 0)[address(4, 6)].batch
-    read = MicrobatchReader(ToyDataset(8, noise=0.5, bad=[5]), ("data",), 0, skip_bad=True)[address(4, 5, 6)]
+    clean = MicrobatchReader(ToyDataset(8, noise=0.5), (Purpose.DATA,), 0)[address(4, 6)].batch
+    read = MicrobatchReader(ToyDataset(8, noise=0.5, bad=[5]), (Purpose.DATA,), 0, skip_bad=True)[address(4, 5, 6)]
     assert clean is not None
     assert read.batch is not None
     assert read.batch["inputs"].equal(clean["inputs"])
@@ -117,7 +121,7 @@ def test_a_skipped_example_leaves_the_others_as_they_were():
 
 
 def test_nothing_left_is_a_microbatch_without_a_batch():
-    read = MicrobatchReader(ToyDataset(8, bad=[5]), ("data",), 0, skip_bad=True)[address(5)]
+    read = MicrobatchReader(ToyDataset(8, bad=[5]), (Purpose.DATA,), 0, skip_bad=True)[address(5)]
     assert read.batch is None
     assert len(read.skipped) == 1
     assert read.pin_memory().batch is None
@@ -125,7 +129,7 @@ def test_nothing_left_is_a_microbatch_without_a_batch():
 
 def test_a_known_bad_example_is_not_tried_again():
     dataset = ToyDataset(8)
-    reader = MicrobatchReader(dataset, ("data",), 0, known_bad=[(0, 5, 0)])
+    reader = MicrobatchReader(dataset, (Purpose.DATA,), 0, known_bad=[(0, 5, 0)])
     assert [skip.reason for skip in reader[address(4, 5)].skipped] == ["skipped before"]
     assert dataset.reads == [4]
     assert not reader[address(5, epoch=1)].skipped  # another epoch draws otherwise, and may read it
@@ -138,4 +142,4 @@ def test_a_batch_that_could_not_be_split_is_an_error_when_it_is_read():
             return replace(super().collate(rows), extra={"names": ["of the first row"]})
 
     with pytest.raises(UserError, match=r"a batch of 2 rows has extra\['names'\] with 1 entries"):
-        MicrobatchReader(Careless(8), ("data",), 0)[address(1, 2)]
+        MicrobatchReader(Careless(8), (Purpose.DATA,), 0)[address(1, 2)]

@@ -94,7 +94,7 @@ def waits_for_its_checkpoints(trainer: Trainer) -> Trainer:
 def test_the_events_are_those_drawn(tmp_path: Path):
     """Epochs of four steps; scheduled evaluations every 3 steps, saves every 5; one of each asked for."""
     listening = Listening({("on_step_end", 2): ("request_evaluate",), ("on_step_end", 7): ("request_save",)})
-    training = {"validation": {"interval": 3}, "checkpoint": {"interval": 5}, "epochs": 3}
+    training: dict[str, Any] = {"validation": {"interval": 3}, "checkpoint": {"interval": 5}, "epochs": 3}
     task = ToyTask(scripted=map(float, range(1, 100)))  # none after the first is the best
     trainer = waits_for_its_checkpoints(toy_trainer(tmp_path, listening, task=task, **training))
     assert trainer.fit() == "finished"
@@ -188,7 +188,7 @@ def test_a_stop_asked_for_during_an_evaluation_interrupts_it(tmp_path: Path):
         trainer.request_stop("SIGTERM")
         return meters(split)
 
-    trainer.task.meters = stopping
+    trainer.task.meters = stopping  # type: ignore[method-assign]
     assert trainer.fit() == "SIGTERM"
     assert "on_evaluate_end" not in listening.events()
     assert trainer.position.duties_pending

@@ -1,4 +1,4 @@
-"""A number that is not finite never reaches the weights: the run stops with all it had, or skips as often as it may."""
+"""A number that is not finite never reaches the weights: the run stops with all it had, or skips up to the limit."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_overflow_of_fp16_is_another_thing(tmp_path: Path, monkeypatch: pytest.M
     def overflow(gradient: torch.Tensor) -> torch.Tensor:
         return gradient * float("inf")
 
-    trainer.model.head.weight.register_hook(overflow)
+    trainer.model.get_parameter("head.weight").register_hook(overflow)
     before = weights(trainer)
     reports = [trainer.take_step(next_data(trainer)) for _ in range(2)]
     assert [report.skipped for report in reports] == ["overflow", "overflow"]

@@ -74,6 +74,11 @@ def sharp_trainer(folder: Path, *callbacks: Any, **options: Any) -> Trainer:
     return toy_trainer(folder, *callbacks, task=SharpTask(), **(OPTIONS | options))
 
 
+def sharpness_of(trainer: Trainer) -> nn.Parameter:
+    assert isinstance(trainer.task, SharpTask)
+    return trainer.task.sharpened.sharpness
+
+
 def begun(folder: Path, *, steps: int = 3, **options: Any) -> Trainer:
     """A trainer with something in every field of its state."""
     all_callbacks = [EarlyStoppingCallback(patience=99), StepLogCallback(3), EarlyStoppingCallback(patience=99)]
@@ -86,7 +91,7 @@ def begun(folder: Path, *, steps: int = 3, **options: Any) -> Trainer:
 def go_on(trainer: Trainer, steps: int) -> None:
     """Take steps, evaluate, and cut a batch in pieces: what changes every field of a state."""
     trainer.config = trainer.config.model_copy(update={"validation": {}})
-    with closing(trainer.data.steps(trainer.position)) as upcoming:  # type: ignore[type-var]
+    with closing(trainer.data.steps(trainer.position)) as upcoming:
         for data in itertools.islice(upcoming, steps):
             trainer.tell("on_step_end", trainer.take_step(data))
     trainer.state.metrics.metrics = {"val_loss": -float(trainer.position.step)}
@@ -97,6 +102,7 @@ def go_on(trainer: Trainer, steps: int) -> None:
     trainer.tell("on_evaluate_end", trainer.metrics)
     trainer.state.position.non_finite_steps += 1
     trainer.state.loss_scale.update("overflow")
+    trainer.state.precision.count_failure(trainer.position.step)
     trainer.state.piece_rules.add(PieceRule(trainer.position.step + 1, 2, cells=1e9), "out of memory")
 
 
@@ -122,7 +128,7 @@ def restored_elsewhere(trainer: Trainer, folder: Path, **options: Any) -> Traine
 @pytest.mark.parametrize("rule", RULES)
 def test_every_field_is_what_it_was(rule: str, tmp_path: Path):
     """At once, after more steps, and elsewhere. Cuts are journalled and outlive a restore in their own folder."""
-    options = {"optimizer": {"type": rule, "lr": 0.01, "weight_decay": 0.1}}
+    options: dict[str, Any] = {"optimizer": {"type": rule, "lr": 0.01, "weight_decay": 0.1}}
     trainer = begun(tmp_path / "run", **options)
     every = {one.name for one in fields(State) if one.init}
     snapshot, before = trainer.state.snapshot(), contents(trainer.state)
@@ -189,7 +195,7 @@ def test_a_state_in_the_middle_of_an_update_is_not_saved_until_it_is_restored(tm
 
     def break_down() -> None:
         with trainer.state.changing(), torch.no_grad():
-            trainer.model.head.weight.zero_()  # type: ignore[union-attr, operator]
+            trainer.model.get_parameter("head.weight").zero_()
             raise RuntimeError("half-way")
 
     with pytest.raises(RuntimeError, match="half-way"):
@@ -242,7 +248,7 @@ def test_a_loss_function_is_trained_saved_and_resumed_to_the_bit(tmp_path: Path)
     assert same_bits(*(tensors_of(one.saving.snapshot()) for one in (once, again)))
     saved = load_checkpoint(again.checkpoints / "step-00000008")
     assert set(saved.loss) == {"main.sharpness", "main.mean"}
-    assert saved.loss["main.sharpness"].equal(again.task.sharpened.sharpness)  # type: ignore[attr-defined]
+    assert saved.loss["main.sharpness"].equal(sharpness_of(again))
 
 
 def test_a_loss_functions_gradient_is_clipped_and_counted_with_the_others(tmp_path: Path):
@@ -251,11 +257,13 @@ def test_a_loss_functions_gradient_is_clipped_and_counted_with_the_others(tmp_pa
     norms: list[Tensor] = []
 
     def remember(*_: Any) -> None:
-        parameters = [*trainer.model.parameters(), trainer.task.sharpened.sharpness]  # type: ignore[attr-defined]
-        norms.append(torch.stack([parameter.grad.norm() for parameter in parameters]).norm())
+        parameters = [*trainer.model.parameters(), sharpness_of(trainer)]
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        assert len(gradients) == len(parameters)
+        norms.append(torch.stack([gradient.norm() for gradient in gradients]).norm())
 
     trainer.state.optimizers[0].register_step_pre_hook(remember)
-    with closing(trainer.data.steps(trainer.position)) as steps:  # type: ignore[type-var]
+    with closing(trainer.data.steps(trainer.position)) as steps:
         report = trainer.take_step(next(steps))
     assert float(report.gradient_norm) == pytest.approx(float(norms[0]), rel=1e-6)
 
@@ -281,10 +289,10 @@ def test_looking_into_a_step_that_is_not_finite_leaves_a_loss_function_as_it_was
     trainer = begun(tmp_path)
     (objective,) = trainer.step.objectives
     before = contents(trainer.state)
-    with closing(trainer.data.steps(trainer.position)) as steps:  # type: ignore[type-var]
+    with closing(trainer.data.steps(trainer.position)) as steps:
         trainer.step.diagnosis.of(objective, trainer.state, next(steps))
     assert differing(contents(trainer.state), before) == set()
-    assert trainer.task.sharpened.sharpness.grad is None  # type: ignore[attr-defined]
+    assert sharpness_of(trainer).grad is None
 
 
 def test_counting_operations_leaves_a_loss_function_as_it_was(tmp_path: Path):

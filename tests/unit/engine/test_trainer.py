@@ -38,7 +38,9 @@ def test_gradient_checkpointing_changes_no_bit_and_computes_again(tmp_path: Path
     for enabled in (False, True):
         trainer = language_model_trainer(tmp_path, gradient_checkpointing=enabled)
         count: list[int] = []
-        trainer.model.stack.blocks[0].feed_forward.register_forward_hook(lambda *_, count=count: count.append(1))
+        trainer.model.get_submodule("stack.blocks.0.feed_forward").register_forward_hook(
+            lambda *_, count=count: count.append(1)
+        )
         reports = [one_step(trainer)[0] for _ in range(3)]
         trained.append(weights(trainer))
         passes.append(len(count))

@@ -1,4 +1,4 @@
-"""What tests of the library share: a registry that each test leaves as it was, and a module with a task."""
+"""What tests of the library share: a registry that each test leaves unchanged, and a module with a task."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def vowels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """A user's module in a file of its own, imported; the current folder is the file's."""
+    """A user's module in a separate file, imported; the current folder is the file's."""
     monkeypatch.chdir(tmp_path)
     name = f"vowels_{tmp_path.name}"
     file = tmp_path / f"{name}.py"

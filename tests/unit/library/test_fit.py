@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ import vaak
 from vaak.config.yaml.reader import read_yaml
 from vaak.engine import load_checkpoint
 
-QUICK = {
+QUICK: dict[str, Any] = {
     "max_steps": 4,
     "batch_size": 8,
     "device": "cpu",
@@ -63,7 +64,7 @@ def test_a_task_in_a_file_is_a_whole_run(vowels, vaak_command):
 
 def test_a_class_has_options_of_a_yaml(vowels):
     run = vaak.fit(vowels.Vowels, "runs/own", model={"width": 3}, optimizer={"type": "sgd", "lr": 0.1}, **QUICK)
-    assert run.task.experiment.model.width == 3
+    assert run.config.model.width == 3
     assert run.config.training.optimizer.type == "sgd"
     assert vaak.fit(vowels.Vowels, "runs/other", optimizer="lion", **QUICK).config.training.optimizer.type == "lion"
 
@@ -81,7 +82,7 @@ def test_a_task_of_a_notebook_is_opened_with_the_task(vowels, vaak_command, capl
     assert said in Path("runs/nb/train.log").read_text()
     again = vaak.open("runs/nb", task=own(), device="cpu")
     assert again.evaluate() == run.evaluate()
-    with pytest.raises(vaak.UserError, match=r"runs/own: .* is no run|runs/own is"):
+    with pytest.raises(vaak.UserError, match=r"runs/own is"):
         vaak.open("runs/own", task=own())
     code = "from vaak.cli.main import main; main()"
     done = subprocess.run([sys.executable, "-c", code, "eval", "runs/nb"], capture_output=True, text=True, check=False)
@@ -92,7 +93,7 @@ def test_a_task_of_a_notebook_is_opened_with_the_task(vowels, vaak_command, capl
 def test_a_run_goes_on_to_the_same_bits(vowels):
     whole = vaak.fit(vowels.vowels, "runs/whole", **QUICK)
     vaak.fit(vowels.vowels, Path("runs/parts"), **QUICK | {"max_steps": 2})
-    with pytest.raises(vaak.UserError, match="runs/parts holds a run already: give resume=True to resume it"):
+    with pytest.raises(vaak.UserError, match="runs/parts already holds a run: give resume=True to resume it"):
         vaak.fit(vowels.vowels, "runs/parts", **QUICK)
     parts = vaak.fit(vowels.vowels, "runs/parts", resume=True, **QUICK)
     assert same_weights(last("runs/whole"), last("runs/parts"))
@@ -104,7 +105,9 @@ def test_a_run_goes_on_to_the_same_bits(vowels):
 def test_weights_of_another_run_under_other_names(vowels):
     vaak.fit(vowels.vowels, "runs/first", **QUICK)
 
-    class Renamed(vowels.Model):
+    Model: Any = vowels.Model  # noqa: N806
+
+    class Renamed(Model):
         def __init__(self):
             super().__init__()
             self.table = self.embedding
@@ -120,8 +123,8 @@ def test_weights_of_another_run_under_other_names(vowels):
     run = vaak.fit(other(), "runs/second", freeze=[{"match": "table"}], **given | QUICK)
     assert run.metrics == {}
     source = vaak.open("runs/first", trust_code=True).model
-    assert torch.equal(run.model.table.weight, source.embedding.weight)
-    assert not torch.equal(run.model.head.weight, source.head.weight)
+    assert torch.equal(run.model.get_parameter("table.weight"), source.get_parameter("embedding.weight"))
+    assert not torch.equal(run.model.get_parameter("head.weight"), source.get_parameter("head.weight"))
     for rename, said in (
         ({"embeding": "table"}, "init_rename: 'embeding' matches no parameter"),
         ({"(embedding": "table"}, "init_rename: '.embedding' is not a valid regular expression"),
@@ -156,13 +159,19 @@ def test_a_yaml_and_dicts(tiny_text, tmp_path):
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: vaak.fit(3, "runs/x"), "vaak.fit was given a int; expected a vaak.Task"),
-        (lambda: vaak.fit(torch.nn.Linear, "runs/x"), "vaak.fit was given the class Linear; expected a vaak.Task"),
+        (lambda: vaak.fit(cast(Any, 3), "runs/x"), "vaak.fit was given a int; expected a vaak.Task"),
+        (
+            lambda: vaak.fit(cast(Any, torch.nn.Linear), "runs/x"),
+            "vaak.fit was given the class Linear; expected a vaak.Task",
+        ),
         (lambda: vaak.fit("nothing.yml", "runs/x"), "nothing.yml"),
-        (lambda: vaak.fit("lm", "runs/x", optimizer=torch.optim.SGD), "optimizer is <class .* expected a name"),
+        (
+            lambda: vaak.fit("lm", "runs/x", optimizer=cast(Any, torch.optim.SGD)),
+            "optimizer is <class .* expected a name",
+        ),
         (lambda: vaak.fit("lm", "runs/x", epoch=3), "training.epoch: unknown key; did you mean epochs"),
         (lambda: vaak.fit("lm", "runs/x", epochs=torch.ones(1)), "epochs is a Tensor; expected a number"),
-        (lambda: vaak.load_config(3), "a configuration is a YAML file or a dict of sections, not a int"),
+        (lambda: vaak.load_config(cast(Any, 3)), "a configuration is a YAML file or a dict of sections, not a int"),
         (lambda: vaak.load_config({"task": "speech"}), "task: is 'speech'; expected one of"),
         (lambda: vaak.register_task("lm", vaak.Task), "there is a task lm already"),
         (lambda: vaak.register_task("a b", vaak.Task), "'a b' can't be the name of a task"),

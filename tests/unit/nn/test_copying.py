@@ -40,14 +40,16 @@ def test_gradients_are_right_also_where_nothing_points():
     memory = torch.randn(1, 3, 4, dtype=torch.double, requires_grad=True)
     assert torch.autograd.gradcheck(lambda *some: copying(*some, source, mask), (*inputs, memory))
     copying.float()(inputs[0].float(), inputs[1].float(), memory.float(), source, mask).sum().backward()
-    assert all(parameter.grad.isfinite().all() for parameter in copying.parameters())
+    gradients = [parameter.grad for parameter in copying.parameters()]
+    assert all(gradient is not None and gradient.isfinite().all() for gradient in gradients)
 
 
 def trained(*, copy_source: bool) -> float:
     """How many tokens of unseen sequences are right, of a model that learned to repeat others in 150 steps."""
     torch.manual_seed(0)
     sizes = {"d_model": 32, "num_layers": 1, "num_heads": 2, "dropout": 0.0}
-    model = EncoderDecoderModel(EncoderDecoderConfig(encoder=sizes, decoder=sizes, copy_source=copy_source), 40, 40)
+    config = EncoderDecoderConfig.model_validate({"encoder": sizes, "decoder": sizes, "copy_source": copy_source})
+    model = EncoderDecoderModel(config, 40, 40)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     mask = torch.ones(32, 6, dtype=torch.bool)
     for _ in range(150):

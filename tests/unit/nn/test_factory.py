@@ -9,16 +9,19 @@ from vaak.core.errors import UserError
 from vaak.nn.factory import ModelFactory
 from vaak.nn.models import EncoderDecoderModel, TransformerModel
 
-SIZES = {"d_model": 16, "num_layers": 2, "num_heads": 2}
+SIZES: dict[str, Any] = {"d_model": 16, "num_layers": 2, "num_heads": 2}
 
 
 @pytest.mark.parametrize("model_type", ["encoder", "decoder"])
 @pytest.mark.parametrize("written", ["flat", "in global_config", "in its section"])
 def test_a_single_stack_may_be_written_in_three_places(model_type: str, written: str):
     options: dict[str, Any] = {"model_type": model_type}
-    options |= {"flat": SIZES, "in global_config": {"global_config": SIZES}, "in its section": {model_type: SIZES}}[
-        written
-    ]
+    places: dict[str, dict[str, Any]] = {
+        "flat": SIZES,
+        "in global_config": {"global_config": SIZES},
+        "in its section": {model_type: SIZES},
+    }
+    options |= places[written]
     torch.manual_seed(0)
     model = ModelFactory(options).create_model(30)
     assert isinstance(model, TransformerModel)

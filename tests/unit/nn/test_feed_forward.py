@@ -21,8 +21,8 @@ ACTIVATIONS = {
 def test_plain_layers_equal_the_formula(feed_forward_type, bias):
     layer = make_feed_forward(feed_forward_type, 8, 24, bias).double()
     x = torch.randn(2, 3, 8, dtype=torch.float64)
-    inner = ACTIVATIONS[feed_forward_type](x @ layer.up.weight.T + _bias_of(layer.up))
-    expected = inner @ layer.down.weight.T + _bias_of(layer.down)
+    inner = ACTIVATIONS[feed_forward_type](_linear(layer, "up", x))
+    expected = _linear(layer, "down", inner)
     torch.testing.assert_close(layer(x), expected, rtol=0, atol=1e-12)
 
 
@@ -31,9 +31,9 @@ def test_plain_layers_equal_the_formula(feed_forward_type, bias):
 def test_gated_layers_equal_the_formula(feed_forward_type, bias):
     layer = make_feed_forward(feed_forward_type, 8, 24, bias).double()
     x = torch.randn(2, 3, 8, dtype=torch.float64)
-    gate = ACTIVATIONS[feed_forward_type](x @ layer.gate.weight.T + _bias_of(layer.gate))
-    inner = gate * (x @ layer.up.weight.T + _bias_of(layer.up))
-    expected = inner @ layer.down.weight.T + _bias_of(layer.down)
+    gate = ACTIVATIONS[feed_forward_type](_linear(layer, "gate", x))
+    inner = gate * (_linear(layer, "up", x))
+    expected = _linear(layer, "down", inner)
     torch.testing.assert_close(layer(x), expected, rtol=0, atol=1e-12)
 
 
@@ -54,8 +54,9 @@ def test_biases_only_where_asked_for(feed_forward_type):
 
 def test_swiglu_is_the_language_models():
     layer = make_feed_forward("swiglu", 8, 24, False)
+    up, gate, down = (layer.get_submodule(name) for name in ("up", "gate", "down"))
     x = torch.randn(2, 3, 8)
-    assert torch.equal(layer(x), layer.down(F.silu(layer.gate(x)) * layer.up(x)))
+    assert torch.equal(layer(x), down(F.silu(gate(x)) * up(x)))
 
 
 def test_three_matrices_weigh_what_two_of_four_times_the_width_do():
@@ -72,5 +73,8 @@ def test_inner_width():
     assert [inner_width(96, None, kind) for kind in ("gelu", "relu", "swiglu", "geglu")] == [384, 384, 256, 256]
 
 
-def _bias_of(linear: nn.Linear) -> torch.Tensor | float:
-    return 0.0 if linear.bias is None else linear.bias
+def _linear(layer: nn.Module, name: str, x: torch.Tensor) -> torch.Tensor:
+    """What its linear part of this name does."""
+    part = layer.get_submodule(name)
+    assert isinstance(part, nn.Linear)
+    return x @ part.weight.T + (0.0 if part.bias is None else part.bias)

@@ -145,7 +145,7 @@ def test_a_decoder_with_learned_positions_is_gpt2():
     )
     weights = renamed(ours, "h", GPT2S_NAMES, last_norm="ln_f")
     weights = {name: weight.T if "c_" in name and weight.ndim == 2 else weight for name, weight in weights.items()}
-    assert_same(ours, peer, weights | {"wpe.weight": ours.positions.added.embedding.weight})
+    assert_same(ours, peer, weights | {"wpe.weight": ours.get_parameter("positions.added.embedding.weight")})
 
 
 def test_an_encoder_and_a_decoder_with_relative_positions_are_t5():
@@ -195,7 +195,8 @@ def renamed(ours: nn.Module, layers: str, names: dict[str, str], last_norm: str 
 
     A peer that has no name for the keys' and the values' matrices has them in one with the queries'.
     """
-    weights, peers = dict(ours.named_parameters()), {}
+    weights: dict[str, Tensor] = dict(ours.named_parameters())
+    peers: dict[str, Tensor] = {}
     for name, weight in weights.items():
         found = re.fullmatch(r"blocks\.(\d+)\.(.+)\.(weight|bias)", name)
         if name.startswith("norm."):
@@ -211,7 +212,8 @@ def t5_weights(ours: TransformerStack, last: int) -> dict[str, Tensor]:
     """T5 doesn't divide scores by sqrt(head_width), so its query matrix does."""
     names = {name: peer.format(last=last) for name, peer in T5S_NAMES.items()}
     weights = renamed(ours, "block", names, last_norm="final_layer_norm")
-    numbers = {"block.0.layer.0.SelfAttention.relative_attention_bias.weight": ours.positions.bias.embedding.weight}
+    name = "block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+    numbers = {name: ours.get_parameter("positions.bias.embedding.weight")}
     scale = (WIDTH // HEADS) ** -0.5
     return {name: weight * scale if ".q." in name else weight for name, weight in weights.items()} | numbers
 
@@ -242,4 +244,4 @@ def assert_same_with_gradients(ours: nn.Module, output: Tensor, expected: Tensor
     own, peers = (torch.autograd.grad(result, weights, towards, retain_graph=True) for result in (output, expected))
     for name, gradient, peer in zip(names, own, peers, strict=True):
         close = 1e-5 * max(1.0, peer.abs().max().item())
-        torch.testing.assert_close(gradient, peer, rtol=0, atol=close, msg=lambda text, name=name: f"{name}: {text}")
+        torch.testing.assert_close(gradient, peer, rtol=0, atol=close, msg=f"{name} differs")

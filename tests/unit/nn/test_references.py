@@ -62,7 +62,7 @@ def test_the_encoder_decoder_is_torchs_transformer(activation: str, tied: bool):
 
 
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
-def test_a_post_norm_encoder_is_torchs(activation: str):
+def test_a_post_norm_encoder_is_torchs(activation: Any):
     config = StackConfig(num_layers=3, norm_placement="post", feed_forward_type=activation, **SIZES, **LIKE_TORCH)
     ours = TransformerStack(config, causal=False).double()
     draw(ours)
@@ -77,7 +77,7 @@ def test_a_post_norm_encoder_is_torchs(activation: str):
 
 
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
-def test_a_post_norm_decoder_is_torchs(activation: str):
+def test_a_post_norm_decoder_is_torchs(activation: Any):
     config = DecoderConfig(num_layers=3, norm_placement="post", feed_forward_type=activation, **SIZES, **LIKE_TORCH)
     ours = TransformerStack(config, causal=True, memory_width=16).double()
     draw(ours)
@@ -112,7 +112,8 @@ def draw(module: nn.Module) -> None:
 
 def peer_weights(ours: nn.Module) -> dict[str, Tensor]:
     """The weights of our stacks under torch's names; query, key and value are one matrix there."""
-    weights, peers = dict(ours.named_parameters()), {}
+    weights: dict[str, Tensor] = dict(ours.named_parameters())
+    peers: dict[str, Tensor] = {}
     for name, weight in weights.items():
         if re.match(r"head|\w+_embedding", name) or re.search(r"attention\.(key|value)\.", name):
             continue
@@ -135,4 +136,4 @@ def assert_same_with_gradients(ours: nn.Module, output: Tensor, expected: Tensor
     towards = torch.randn_like(expected)
     own, peers = (torch.autograd.grad(result, weights, towards) for result in (output, expected))
     for name, gradient, peer in zip(names, own, peers, strict=True):
-        torch.testing.assert_close(gradient, peer, rtol=0, atol=1e-8, msg=lambda text, name=name: f"{name}: {text}")
+        torch.testing.assert_close(gradient, peer, rtol=0, atol=1e-8, msg=f"{name} differs")

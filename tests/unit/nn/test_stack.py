@@ -1,5 +1,7 @@
 """The stack: visibility, gradient checkpointing, and a forward pass that writes nothing."""
 
+from typing import Any
+
 import torch
 
 from vaak.nn.config import StackConfig
@@ -8,9 +10,16 @@ from vaak.nn.initialisation import initialise
 from vaak.nn.stack import TransformerStack
 
 
-def small_stack(*, causal: bool = True, **options: object) -> TransformerStack:
+def small_stack(*, causal: bool = True, **options: Any) -> TransformerStack:
     torch.manual_seed(0)
-    sizes = {"d_model": 16, "num_layers": 3, "num_heads": 4, "num_key_value_heads": 2, "d_ff": 32, "dropout": 0.0}
+    sizes: dict[str, Any] = {
+        "d_model": 16,
+        "num_layers": 3,
+        "num_heads": 4,
+        "num_key_value_heads": 2,
+        "d_ff": 32,
+        "dropout": 0.0,
+    }
     stack = TransformerStack(StackConfig(**(sizes | options)), causal=causal).double()
     initialise(stack)
     return stack

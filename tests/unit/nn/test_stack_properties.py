@@ -8,9 +8,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
+from networks import assert_same, draw_weights, vectors
 from vaak.nn.config import LINEAR, DecoderConfig, EncoderDecoderConfig, StackConfig
 from vaak.nn.decoding.cache import StackCache
 from vaak.nn.models import EncoderDecoderModel
@@ -21,7 +22,7 @@ POSITIONS = ("rotary", "sinusoidal", "learned", "convolutional", "none", "alibi"
 
 
 @st.composite
-def shapes(draw: st.DrawFn, causal: bool | None = None, **fixed: Any) -> dict[str, Any]:
+def shapes(draw: st.DrawFn, /, causal: bool | None = None, **fixed: Any) -> dict[str, Any]:
     """Options of a stack, and under ``causal`` whether it is a decoder."""
     causal = draw(st.booleans()) if causal is None else causal
     attention_type = draw(st.sampled_from(["softmax", "local", "causal_linear" if causal else "linear"]))
@@ -47,8 +48,8 @@ def shapes(draw: st.DrawFn, causal: bool | None = None, **fixed: Any) -> dict[st
 
 
 def config_of(options: dict[str, Any]) -> StackConfig:
-    kind = DecoderConfig if options["causal"] else StackConfig
-    sizes = {"d_model": WIDTH, "num_heads": 4, "num_layers": 2, "d_ff": 2}
+    kind: type[StackConfig] = DecoderConfig if options["causal"] else StackConfig
+    sizes: dict[str, Any] = {"d_model": WIDTH, "num_heads": 4, "num_layers": 2, "d_ff": 2}
     return kind(**sizes, **{name: value for name, value in options.items() if name != "causal"})
 
 
@@ -58,17 +59,8 @@ def made(options: dict[str, Any], memory_width: int | None = None) -> Transforme
     stack = TransformerStack(
         config_of(options), causal=options["causal"], memory_width=memory_width, max_length=LONGEST
     )
-    for parameter in stack.parameters():
-        nn.init.normal_(parameter, mean=float(parameter.ndim == 1), std=0.3)
+    draw_weights(stack)
     return stack.double().eval()
-
-
-def vectors(*shape: int) -> Tensor:
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(sum(shape)))
-
-
-def assert_same(actual: Tensor, expected: Tensor) -> None:
-    torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-9)
 
 
 lengths = st.integers(1, LONGEST)
@@ -208,8 +200,7 @@ def translator(options: dict[str, Any]) -> EncoderDecoderModel:
     model = EncoderDecoderModel(
         EncoderDecoderConfig(**options | sides), 20, 20, max_source_length=LONGEST, max_target_length=LONGEST
     )
-    for parameter in model.parameters():
-        nn.init.normal_(parameter, mean=float(parameter.ndim == 1), std=0.3)
+    draw_weights(model)
     return model.double().eval()
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 import tiny_runs
+from run_files import last_checkpoint
+from vaak.config.load import load
 from vaak.core.errors import UserError
-from vaak.engine.checkpoint.files import load_checkpoint, pointed
 from vaak.runs.open_run import open_run
 from vaak.runs.start import train
 
@@ -65,7 +67,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def trained(project: Path, run: Path, *overrides: str) -> Path:
-    loaded = tiny_runs.load([project / "mine.yml"], [f"run_dir={run}", *overrides])
+    loaded = load([project / "mine.yml"], [f"run_dir={run}", *overrides])
     train(loaded)
     return run
 
@@ -78,7 +80,7 @@ def whole(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_resume_changes_no_bit(project, whole, tmp_path):
     run = trained(project, tmp_path / "run", "training.max_steps=4")
     trained(project, run, "training.checkpoint.resume=auto")
-    found, expected = (load_checkpoint(pointed(one / "checkpoints", "last")) for one in (run, whole))
+    found, expected = (last_checkpoint(one) for one in (run, whole))
     assert found.step == expected.step == 8
     for part in ("model", "optimizer", "loss"):
         ours, theirs = getattr(found, part), getattr(expected, part)
@@ -92,14 +94,15 @@ def test_the_copy_in_the_run_resumes_it(project, whole, tmp_path):
     run = trained(project, tmp_path / "run", "training.max_steps=4")
     config = run / "config.yml"
     assert "./code/mine.py:Mine" in config.read_text()
-    train(tiny_runs.load([config], ["training.max_steps=8", "training.checkpoint.resume=auto"]))
-    found, expected = (load_checkpoint(pointed(one / "checkpoints", "last")) for one in (run, whole))
+    train(load([config], ["training.max_steps=8", "training.checkpoint.resume=auto"]))
+    found, expected = (last_checkpoint(one) for one in (run, whole))
     assert all(tensor.equal(expected.model[name]) for name, tensor in found.model.items())
 
 
-def test_using_the_run_executes_none_of_its_code(whole, monkeypatch):
-    monkeypatch.setattr("vaak.config.components._module_of", lambda file: pytest.fail(f"{file} was executed"))
-    assert open_run(whole).checkpoint.exists()
+def test_using_the_run_executes_none_of_its_code(whole, tmp_path):
+    run = shutil.copytree(whole, tmp_path / "run", symlinks=True)
+    (run / "code" / "mine.py").write_text("raise SystemExit('this is executed')\n" + CODE)
+    assert open_run(run).checkpoint.exists()
 
 
 def test_training_it_again_asks_for_trust(vaak, whole):

@@ -16,9 +16,8 @@ import tiny_runs
 from vaak.core.errors import UserError
 from vaak.engine.step import Step
 from vaak.runs.temporary_run import temporary_trainer
-from vaak.study import find_lr as module
 from vaak.study.find_lr import find_lr, write_curve
-from vaak.study.lr_range import RateRange
+from vaak.study.lr_range import Curve, RateRange
 
 SHORT = RateRange(num_iter=12)
 
@@ -57,11 +56,11 @@ def test_it_changes_nothing_and_is_the_same_every_time(tiny_text, tmp_path, monk
     (tmp_path / "temporary").mkdir()
     monkeypatch.chdir(tmp_path)
     loaded = tiny_runs.loaded(tiny_text, tmp_path / "run")
-    drawn = (torch.get_rng_state(), np.random.get_state()[1].copy())
+    drawn = (torch.get_rng_state(), np.random.get_state(legacy=False)["state"]["key"].copy())
     curves = [find_lr(loaded, SHORT).losses for _ in range(2)]
     assert curves[0] == curves[1]
     assert torch.get_rng_state().equal(drawn[0])
-    assert (np.random.get_state()[1] == drawn[1]).all()
+    assert (np.random.get_state(legacy=False)["state"]["key"] == drawn[1]).all()
     assert os.listdir(tmp_path) == ["temporary"]
     assert os.listdir(tmp_path / "temporary") == []
 
@@ -100,6 +99,10 @@ def test_the_command_writes_curve_and_picture_and_ends_with_the_option(tiny_text
     assert 1e-4 < float(rate) < 1
     content = json.loads((folder / "lr-range.json").read_text())
     assert content["suggestion"] == pytest.approx(float(rate), rel=0.06)
+    assert said.count("\n  ") >= len(content["lr"]), "every point is in the terminal"
+    assert "  < suggestion" in said
+    assert "the loss falls from " in said
+    assert "every other step alone, suggest " in said
     rows = list(csv.DictReader((folder / "lr-range.csv").read_text().splitlines()))
     assert [float(row["loss"]) for row in rows] == content["loss"]
     assert (folder / "lr-range.png").read_bytes().startswith(b"\x89PNG")
@@ -108,6 +111,7 @@ def test_the_command_writes_curve_and_picture_and_ends_with_the_option(tiny_text
     found = json.loads(said)
     assert np.allclose(np.diff(found["lr"]), np.diff(found["lr"])[0])
     assert str(folder / "lr-range.png") in found["files"]
+    assert {"alternatives", "falling", "doubts"} <= set(found)
 
 
 @pytest.mark.parametrize(
@@ -128,10 +132,10 @@ def test_a_mistake_is_one_line(tiny_text, tmp_path, vaak, options, complaint):
 def test_a_curve_that_cannot_be_written_is_a_users_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="can't be written"):
-        write_curve(module.Curve(), Path(tmp_path / "file" / "folder"))
+        write_curve(Curve(), Path(tmp_path / "file" / "folder"))
 
 
 def test_several_processes_are_refused(tiny_text, tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(UserError, match="takes one process"):
+    with pytest.raises(UserError, match="runs in one process"):
         find_lr(tiny_runs.loaded(tiny_text, tmp_path / "run"), SHORT)

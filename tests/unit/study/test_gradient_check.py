@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch
 from torch import nn
 
 from toy import ToyDataset, ToyModel, ToyTask, same_bits
+from toy_duel import Contours, Duel, DuelTask
 from vaak.study import check_gradients, gradient_norms
 from vaak.tasks.lm import model as lm_model
 
@@ -76,6 +78,27 @@ def test_every_loss_and_its_weight_count():
     weighed = [check_gradients(task, ToyModel(), a_batch(), loss_weights={"z_loss": weight}) for weight in (0.0, 5.0)]
     assert all(check.is_right for checks in weighed for check in checks)
     assert weighed[0][0].norm != pytest.approx(weighed[1][0].norm)
+
+
+@pytest.mark.parametrize("broken", [None, "judge_losses", "maker_losses"])
+def test_each_parameter_is_checked_under_the_objective_that_trains_it(broken, monkeypatch):
+    task, model, data = DuelTask(), Duel(), Contours("train", 6)
+    batch = data.collate([[data.example(index, np.random.default_rng(0))] for index in range(6)])
+    if broken is not None:
+        whole = getattr(DuelTask, broken)
+        monkeypatch.setattr(
+            task, broken, lambda model, batch: {n: detached(t) for n, t in whole(task, model, batch).items()}
+        )
+        task.objectives = tuple(replace(one, losses=getattr(task, f"{one.name}_losses")) for one in task.objectives)
+    checks = check_gradients(task, model, batch)
+    assert [check.name for check in checks] == [name for name, _ in model.named_parameters()]
+    wrong = {check.name.split(".")[0] for check in checks if not check.is_right}
+    assert wrong == ({broken.removesuffix("_losses")} if broken else set())
+
+
+def detached(term):
+    """The term with a hundredth of its gradient missing."""
+    return replace(term, total=0.99 * term.total + 0.01 * term.total.detach())
 
 
 def test_the_model_and_the_generators_are_left_alone():

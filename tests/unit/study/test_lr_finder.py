@@ -25,6 +25,7 @@ class Network(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
+        self.calls: torch.Tensor
         self.layers = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 3))
         self.register_buffer("calls", torch.zeros(()), persistent=False)
 
@@ -53,7 +54,7 @@ def everything(model, optimizer):
 
 
 def draws():
-    return random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+    return random.getstate(), np.random.get_state(legacy=False)["state"]["key"].tolist(), torch.get_rng_state().tolist()
 
 
 def used(kind=torch.optim.AdamW):
@@ -124,6 +125,7 @@ def test_it_suggests_a_rate_that_trains(tmp_path):
     finder = LRFinder(model, optimizer, nn.CrossEntropyLoss(), device="cpu")
     finder.range_test(a_loader(400), end_lr=1, num_iter=100)
     rate = finder.suggest_lr()
+    assert rate is not None
     assert 1e-3 < rate < 1e-1
     assert len(finder.history["lr"]) == len(finder.history["loss"]) == len(finder.history["smoothed"])
     figure = finder.plot(tmp_path / "curve.png")

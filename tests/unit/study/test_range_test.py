@@ -10,17 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lr_curves import curve_of
 from vaak.core.errors import UserError
 from vaak.study.drawing import draw_curve, short
-from vaak.study.lr_range import Curve, RateRange
-
-
-def curve_of(losses, rates=None) -> Curve:
-    curve = Curve()
-    for number, loss in enumerate(losses):
-        if not curve.add(rates.rate(number) if rates else 10.0 ** (number / 10 - 5), loss):
-            break
-    return curve
+from vaak.study.lr_range import RateRange
 
 
 @given(

@@ -166,7 +166,7 @@ def test_without_a_spec_of_its_own_any_key_is_an_option(project: Path):
 
 
 def test_an_installed_package_offers_it_by_name(project: Path):
-    """An entry point, as pip leaves it, in a process of its own: what is installed is read once."""
+    """An entry point, as pip leaves it, in a separate process: what is installed is read once."""
     site = project / "site"
     (site / "vowels-1.0.dist-info").mkdir(parents=True)
     (site / "vowels-1.0.dist-info" / "entry_points.txt").write_text("[vaak.tasks]\nvowels = own_vowels:VowelTask\n")

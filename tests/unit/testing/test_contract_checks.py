@@ -32,7 +32,10 @@ def documented() -> SimpleNamespace:
 
 
 vowels = documented()
-Words, VowelTask, VowelModel, VowelMeters = vowels.Words, vowels.VowelTask, vowels.VowelModel, vowels.VowelMeters
+Words: Any = vowels.Words
+VowelTask: Any = vowels.VowelTask
+VowelModel: Any = vowels.VowelModel
+VowelMeters: Any = vowels.VowelMeters
 
 
 def real_letters(batch: Batch) -> dict[str, float]:
@@ -85,7 +88,7 @@ class CollateChanges(Words):
 class ShortLengths(Words):
     def __init__(self, *arguments):
         super().__init__(*arguments)
-        self.lengths = self.lengths - 1
+        self.lengths -= 1
 
 
 class CountsWhatIsPadded(Words):
@@ -229,7 +232,8 @@ class PredictsByLot(VowelTask):
 class MeanOfMeans(VowelMeters):
     def update(self, model, batch):
         right = float((model(batch["letters"]).argmax(-1) == batch["targets"]).sum())
-        self.right, self.letters = self.right + right / batch.totals()["letter"], self.letters + 1
+        self.right += right / batch.totals()["letter"]
+        self.letters += 1
 
 
 class WithoutProtocol(VowelMeters):

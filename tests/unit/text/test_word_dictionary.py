@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections import defaultdict
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vaak.text import word_dictionary
-from vaak.text.word_dictionary import FOLDS, WordDictionary, translations_by_others, words
+from vaak.text.word_dictionary import FOLDS, WordDictionary, folds_of, translations_by_others, words
 
-PAIRS = [("the house", "घर"), ("the old house", "पुराना घर"), ("the old boy", "पुराना लड़का"), ("a boy", "लड़का")]
+PAIRS = [("the home", "घर"), ("the old home", "पुराना घर"), ("the old boy", "पुराना लड़का"), ("a boy", "लड़का")]
 
 
 def by_the_paper(pairs: list[tuple[str, str]], rounds: int) -> dict[str, dict[str, float]]:
@@ -47,7 +48,7 @@ def test_the_most_probable_word_is_that_of_the_paper(drawn: list[tuple[list[str]
 
 def test_words_are_told_apart_by_the_company_they_keep():
     entries = WordDictionary.drawn_from(PAIRS, rounds=10).entries
-    assert {word: entries[word] for word in ("house", "old", "boy")} == {"house": "घर", "old": "पुराना", "boy": "लड़का"}
+    assert {word: entries[word] for word in ("home", "old", "boy")} == {"home": "घर", "old": "पुराना", "boy": "लड़का"}
 
 
 def test_a_gloss_is_by_a_dictionary_that_does_not_know_its_sentence():
@@ -58,6 +59,20 @@ def test_a_gloss_is_by_a_dictionary_that_does_not_know_its_sentence():
         assert f"शब्द{number}" not in gloss.split()
     assert f"शब्द{0}" in WordDictionary.drawn_from(pairs).translate(pairs[0][0])
     assert list(translations_by_others(pairs)) == glosses
+
+
+def test_a_repeated_sentence_is_unknown_to_the_dictionary_of_its_gloss():
+    """Each was in another fold than its repetition, so its words were known from there."""
+    pairs = [(f"the word{number}", f"शब्द{number}") for number in range(3 * FOLDS + 1)]
+    again = [(f"The word{number}", f"दूसरा{number}") for number in range(len(pairs))]
+    for number, gloss in enumerate(translations_by_others([*pairs, *again])):
+        assert f"word{number % len(pairs)}" in gloss.split()
+
+
+def test_folds_are_of_similar_size():
+    sizes = np.bincount(folds_of([f"the home of number {number}" for number in range(1000)]), minlength=FOLDS)
+    assert len(sizes) == FOLDS
+    assert 60 < sizes.min() <= sizes.max() < 140
 
 
 def test_of_very_many_pairs_the_first_ones_are_counted(monkeypatch: pytest.MonkeyPatch):

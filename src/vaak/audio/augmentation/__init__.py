@@ -1,1 +1,1 @@
-"""Augmentation of training audio: speed, rooms, noise, codecs, SpecAugment. Start with pipeline.py."""
+"""Augmentation of training audio: speed, reverberation, noise, codecs, SpecAugment. Start with pipeline.py."""

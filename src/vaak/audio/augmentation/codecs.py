@@ -52,6 +52,11 @@ def coded(samples: np.ndarray, sampling_rate: int, codec: str, rng: np.random.Ge
 
 
 def _through(soundfile: ModuleType, samples: np.ndarray, rate: int, codec: str, coarseness: float) -> np.ndarray:
+    """``samples`` ``(time,)`` within 1 and -1, encoded and decoded.
+
+    ``rate`` in Hz is one that the ``codec`` takes; ``coarseness`` is libsndfile's compression level, from 0 (best
+    quality) to 1 (smallest file), which the companding laws don't have. ``soundfile`` is the imported package.
+    """
     samples = np.pad(samples, (0, max(0, round(LEAST_SECONDS * rate) - len(samples))))
     laws = codec in ("mulaw", "alaw")
     if laws:  # from 16 bits, as G.711 has it: of floats libsndfile rounds half a step away

@@ -76,7 +76,11 @@ def drawn_noise(
     rng: np.random.Generator,
     voices: Callable[[], np.ndarray] | None = None,
 ) -> np.ndarray:
-    """Noise ``(num_samples,)`` of the type in ``config``; babble is made of ``voices``."""
+    """Noise ``(num_samples,)`` of the type in ``config``; babble is made of ``voices``.
+
+    ``voices`` gives samples ``(time,)`` of one speaker, another one each time; ``sampling_rate`` in Hz is that of the
+    result, and ``rng`` draws all that is random.
+    """
     if config.type == "coloured":
         return coloured_noise(num_samples, rng)
     if config.type == "files":
@@ -131,5 +135,5 @@ def _recordings(folder: str) -> tuple[Path, ...]:
     """The recordings of a folder, searched recursively, sorted."""
     found = sorted(path for path in Path(folder).rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
     if not found:
-        raise DataError(f"{folder}: there are no recordings of noise here (looked for {', '.join(sorted(SUFFIXES))})")
+        raise DataError(f"{folder}: no recordings of noise here (looked for {', '.join(sorted(SUFFIXES))})")
     return tuple(found)

@@ -34,10 +34,10 @@ def augmented(
     applied to features, not here.
     """
     key = int(rng.integers(2**63))
-    speed, room, noise, codec, volume = (_generator(key, name) for name in PARTS)
+    speed, reverb, noise, codec, volume = (_generator(key, name) for name in PARTS)
     audio = _at_drawn_speed(audio, config, speed)
     samples, rate = audio.samples, audio.sampling_rate
-    samples = _in_room(samples, rate, config, room)
+    samples = _in_room(samples, rate, config, reverb)
     samples = _with_noise(samples, rate, config, noise, voices)
     samples = _through_codec(samples, rate, config, codec)
     if config.volume is not None:
@@ -82,15 +82,20 @@ def _at_drawn_speed(audio: LabelledAudio, config: AugmentationConfig, rng: np.ra
 
 
 def _in_room(samples: np.ndarray, rate: int, config: AugmentationConfig, rng: np.random.Generator) -> np.ndarray:
-    if config.room is None or rng.random() >= config.room.probability:
+    reverb = config.room
+    if reverb is None or rng.random() >= reverb.probability:
         return samples
-    [response] = room_responses(1, rate, rng.uniform(*config.room.t60), rng)
+    [response] = room_responses(1, rate, rng.uniform(*reverb.t60), rng)
     return reverberated(samples, response)
 
 
 def _with_noise(
     samples: np.ndarray, rate: int, config: AugmentationConfig, rng: np.random.Generator, voices: Voices | None
 ) -> np.ndarray:
+    """``samples`` ``(time,)`` with noise at a random signal-to-noise ratio, or unchanged, as ``rng`` draws it.
+
+    ``rate`` is in Hz; ``config`` names the noise and how probable it is; ``voices`` are those that babble is made of.
+    """
     if config.noise is None or rng.random() >= config.noise.probability:
         return samples
     snr = rng.uniform(*config.noise.snr)

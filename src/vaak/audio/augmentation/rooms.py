@@ -1,9 +1,9 @@
 """Reverberation: the first reflections by the image-source method, then a diffuse tail.
 
 The room is a random box; each wall reflects the same fraction of the sound, by Eyring's formula for the requested
-reverberation time. A reflection is an image of the source behind the walls: it arrives later by its distance, weaker by
-its distance and by the walls on its way. After at most 50 ms there are so many images that decaying noise of the same
-power replaces them, so a response costs a millisecond, however long it is. The reverberation time
+reverberation time. A reflection is an image of the source beyond the walls: it arrives later by its distance, weaker by
+its distance and by the walls on its way. After at most 50 ms the images are dense enough for decaying noise of the
+same power to replace them, so a response costs a millisecond, however long it is. The reverberation time
 measured on a response (its remaining energy, from -5 to -35 dB) is within 10 % of the requested one from 0.15 s on, and
 within 20 % below.
 
@@ -28,9 +28,9 @@ HALF_SINC = 16  # samples on each side of an image's arrival
 
 
 class Placement(NamedTuple):
-    """A voice and a microphone in a room ``(length, width, height)``, in metres from one of its corners."""
+    """A voice and a microphone in a room of ``size`` (length, width, height), in metres from one of its corners."""
 
-    room: np.ndarray
+    size: np.ndarray
     microphone: np.ndarray
     voice: np.ndarray
 
@@ -40,20 +40,20 @@ class Placement(NamedTuple):
 
 
 def room_responses(num_sources: int, sampling_rate: int, t60: float, rng: np.random.Generator) -> list[np.ndarray]:
-    """Impulse responses ``(t60 * sampling_rate,)`` of a random room, one microphone and ``num_voices`` voices, float32.
+    """Impulse responses ``(t60 * sampling_rate,)`` of a random room, one microphone and ``num_sources`` voices.
 
-    ``t60`` is the reverberation time in seconds. The direct sound is at sample 0 with amplitude 1, so speech
-    keeps its time. Differs: a wall inverts the sign, so that images don't add up to a rumble at 0 Hz,
+    They are float32; ``t60`` is the reverberation time in seconds. The direct sound is at sample 0 with amplitude 1, so
+    speech keeps its time. Differs: a wall inverts the sign, so that images don't add up to a rumble at 0 Hz,
     which Allen and Berkley filter out.
     """
-    room = rng.uniform(SMALLEST_ROOM, LARGEST_ROOM)
-    microphone = rng.uniform(FROM_WALLS, room - FROM_WALLS)
-    places = [_place(room, microphone, rng) for _ in range(num_sources)]
-    return [_response(Placement(room, microphone, place), t60, sampling_rate, rng) for place in places]
+    size = rng.uniform(SMALLEST_ROOM, LARGEST_ROOM)
+    microphone = rng.uniform(FROM_WALLS, size - FROM_WALLS)
+    places = [_place(size, microphone, rng) for _ in range(num_sources)]
+    return [_response(Placement(size, microphone, place), t60, sampling_rate, rng) for place in places]
 
 
 def reverberated(samples: np.ndarray, response: np.ndarray) -> np.ndarray:
-    """``samples`` (time,) with the room's reverberation, cut to the same length, float32.
+    """``samples`` (time,) with the reverberation of ``response``, cut to the same length, float32.
 
     Their level stays about the same: the response is scaled to energy 1. Otherwise a voice far from the microphone, of
     which more comes from the walls than directly, would be louder.
@@ -68,20 +68,21 @@ def reverberated(samples: np.ndarray, response: np.ndarray) -> np.ndarray:
     return np.asarray(fft.irfft(spectrum, size)[: len(samples)], dtype=np.float32)
 
 
-def _place(room: np.ndarray, microphone: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """A random place in the room that isn't at the microphone."""
+def _place(size: np.ndarray, microphone: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """A random place away from the walls and from the microphone."""
     while True:
-        place = rng.uniform(FROM_WALLS, room - FROM_WALLS)
+        place = rng.uniform(FROM_WALLS, size - FROM_WALLS)
         if np.linalg.norm(place - microphone) >= FROM_MICROPHONE:
             return place
 
 
-def reflection(room: np.ndarray, t60: float) -> float:
-    """The fraction of the amplitude that a wall reflects, by Eyring's formula.
+def reflection(size: np.ndarray, t60: float) -> float:
+    """The fraction of the amplitude that each wall reflects, for a box of ``size`` in metres, by Eyring's formula.
 
     Source: Eyring 1930, "Reverberation time in 'dead' rooms".
     """
-    volume, surface = np.prod(room), 2 * (room[0] * room[1] + room[1] * room[2] + room[2] * room[0])
+    length, width, height = size
+    volume, surface = np.prod(size), 2 * (length * width + width * height + height * length)
     return float(np.exp(-12 * np.log(10) * volume / (SPEED_OF_SOUND * surface * t60)))
 
 
@@ -91,11 +92,11 @@ def _response(placement: Placement, t60: float, sampling_rate: int, rng: np.rand
     response = np.zeros(max(round(t60 * sampling_rate), 1))
     early = min(max(round(early_seconds * sampling_rate), 1), len(response))
     distances, walls = images(placement, placement.distance + early_seconds * SPEED_OF_SOUND)
-    amplitudes = (-reflection(placement.room, t60)) ** walls * placement.distance / distances
+    amplitudes = (-reflection(placement.size, t60)) ** walls * placement.distance / distances
     _add_arrivals(response[:early], (distances - placement.distance) / SPEED_OF_SOUND * sampling_rate, amplitudes)
 
     times = np.arange(early, len(response)) / sampling_rate + placement.distance / SPEED_OF_SOUND
-    images_per_sample = 4 * np.pi * SPEED_OF_SOUND**3 * times**2 / (np.prod(placement.room) * sampling_rate)
+    images_per_sample = 4 * np.pi * SPEED_OF_SOUND**3 * times**2 / (np.prod(placement.size) * sampling_rate)
     power_of_image = (placement.distance / (SPEED_OF_SOUND * times)) ** 2 * 10 ** (-6 * times / t60)
     response[early:] = np.sqrt(images_per_sample * power_of_image) * rng.standard_normal(len(times))
     return response.astype(np.float32)
@@ -104,7 +105,7 @@ def _response(placement: Placement, t60: float, sampling_rate: int, rng: np.rand
 def images(placement: Placement, reach: float) -> tuple[np.ndarray, np.ndarray]:
     """Distance in metres and number of walls of each image of the voice within ``reach`` metres, itself included."""
     squares, walls = np.zeros(1), np.zeros(1, dtype=int)
-    for size, ear, mouth in zip(placement.room, placement.microphone, placement.voice, strict=True):
+    for size, ear, mouth in zip(placement.size, placement.microphone, placement.voice, strict=True):
         rounds = np.arange(-int(reach / (2 * size)) - 1, int(reach / (2 * size)) + 2)
         offsets = np.concatenate([2 * rounds * size + mouth - ear, 2 * rounds * size - mouth - ear])
         met = np.concatenate([2 * np.abs(rounds), np.abs(2 * rounds - 1)])

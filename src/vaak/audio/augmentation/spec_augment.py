@@ -31,8 +31,8 @@ def masked(features: np.ndarray, config: SpecAugmentConfig, frame_shift: float, 
     return found
 
 
-def _drawn(widest: int, room: int, rng: np.random.Generator) -> tuple[int, int]:
-    """First and last of an interval within ``room``."""
-    width = int(rng.integers(0, min(widest, room), endpoint=True))
-    first = int(rng.integers(0, room - width, endpoint=True))
+def _drawn(widest: int, length: int, rng: np.random.Generator) -> tuple[int, int]:
+    """First and last of an interval within ``length``."""
+    width = int(rng.integers(0, min(widest, length), endpoint=True))
+    first = int(rng.integers(0, length - width, endpoint=True))
     return first, first + width

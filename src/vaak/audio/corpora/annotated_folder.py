@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vaak.audio.config import DatasetConfig
 from vaak.audio.corpora.entries import entries_of, lacks_train
@@ -19,6 +20,10 @@ from vaak.audio.formats.annotations import READERS, Annotations, names_of
 from vaak.audio.waveforms.audio_file import read_header
 from vaak.audio.waveforms.recordings import ReadRecording, label, recording_cut, set_uem, within
 from vaak.core.errors import DataError
+from vaak.core.progress import followed
+
+if TYPE_CHECKING:
+    from lhotse.cut import Cut
 
 AUDIO = frozenset({".wav", ".flac", ".ogg", ".opus", ".mp3", ".aiff", ".aif", ".au", ".sph", ".w64", ".caf"})
 UNLABELLED = "audio files without RTTM or TextGrid"
@@ -39,7 +44,7 @@ class Found:
 
 
 class FolderReader:
-    """Recordings of folders (``vaak.audio.corpora.corpus.CutReader``)."""
+    """Recordings of folders (``vaak.core.corpus.Source``)."""
 
     def __init__(self, dataset: DatasetConfig) -> None:
         """Look up the files. Raises DataError if a split has no audio, or two have the same."""
@@ -50,7 +55,7 @@ class FolderReader:
         splits: dict[Path, str] = {}
         for split, found in self._found.items():
             if not found.audio:
-                raise DataError(f"datasets, {dataset.name}, {split}: there is no audio ({' '.join(sorted(AUDIO))})")
+                raise DataError(f"datasets, {dataset.name}, {split}: no audio found ({' '.join(sorted(AUDIO))})")
             for path in found.audio:
                 if splits.setdefault(path.resolve(), split) != split:
                     other = splits[path.resolve()]
@@ -60,7 +65,7 @@ class FolderReader:
         found = self._found[split]
         annotations = Annotations([*found.annotations, *found.near])
         names: dict[str, Path] = {}
-        for path in found.audio:
+        for path in followed(found.audio, f"recordings of {split}", len(found.audio)):
             name = annotations.name_of(path)
             if name in names:
                 raise DataError(f"{path}: {names[name]} is recording {name}, too; rename one, or name one by a pattern")
@@ -70,6 +75,23 @@ class FolderReader:
         everyone = {name for part in self._found.values() for path in part.audio for name in names_of(path)}
         for name in own.without_audio(everyone):
             yield ReadRecording(name, None, (WITHOUT_AUDIO,))
+
+
+def labelled_cut(audio: Path, annotations: Path | None = None) -> Cut:
+    """A recording with who speaks when: by the annotations given, else by those next to it.
+
+    Raises DataError if they don't say it.
+    """
+    if annotations is not None and annotations.suffix.lower() not in READERS:
+        raise DataError(f"{annotations}: this is none of {', '.join(READERS)}")
+    files = _found([audio]).near if annotations is None else [annotations]
+    found = Annotations(files)
+    name = found.name_of(audio)
+    cut = _reading(name, audio, found).cut
+    if cut is None:
+        where = "next to it" if annotations is None else f"in {annotations}"
+        raise DataError(f"{audio}: no RTTM or TextGrid of a recording {name} {where}; give (audio, rttm)")
+    return cut
 
 
 def _reading(name: str, path: Path, annotations: Annotations) -> ReadRecording:

@@ -7,26 +7,29 @@ folder    audio files next to RTTM, UEM, CTM and TextGrid files (vaak.audio.corp
 json      JSON lines (vaak.audio.corpora.json_manifest)
 voices    speech of espeak-ng (vaak.audio.synthesis.voices)
 
-Splits that are given are kept; others are split off from train (vaak.audio.corpora.splits). What can't be
-used is an error that names the place, or is dropped and counted; nothing is lost silently. Everything streams:
-only one recording, the labels of a folder's files, and a digest of each cut's name are in memory.
+Splits that are given are kept; others are split off from train by the hash of a recording's name, or of its
+speaker's (vaak.core.corpus). By speaker, no speaker is in two splits: a recording with speakers of several splits
+belongs to none. What can't be used is an error that names the place, or is dropped and counted; nothing is lost
+silently. Everything streams: only one recording, the labels of a folder's files, and a digest of each cut's name are in
+memory.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from vaak.audio.config import AudioConfig, DatasetConfig
-from vaak.audio.corpora.splits import CorpusSplits
 from vaak.audio.labelled import Segment
 from vaak.audio.waveforms.reading import segments_of
 from vaak.audio.waveforms.recordings import ReadRecording
+from vaak.core.corpus import Source, SplitCorpus
 from vaak.core.errors import DataError
+from vaak.core.progress import followed
+from vaak.core.split_ranges import digest_of
 
 if TYPE_CHECKING:
     from lhotse.cut import Cut
@@ -38,6 +41,8 @@ SEVERAL_SPLITS = "recordings whose speakers belong to several splits (split_by: 
 class AudioStatistics:
     """The contents of a split; what was dropped, and what was fixed or is worth knowing, by reason."""
 
+    sampling_rate: int
+    """The features' rate: cuts of another are resampled."""
     cuts: int = 0
     seconds: float = 0.0
     speech_seconds: float = 0.0
@@ -45,12 +50,14 @@ class AudioStatistics:
     segments: int = 0
     resampled: int = 0
     most_speakers: int = 0
-    """Add one cut."""
     speakers: set[str] = field(default_factory=set)
     dropped: Counter[str] = field(default_factory=Counter)
-    mended: Counter[str] = field(default_factory=Counter)
+    remarks: Counter[str] = field(default_factory=Counter)
 
-    def add(self, cut: Cut, sampling_rate: int) -> None:
+    def __len__(self) -> int:
+        return self.cuts
+
+    def add(self, cut: Cut) -> None:
         segments = segments_of(cut)
         speech, overlap = covered(segments)
         self.cuts += 1
@@ -61,7 +68,7 @@ class AudioStatistics:
         own = {segment.speaker for segment in segments}
         self.speakers |= own
         self.most_speakers = max(self.most_speakers, len(own))
-        self.resampled += cut.sampling_rate != sampling_rate
+        self.resampled += cut.sampling_rate != self.sampling_rate
 
     def to_json(self) -> dict[str, Any]:
         """The figures for a JSON file; seconds to the millisecond."""
@@ -73,30 +80,12 @@ class AudioStatistics:
             "speakers": len(self.speakers),
             "most_speakers": self.most_speakers,
             "dropped": dict(self.dropped),
-            "mended": dict(self.mended),
+            "remarks": dict(self.remarks),
         }
 
 
-class CutReader(Protocol):
-    """Reads the ``given`` splits; ``files`` are those that determine what is read."""
-
-    @property
-    def given(self) -> tuple[str, ...]: ...
-    @property
-    def files(self) -> list[Path]: ...
-    @property
-    def lacks_train(self) -> str:
-        """The message if there is no training data."""
-        ...
-
-    def read(self, split: str) -> Iterator[ReadRecording]: ...
-
-
-class AudioCorpus:
-    """The cuts of one of ``datasets``, by split; the same ones in the same order each time they are read.
-
-    ``statistics`` has those of the splits that have been read completely.
-    """
+class AudioCorpus(SplitCorpus[ReadRecording, "Cut", AudioStatistics]):
+    """The cuts of one of ``datasets``, by split."""
 
     def __init__(self, dataset: DatasetConfig, audio: AudioConfig) -> None:
         """Look up the sources; a recipe's manifests are made if there are none.
@@ -104,19 +93,7 @@ class AudioCorpus:
         Raises DataError for files, folders and corpora that don't exist.
         """
         self.dataset, self.audio = dataset, audio
-        self.statistics: dict[str, AudioStatistics] = {}
-        self._reader = _open_reader(dataset, audio)
-        self._splits = CorpusSplits(self._reader.given, dataset)
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        """The splits, given or split off from train."""
-        return self._splits.names
-
-    @property
-    def files(self) -> list[Path]:
-        """The files it reads, to detect whether they have changed."""
-        return self._reader.files
+        super().__init__(_open_source(dataset, audio), dataset, f"datasets, {dataset.name}")
 
     def cuts(self, split: str) -> Iterator[Cut]:
         """The cuts of ``split``: recordings or utterances, with speakers and texts.
@@ -125,57 +102,52 @@ class AudioCorpus:
         two cuts with the same name, and at the end if train or a given split has none; one that is split off from a
         small train may be empty.
         """
-        if split not in self.splits:
-            raise DataError(self._there_is_no(split))
-        counts, seen = AudioStatistics(), set[bytes]()
-        for cut in self._of(split, counts):
-            digest = hashlib.blake2b(cut.id.encode(), digest_size=8).digest()
-            if digest in seen:
-                raise DataError(f"{self._name}: {split} has two cuts with the name {cut.id}; names must be unique")
-            seen.add(digest)
-            counts.add(cut, self.audio.sampling_rate)
-            yield cut
-        if not counts.cuts and (split == "train" or split in self._splits.given):
-            raise DataError(self._why_empty(split, counts))
-        self.statistics[split] = counts
+        return self.read(split)
 
-    def _of(self, split: str, counts: AudioStatistics) -> Iterator[Cut]:
-        for name, cut, remarks in self._reader.read(self._splits.source_of(split)):
-            if split in self._splits.ranges and not self._belongs(name, cut, split, counts):
-                continue
-            if cut is None:
-                counts.dropped.update(remarks)
-            else:
-                counts.mended.update(remarks)
-                yield cut
+    def new_statistics(self) -> AudioStatistics:
+        return AudioStatistics(self.audio.sampling_rate)
 
-    def _belongs(self, name: str, cut: Cut | None, split: str, counts: AudioStatistics) -> bool:
-        """Whether what was given as train falls in the split."""
-        known = set() if cut is None else {s.speaker for s in cut.supervisions if s.speaker}
-        own = self._splits.of(name, known)
+    def split_of(self, entry: ReadRecording, split: str, counts: AudioStatistics) -> str | None:
+        known = {one.speaker for one in entry.cut.supervisions if one.speaker} if entry.cut is not None else set()
+        own = self.division.of(*deciding_names(self.dataset.split_by, entry.name, known))
         if own is None and split == "train":
             counts.dropped[SEVERAL_SPLITS] += 1
-        return own == split
+        return own
 
-    @property
-    def _name(self) -> str:
-        return f"datasets, {self.dataset.name}"
+    def items(self, split: str, entries: Iterator[ReadRecording], counts: AudioStatistics) -> Iterator[Cut]:
+        seen = set[int]()
+        for _, cut, remarks in entries:
+            if cut is None:
+                counts.dropped.update(remarks)
+                continue
+            counts.remarks.update(remarks)
+            if digest_of(cut.id) in seen:
+                raise DataError(f"{self.where}: {split} has two cuts with the name {cut.id}; names must be unique")
+            seen.add(digest_of(cut.id))
+            yield cut
 
-    def _there_is_no(self, split: str) -> str:
-        if split == "train":
-            return f"{self._name}: {self._reader.lacks_train}"
-        return f"{self._name}: there is no split {split}; expected one of {', '.join(self.splits)}"
+    def may_be_empty(self, split: str) -> bool:
+        return split != "train" and split not in self.division.given
 
-    def _why_empty(self, split: str, counts: AudioStatistics) -> str:
+    def why_empty(self, split: str, counts: AudioStatistics) -> str:
         if counts.dropped:
             reasons = "; ".join(f"{number:,}: {reason}" for reason, number in counts.dropped.items())
-            return f"{self._name}: {split} is empty: everything was dropped ({reasons})"
-        if len(self._splits.ranges) > 1 and split in self._splits.ranges:
-            return (
-                f"{self._name}: {split} is empty: no {self.dataset.split_by} fell into it; give more recordings, other "
-                "fractions, or files for this split"
-            )
-        return f"{self._name}: {split} is empty: its files have no recordings"
+            return f"everything was dropped ({reasons})"
+        if self.division.is_all_of_its_source(split):
+            return "its files have no recordings"
+        return (
+            f"no {self.dataset.split_by} fell into it; give more recordings, other fractions, or files for this split"
+        )
+
+
+def deciding_names(split_by: str, recording: str, speakers: Iterable[str]) -> list[str]:
+    """What decides, by its hash, to which split a recording belongs that was given as train.
+
+    >>> deciding_names("speaker", "a", {"Bela", "Ann"}), deciding_names("speaker", "a", ())
+    (['speaker Ann', 'speaker Bela'], ['recording a'])
+    """
+    names = [f"speaker {name}" for name in sorted(set(speakers))] if split_by == "speaker" else []
+    return names or [f"recording {recording}"]
 
 
 def covered(segments: tuple[Segment, ...]) -> tuple[float, float]:
@@ -194,7 +166,7 @@ def covered(segments: tuple[Segment, ...]) -> tuple[float, float]:
     return speech, overlap
 
 
-def _open_reader(dataset: DatasetConfig, audio: AudioConfig) -> CutReader:
+def _open_source(dataset: DatasetConfig, audio: AudioConfig) -> Source[ReadRecording]:
     if dataset.type == "recipe":
         from vaak.audio.corpora.recipe_corpus import RecipeReader
 
@@ -228,5 +200,6 @@ class VoicesReader:
     def read(self, split: str) -> Iterator[ReadRecording]:
         from vaak.audio.synthesis.voices import voice_cuts
 
-        for cut in voice_cuts(self.dataset, self.folder):
+        number = self.dataset.num_voices * self.dataset.num_sentences
+        for cut in followed(voice_cuts(self.dataset, self.folder), "sentences of voices", number):
             yield ReadRecording(cut.id, cut)

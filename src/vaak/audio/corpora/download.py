@@ -63,11 +63,19 @@ def _as_lhotse_calls_it(
     fetch(url, path, headers=others.get("additional_headers") or {}, missing_ok=missing_ok)
 
 
-def fetch(url: str, path: Path, *, headers: dict[str, str] | None = None, missing_ok: bool = False) -> None:
-    """Download ``url`` to ``path`` unless it exists; resume a partial download.
+def fetch(
+    url: str,
+    path: Path,
+    *,
+    headers: dict[str, str] | None = None,
+    missing_ok: bool = False,
+    server_checksums: bool = True,
+) -> None:
+    """Download ``url`` to ``path`` unless it exists; resume a partial download. ``headers`` are sent with requests.
 
-    With ``missing_ok``, a file that the server doesn't have is skipped with a warning. Raises UserError if the network
-    or the server refuses, or the downloaded file is damaged.
+    With ``missing_ok``, a file that the server doesn't have is skipped with a warning. Without ``server_checksums``,
+    the server isn't asked for ``md5sum.txt``. Raises UserError if the network or the server refuses, or the downloaded
+    file is damaged.
     """
     if path.exists():
         log.info("%s exists", path)
@@ -77,7 +85,8 @@ def fetch(url: str, path: Path, *, headers: dict[str, str] | None = None, missin
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         _fetch_part(url, part, source, headers)
-        _demand_checksum(url, path.name, part, headers)
+        if server_checksums:
+            _demand_checksum(url, path.name, part, headers)
     except urllib.error.HTTPError as error:
         error.close()
         if error.code == 404 and missing_ok:
@@ -112,8 +121,7 @@ def _fetch_part(url: str, part: Path, source: Path, headers: dict[str, str]) -> 
         total = begin + int(length) if length is not None else None
         mark = answer.headers.get("ETag") or answer.headers.get("Last-Modified")
         write_json(source, {"url": url, "mark": None if mark is None or mark.startswith("W/") else mark})
-        with open(part, "ab" if goes_on else "wb") as file, progress(part.stem, total or begin) as advance:
-            advance(begin)
+        with open(part, "ab" if goes_on else "wb") as file, progress(part.stem, total, already=begin) as advance:
             while chunk := answer.read(CHUNK):
                 file.write(chunk)
                 advance(len(chunk))

@@ -25,14 +25,14 @@ def entries_of(dataset: DatasetConfig) -> dict[str, list[Path]]:
         if names
     }
     if not found:
-        raise DataError(f"datasets, {dataset.name}: {lacks_train(dataset)}")
+        raise DataError(lacks_train(dataset))
     _demand_once(found, dataset)
     return found
 
 
 def lacks_train(dataset: DatasetConfig) -> str:
     """The message if no training data is given."""
-    return f"train: give its files or folders (type: {dataset.type})"
+    return f"datasets, {dataset.name}: train: give its files or folders (type: {dataset.type})"
 
 
 def _matches(root: Path, name: str, option: str) -> list[Path]:

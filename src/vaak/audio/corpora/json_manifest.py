@@ -27,8 +27,10 @@ from vaak.audio.formats.uem import read_uem
 from vaak.audio.labelled import Segment
 from vaak.audio.segments import merged
 from vaak.audio.waveforms.audio_file import Header, read_header
+from vaak.audio.waveforms.reading import NO_TIMES
 from vaak.audio.waveforms.recordings import OVERLAPPING, Labelled, ReadRecording, label, recording_cut, set_uem, within
 from vaak.core.errors import DataError
+from vaak.core.progress import followed
 
 LABELS = ("speaker", "speakers", "text", "segments", "rttm", "uem")
 KNOWN = frozenset(("id", "uri", "audio", "offset", "duration", "sampling_rate", "split", *LABELS))
@@ -39,7 +41,7 @@ NOTHING_SAID = "lines without speaker, text, segments or rttm"
 
 
 class JsonReader:
-    """Recordings and utterances of manifests (``vaak.audio.corpora.corpus.CutReader``)."""
+    """Recordings and utterances of manifests (``vaak.core.corpus.Source``)."""
 
     def __init__(self, dataset: DatasetConfig) -> None:
         """Look up the manifests. Raises DataError for those that don't exist."""
@@ -54,7 +56,7 @@ class JsonReader:
     def read(self, split: str) -> Iterator[ReadRecording]:
         for path in self._manifests[split]:
             is_shared = sum(path in paths for paths in self._manifests.values()) > 1
-            for where, entry in json_lines(path):
+            for where, entry in followed(json_lines(path), f"recordings of {split}"):
                 if not is_shared or _split_of(entry, where) == split:
                     yield _reading(entry, path.parent, where)
 
@@ -158,7 +160,7 @@ def _labels(entry: dict[str, Any], cut: Any, folder: Path, where: str) -> tuple[
     if speaker is None and text is None:
         return None, []
     rest = {key: value for key, value in entry.items() if key not in KNOWN and isinstance(value, str | int | float)}
-    return [Labelled(Segment(0.0, cut.duration, speaker or ""), text, None, rest or None)], []
+    return [Labelled(Segment(0.0, cut.duration, speaker or ""), text, None, {**rest, NO_TIMES: True})], []
 
 
 def _labelled(entry: Any, where: str) -> Labelled:

@@ -3,6 +3,9 @@
 Paths are Lhotse's: absolute, or relative to the current folder; one that doesn't exist is looked up in the manifest's
 folder. They may be anywhere, because Lhotse writes absolute paths, and the manifest is the user's own; but a source
 that is not a file (a command would be executed) is refused.
+
+Lhotse's recipes give an utterance without times a supervision as long as itself, to the last digit. That is read as no
+times: of a recipe, and in other manifests if it has a text, since one without may be a human's label.
 """
 
 from __future__ import annotations
@@ -14,12 +17,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from vaak.audio.config import DatasetConfig
 from vaak.audio.corpora.entries import entries_of, lacks_train
 from vaak.audio.corpora.json_manifest import json_lines
-from vaak.audio.waveforms.reading import demand_file
+from vaak.audio.waveforms.reading import NO_TIMES, demand_file
 from vaak.audio.waveforms.recordings import ReadRecording
 from vaak.core.errors import DataError, UserError
+from vaak.core.progress import followed
 
 if TYPE_CHECKING:
     from lhotse import Recording, SupervisionSegment
+    from lhotse.cut import Cut
 
 WITHOUT_SUPERVISIONS = "recordings without supervisions"
 WITHOUT_RECORDING = "recordings that only supervisions name"
@@ -34,11 +39,11 @@ class Manifests(NamedTuple):
 
 
 class ManifestReader:
-    """Cuts of Lhotse's manifests (``vaak.audio.corpora.corpus.CutReader``)."""
+    """Cuts of Lhotse's manifests (``vaak.core.corpus.Source``)."""
 
     def __init__(self, dataset: DatasetConfig, entries: dict[str, list[Path]] | None = None) -> None:
         """Check the first line of each file. Raises DataError if it is not a manifest."""
-        self.lacks_train = lacks_train(dataset)
+        self.lacks_train, self._is_recipe = lacks_train(dataset), dataset.type == "recipe"
         self._manifests = {
             split: sorted_by_kind(paths, f"datasets, {dataset.name}, {split}")
             for split, paths in (entries_of(dataset) if entries is None else entries).items()
@@ -47,12 +52,24 @@ class ManifestReader:
         self.files = [path for manifests in self._manifests.values() for paths in manifests for path in paths]
 
     def read(self, split: str) -> Iterator[ReadRecording]:
-        manifests = self._manifests[split]
+        for reading in followed(self._read(self._manifests[split]), f"recordings of {split}"):
+            if reading.cut is not None and _is_as_long_as_its_label(reading.cut):
+                [label] = reading.cut.supervisions
+                if self._is_recipe or label.text:
+                    label.custom = {**(label.custom or {}), NO_TIMES: True}
+            yield reading
+
+    def _read(self, manifests: Manifests) -> Iterator[ReadRecording]:
         yield from _cuts(manifests.cuts)
         if manifests.recordings:
             recordings = (one for path in manifests.recordings for one in _recordings(path))
             supervisions = (one for path in manifests.supervisions for one in _supervisions(path))
             yield from joined(recordings, supervisions)
+
+
+def _is_as_long_as_its_label(cut: Cut) -> bool:
+    labels = cut.supervisions
+    return len(labels) == 1 and labels[0].start == 0 and abs(labels[0].duration - cut.duration) < 1e-6
 
 
 def sorted_by_kind(paths: Iterable[Path], option: str) -> Manifests:

@@ -61,7 +61,7 @@ def get_corpus(name: str, folder: Path, options: Mapping[str, Any]) -> Path:
 def prepare_corpus(dataset: DatasetConfig, audio: AudioConfig) -> dict[str, Path]:
     """The manifest of cuts of each part, made if there is none with these options.
 
-    Raises DataError if there is no corpus, or the recipe can't read it.
+    Raises DataError if the corpus is missing, or the recipe can't read it.
     """
     recipe = recipe_named(dataset.name)
     output = output_folder(dataset, audio)
@@ -84,7 +84,7 @@ def _made(recipe: LhotseRecipe, options: dict[str, Any], output: Path) -> dict[s
     except FileNotFoundError:
         return None
     except ValueError as error:
-        raise DataError(f"{output / DONE}: this is damaged; delete the folder to make it again") from error
+        raise DataError(f"{output / DONE}: this is damaged; delete the folder and run again") from error
     if about["recipe"] != recipe.name or about["options"] != options:
         raise DataError(
             f"{output} has {about['recipe']} with options {about['options']}, but {recipe.name} with {options} was "
@@ -95,7 +95,11 @@ def _made(recipe: LhotseRecipe, options: dict[str, Any], output: Path) -> dict[s
 
 
 def _make(recipe: LhotseRecipe, corpus: Path, output: Path, options: dict[str, Any], num_jobs: int) -> dict[str, str]:
-    """Let the recipe write its manifests, or use existing ones; write cuts of them."""
+    """Let the recipe write its manifests, or use existing ones; write cuts of them.
+
+    ``corpus`` is the folder of the audio, ``output`` that of the manifests. ``options`` are the recipe's, and it may
+    take ``num_jobs`` processes. Returns each part's file of cuts, relative to ``output``.
+    """
     if corpus.is_dir():
         log.info("preparing %s from %s", recipe.name, corpus)
         manifests = dict(_parts(prepare(recipe, inner_folder(corpus), output, options, num_jobs)))
@@ -105,7 +109,7 @@ def _make(recipe: LhotseRecipe, corpus: Path, output: Path, options: dict[str, A
         log.info("using the manifests in %s", output)
     if not readings:
         raise DataError(
-            f"recipe {recipe.name}: there is no corpus in {corpus}, and no manifests in {output}: vaak data get "
+            f"recipe {recipe.name}: no corpus in {corpus}, and no manifests in {output}: vaak data get "
             f"{recipe.name} downloads it; or set corpus_dir"
         )
     (output / "cuts").mkdir(exist_ok=True)
@@ -164,9 +168,9 @@ def _of_files(recordings: Path) -> Iterator[ReadRecording]:
 def _write(path: Path, readings: Iterable[ReadRecording]) -> dict[str, int]:
     """Write the cuts; returns the number of recordings without, by reason."""
     dropped: dict[str, int] = {}
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with open(beside, "w", encoding="utf-8") as lines:
+        with open(temporary, "w", encoding="utf-8") as lines:
             for _, cut, remarks in readings:
                 if cut is None:
                     dropped[remarks[0]] = dropped.get(remarks[0], 0) + 1
@@ -174,15 +178,15 @@ def _write(path: Path, readings: Iterable[ReadRecording]) -> dict[str, int]:
                 for source in cut.recording.sources:
                     source.source = os.path.abspath(source.source)
                 lines.write(json.dumps(cut.to_dict(), ensure_ascii=False) + "\n")
-        sync_file(beside)
-        os.replace(beside, path)
+        sync_file(temporary)
+        os.replace(temporary, path)
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
     return dropped
 
 
 class RecipeReader:
-    """The cuts of a recipe's parts (``vaak.audio.corpora.corpus.CutReader``)."""
+    """The cuts of a recipe's parts (``vaak.core.corpus.Source``)."""
 
     def __init__(self, dataset: DatasetConfig, audio: AudioConfig) -> None:
         """Prepare the corpus unless it is prepared. Raises DataError for parts that it doesn't have."""
@@ -190,7 +194,8 @@ class RecipeReader:
         chosen = _chosen(dataset, list(parts))
         self._reader = ManifestReader(dataset, {split: [parts[part] for part in own] for split, own in chosen.items()})
         self.given, self.files = self._reader.given, self._reader.files
-        self.lacks_train = f"train: name some of the parts of {dataset.name}: {', '.join(parts)}"
+        some = f"name some of the parts of {dataset.name}: {', '.join(parts)}"
+        self.lacks_train = f"datasets, {dataset.name}: train: {some}"
 
     def read(self, split: str) -> Iterator[ReadRecording]:
         return self._reader.read(split)
@@ -203,7 +208,7 @@ def _chosen(dataset: DatasetConfig, parts: list[str]) -> dict[str, list[str]]:
         for name in names:
             if name not in parts:
                 raise DataError(
-                    f"datasets, {dataset.name}, {split}: there is no part {name}; expected one of {', '.join(parts)}"
+                    f"datasets, {dataset.name}, {split}: unknown part {name}; expected one of {', '.join(parts)}"
                 )
     given = [name for names in named.values() for name in names]
     if given:

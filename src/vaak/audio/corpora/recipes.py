@@ -98,6 +98,8 @@ def _corpus_parameter(function: Callable[..., Any]) -> str:
 def prepare(recipe: LhotseRecipe, corpus: Path, output: Path, options: Mapping[str, Any], num_jobs: int) -> Any:
     """What the recipe's prepare function returns; it also writes its manifests to ``output``.
 
+    It reads the folder ``corpus``, with its ``options`` and up to ``num_jobs`` processes.
+
     Raises DataError for options that it doesn't have or lacks, and for a corpus that it can't read.
     """
     function = recipe.prepare

@@ -53,7 +53,10 @@ LHOTSE_OPTIONS = (
 
 
 class Features:
-    """Turns samples ``(time,)``, float32 within ±1, into features ``(frame, dims)``, float32."""
+    """Turns samples ``(time,)``, float32 within ±1, into features ``(frame, dims)``, float32.
+
+    One channel ``(1, time)`` and whole numbers of 16 or 32 bits are understood too.
+    """
 
     def __init__(self, config: AudioConfig | None = None, device: str = "cpu", **options: Any) -> None:
         """Of these options; without ``config`` they are given by name (``feature_type="mfcc"``).
@@ -94,7 +97,11 @@ class Features:
         return self.batch([samples])[0]
 
     def batch(self, samples: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """The features of each recording, made together on the device in bounded memory."""
+        """The features of each recording, made together on the device in bounded memory.
+
+        Raises UserError for samples of several channels, or of a kind whose scale isn't known.
+        """
+        samples = [one_channel(one) for one in samples]
         found = [np.empty((self.num_frames(len(one)), self.dims), np.float32) for one in samples]
         for stretches in _packed([len(frames) for frames in found], self.frames_at_once):
             padded = []
@@ -150,6 +157,23 @@ class Features:
         return rows[0, :num_frames].cpu().numpy()
 
 
+def one_channel(samples: np.ndarray) -> np.ndarray:
+    """Samples ``(time,)`` within ±1, float32 or float64, of one channel of floats, or of whole numbers.
+
+    Raises UserError for anything else.
+    """
+    samples = np.asarray(samples)
+    if samples.ndim == 2 and len(samples) == 1:
+        samples = samples[0]
+    if samples.ndim != 1:
+        raise UserError(f"features: samples have the shape {samples.shape}; expected (time,), one channel")
+    if samples.dtype in (np.int16, np.int32):
+        return samples.astype(np.float32) / -float(np.iinfo(samples.dtype).min)
+    if samples.dtype.kind != "f":
+        raise UserError(f"features: samples are {samples.dtype}; expected float32 within ±1, int16 or int32")
+    return samples
+
+
 def dithered(samples: np.ndarray, dither: float, rng: np.random.Generator) -> np.ndarray:
     """The samples ``(time,)`` with Gaussian noise of this standard deviation; 0 draws nothing.
 
@@ -178,17 +202,17 @@ def _packed(lengths: Sequence[int], most: int) -> Iterator[list[tuple[int, int, 
     [[(0, 0, 2), (1, 0, 1)], [(1, 1, 4)], [(1, 4, 5)]]
     """
     group: list[tuple[int, int, int]] = []
-    room = most
+    left = most
     for index, length in enumerate(lengths):
         first = 0
         while first < length:
-            last = min(length, first + room)
+            last = min(length, first + left)
             group.append((index, first, last))
-            room -= last - first
+            left -= last - first
             first = last
-            if not room:
+            if not left:
                 yield group
-                group, room = [], most
+                group, left = [], most
     if group:
         yield group
 

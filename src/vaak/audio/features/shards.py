@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from vaak.core.errors import DataError, UserError
-from vaak.core.storage.files import sync_directory, sync_file
+from vaak.core.storage.files import remedy_of, sync_directory, sync_file
 
 BLOCK_FRAMES = 500
 TYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype("<f4"), "float16": np.dtype("<f2")}
@@ -38,11 +38,11 @@ def write_shard(path: Path, recordings: Iterable[np.ndarray], storage_type: str)
 
     If anything fails, including ``recordings``, nothing is left.
     """
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     lengths: list[int] = []
     ends: list[int] = []
     try:
-        with open(beside, "wb") as file:
+        with open(temporary, "wb") as file:
             for frames in recordings:
                 lengths.append(len(frames))
                 if storage_type != "lilcom":
@@ -52,10 +52,10 @@ def write_shard(path: Path, recordings: Iterable[np.ndarray], storage_type: str)
                     file.write(lilcom_module().compress(frames[start : start + BLOCK_FRAMES], tick_power=-5))
                     ends.append(file.tell())
             file.write(np.array([*ends, *lengths], "<i8").tobytes())
-        sync_file(beside)
-        os.replace(beside, path)
+        sync_file(temporary)
+        os.replace(temporary, path)
     except BaseException:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
     sync_directory(path.parent)
 
@@ -70,9 +70,9 @@ class Shard:
             size = path.stat().st_size
             self._bytes = np.asarray(np.memmap(path, "u1", mode="r")) if size else np.empty(0, "u1")
         except OSError as error:
-            raise DataError(f"{path}: {error.strerror}; delete the folder to make it again") from error
+            raise DataError(f"{path}: {error.strerror}; {remedy_of(error)}") from error
         if not self._tables_fit(size - 8 * num_recordings):
-            raise DataError(f"{path}: this is truncated; delete the folder to make it again")
+            raise DataError(f"{path}: this is truncated; delete the folder and run again")
 
     def _tables_fit(self, begin: int) -> bool:
         """Read the tables, the last one of which begins there; whether the features end where they begin."""

@@ -32,7 +32,7 @@ from vaak.core.child_processes import begin_as_worker
 from vaak.core.errors import DataError, UserError
 from vaak.core.progress import progress
 from vaak.core.random_keys import Purpose, draw_key
-from vaak.core.storage.files import fingerprint_of, read_json, write_bytes, write_json
+from vaak.core.storage.files import fingerprint_of, read_json, remedy_of, write_bytes, write_json
 from vaak.core.storage.lock import locked
 from vaak.core.storage.sizes import damage_in, sizes_of
 
@@ -74,11 +74,9 @@ class FeatureStore:
         try:
             self.lengths = np.fromfile(self.folder / "lengths.bin", "<i8")
         except OSError as error:
-            raise DataError(
-                f"{self.folder}/lengths.bin: {error.strerror}; delete the folder to make it again"
-            ) from error
+            raise DataError(f"{self.folder}/lengths.bin: {error.strerror}; {remedy_of(error)}") from error
         if len(self.lengths) != self._starts[-1]:
-            raise DataError(f"{self.folder}/lengths.bin: this is truncated; delete the folder to make it again")
+            raise DataError(f"{self.folder}/lengths.bin: this is truncated; delete the folder and run again")
 
     @classmethod
     def open(cls, folder: str | Path) -> FeatureStore:
@@ -173,7 +171,7 @@ class _Extraction:
         if isinstance(sizes, dict):
             return damage_in(self.folder, sizes)
         missing = self.missing(store.dims)
-        return f"{self.path(missing[0])}: this has been cut short" if missing else None
+        return f"{self.path(missing[0])}: this is truncated" if missing else None
 
     def missing(self, dims: int) -> list[int]:
         """The numbers of the shards that are missing or incomplete."""
@@ -211,8 +209,8 @@ def _make_shards(extraction: _Extraction) -> None:
         log.info("features: %d of %d parts are in %s already", there, len(shards), extraction.folder)
     seconds = [float(np.sum(durations[indices.start : indices.stop])) for indices in shards]
     made = map(worker.make, missing) if min(audio.num_jobs, len(missing)) < 2 else _in_processes(extraction, missing)
-    with progress("features", sum(seconds), audio.progress_bar) as advance:
-        advance(sum(seconds) - sum(seconds[number] for number in missing))
+    there_already = sum(seconds) - sum(seconds[number] for number in missing)
+    with progress("extracting features", sum(seconds), audio.progress_bar, there_already) as advance:
         for number in made:
             advance(seconds[number])
 
@@ -304,13 +302,13 @@ def _read_about(folder: Path) -> dict[str, Any]:
     try:
         about = read_json(path)
     except FileNotFoundError as error:
-        raise DataError(f"{folder}: there are no features here, or not all (no {DONE})") from error
+        raise DataError(f"{folder}: the features are missing or incomplete (no {DONE})") from error
     except (OSError, ValueError) as error:
-        raise DataError(f"{path}: this can't be read: {error}; delete the folder to make it again") from error
+        raise DataError(f"{path}: this can't be read: {error}; {remedy_of(error)}") from error
     kinds = {"fingerprint": str, "dims": int, "frame_shift": float, "storage_type": str, "shards": list}
     known = isinstance(about, dict) and about.get("format") == FORMAT
     known = known and all(isinstance(about.get(name), kind) for name, kind in kinds.items())
     if not known or about["storage_type"] not in (*TYPES, "lilcom"):
-        raise DataError(f"{path}: this version can't read these features; delete the folder to make it again")
+        raise DataError(f"{path}: this version can't read these features; delete the folder and run again")
     found: dict[str, Any] = about
     return found

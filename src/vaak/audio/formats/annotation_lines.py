@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from vaak.core.errors import DataError
+from vaak.core.storage.files import demand_file
 
 MISSING = "<NA>"
 """An empty field."""
@@ -27,10 +28,16 @@ class Line:
     where: str
     fields: Sequence[str]
 
-    def demand(self, number: int, what: str) -> None:
-        """Raises DataError if the line has fewer fields than ``what`` requires."""
-        if len(self.fields) < number:
-            raise DataError(f"{self.where}: {what} requires at least {number} fields, this line has {len(self.fields)}")
+    def demand(self, least: int, most: int, what: str) -> None:
+        """Raises DataError if the line has fewer or more fields than ``what``: a blank in a name shifts all others."""
+        number = len(self.fields)
+        if number < least:
+            raise DataError(f"{self.where}: {what} requires at least {least} fields, this line has {number}")
+        if number > most:
+            raise DataError(
+                f"{self.where}: {what} has at most {most} fields, this line has {number}; a blank separates fields, so "
+                "a name can't contain one: write _ instead"
+            )
 
     def number(self, index: int, what: str) -> float:
         """A field as a finite number. Raises DataError."""
@@ -78,6 +85,7 @@ def read_lines(path: str | Path) -> Iterator[Line]:
 def read_content(path: str | Path) -> bytes:
     """The text of a file, without UTF-8's byte order mark. Raises DataError."""
     try:
+        demand_file(Path(path))
         return Path(path).read_bytes().removeprefix(b"\xef\xbb\xbf")
     except OSError as error:
         raise DataError(f"{path}: can't be read: {error.strerror}") from error
@@ -104,7 +112,7 @@ def read_folder(
         return read(folder)
     files = sorted(folder.rglob(f"*{suffix}"))
     if not files:
-        raise DataError(f"{folder}: there is no file *{suffix} in this folder")
+        raise DataError(f"{folder}: no *{suffix} file in this folder")
     found: dict[str, Annotations] = {}
     origin: dict[str, Path] = {}
     for file in files:

@@ -83,7 +83,7 @@ class Annotations:
         return list(_aligned(sorted(labels, key=lambda one: one.segment), self._words_of(name, tiers))), remarks
 
     def uem_of(self, name: str) -> list[tuple[float, float]] | None:
-        """The scored regions; None if there is no UEM."""
+        """The scored regions; None without a UEM."""
         parts: list[tuple[float, float]] | None = self._of(".uem", name)
         return parts
 

@@ -17,6 +17,8 @@ from vaak.core.errors import DataError
 from vaak.core.storage.files import write_text
 
 NUM_FIELDS = 5
+MOST_FIELDS = 8
+"""With confidence, type and speaker, as in NIST's evaluations of meetings."""
 
 
 class Word(NamedTuple):
@@ -39,7 +41,7 @@ def read_ctm(path: str | Path) -> dict[str, list[Word]]:
 def _read_file(path: Path) -> dict[str, list[Word]]:
     recordings: dict[str, list[Word]] = {}
     for line in read_lines(path):
-        line.demand(NUM_FIELDS, "a line of a CTM")
+        line.demand(NUM_FIELDS, MOST_FIELDS, "a line of a CTM")
         start, duration = line.seconds(2, "start"), line.seconds(3, "duration")
         word = Word(start, round(start + duration, 9), line.name(4, "word"), _confidence(line))
         recordings.setdefault(line.name(0, "recording"), []).append(word)

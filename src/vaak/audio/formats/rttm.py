@@ -13,13 +13,14 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from vaak.audio.formats.annotation_lines import Line, as_field, as_seconds, read_folder, read_lines
+from vaak.audio.formats.annotation_lines import MISSING, Line, as_field, as_seconds, read_folder, read_lines
 from vaak.audio.labelled import Segment
 from vaak.core.errors import DataError
 from vaak.core.storage.files import write_text
 
 NUM_FIELDS = 8
 """Up to the speaker's name; what follows (confidence, lookahead) is often left out."""
+MOST_FIELDS = 10
 
 OTHER_TYPES = {
     *("SEGMENT", "NOSCORE", "NO_RT_METADATA", "LEXEME", "NON-LEX", "NON-SPEECH", "FILLER", "EDIT", "IP", "SU", "CB"),
@@ -47,10 +48,28 @@ def _read_file(path: Path) -> dict[str, list[Segment]]:
 
 
 def _segment(line: Line) -> tuple[str, Segment]:
-    line.demand(NUM_FIELDS, "SPEAKER")
+    line.demand(NUM_FIELDS, MOST_FIELDS, "SPEAKER")
+    _demand_numbers_after_the_speaker(line)
     start, duration = line.seconds(3, "start"), line.seconds(4, "duration")
     # Without rounding, 0.1 + 0.2 would end after a segment that begins at 0.3.
     return line.name(1, "recording"), Segment(start, round(start + duration, 9), line.name(7, "speaker"))
+
+
+def _demand_numbers_after_the_speaker(line: Line) -> None:
+    """Raises DataError for a confidence that is none: the rest of ``Speaker 2``, of a writer that ends lines early."""
+    for place, (what, most) in enumerate((("confidence", 1.0), ("lookahead", math.inf)), start=NUM_FIELDS):
+        for text in line.fields[place : place + 1]:
+            if text in (MISSING, "NA", "-"):
+                continue
+            try:
+                is_right = float(text) <= most
+            except ValueError:
+                is_right = False
+            if not is_right:
+                raise DataError(
+                    f"{line.where}: the {what} after speaker {line.fields[NUM_FIELDS - 1]} is {text!r}; a blank "
+                    "separates fields, so a name can't contain one: write _ instead"
+                )
 
 
 def write_rttm(path: str | Path, recordings: Mapping[str, Sequence[Segment]]) -> None:

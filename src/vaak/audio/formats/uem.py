@@ -29,7 +29,9 @@ def read_uem(path: str | Path) -> dict[str, list[tuple[float, float]]]:
 def _read_file(path: Path) -> dict[str, list[tuple[float, float]]]:
     recordings: dict[str, list[tuple[float, float]]] = {}
     for line in read_lines(path):
-        line.demand(NUM_FIELDS, "a line of a UEM")
+        if line.fields[0] == "SPEAKER" and len(line.fields) > NUM_FIELDS:
+            raise DataError(f"{line.where}: this is a line of an RTTM; a UEM has: recording channel start end")
+        line.demand(NUM_FIELDS, NUM_FIELDS, "a line of a UEM")
         start, end = line.seconds(2, "start"), line.seconds(3, "end")
         if end <= start:
             raise DataError(f"{line.where}: this part ends at {end} s, but begins at {start} s")

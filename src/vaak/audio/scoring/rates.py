@@ -12,7 +12,8 @@ from typing import Any
 from vaak.audio.formats.rttm import read_rttm
 from vaak.audio.formats.uem import read_uem
 from vaak.audio.labelled import Segment
-from vaak.audio.scoring.errors import Parts, Scores, score_recordings
+from vaak.audio.scoring.errors import Scores, score_recordings
+from vaak.audio.scoring.pieces import Parts
 from vaak.core.errors import UserError
 
 Stretch = tuple[float, float, str]
@@ -107,7 +108,10 @@ def _recordings(segments: Segments, whose: str) -> Mapping[str, Sequence[Segment
 def _segment(value: Any, whose: str) -> Segment:
     try:
         start, end, speaker = value
-        return Segment(float(start), float(end), str(speaker))
+        segment = Segment(float(start), float(end), str(speaker))
+        if not -math.inf < segment.start <= segment.end < math.inf:
+            raise ValueError
+        return segment
     except (TypeError, ValueError) as error:
         raise UserError(f"the {whose} has {value!r}; expected (start, end, speaker), in seconds") from error
 

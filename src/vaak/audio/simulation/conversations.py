@@ -122,9 +122,9 @@ class SimulatedConversations:
                 raise DataError(f"{name}: no speech was found in any utterance of this speaker")
 
     def _mixed(self, tracks: list[np.ndarray], chosen: list[int], rng: np.random.Generator) -> np.ndarray:
-        room, noise = self.config.room, self.config.noise
-        if room is not None and rng.random() < room.probability:
-            t60 = rng.uniform(*room.t60)
+        reverb, noise = self.config.room, self.config.noise
+        if reverb is not None and rng.random() < reverb.probability:
+            t60 = rng.uniform(*reverb.t60)
             responses = room_responses(len(tracks), self.utterances.sampling_rate, t60, rng)
             tracks = [reverberated(track, response) for track, response in zip(tracks, responses, strict=True)]
         mixed: np.ndarray = np.stack(tracks).sum(0)

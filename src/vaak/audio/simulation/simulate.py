@@ -68,6 +68,8 @@ def simulate(
     ``datasets.conversations`` (``num_speakers``, ``beta``, ``duration``, ``noise``, ...). With a ``folder`` they are
     written there first, with RTTM, a manifest and Lhotse's cuts.
 
+    ``sampling_rate`` in Hz is that of what is spoken and of the conversations.
+
     Raises UserError for options that aren't right, DataError where there are too few speakers.
     """
     config = from_options(ConversationsConfig, {**options, "train": number}, "conversations")

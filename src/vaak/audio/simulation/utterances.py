@@ -7,7 +7,6 @@ import numpy as np
 from vaak.audio.config import AudioConfig
 from vaak.audio.labelled import LabelledAudio
 from vaak.audio.simulation.conversations import LEVEL
-from vaak.audio.sources.cut_source import WHOLE
 from vaak.audio.sources.cut_store import CutStore
 from vaak.audio.waveforms.bounded_cache import BoundedCache
 from vaak.audio.waveforms.reading import read_cut
@@ -20,7 +19,7 @@ class CutUtterances:
     """Utterances of single speakers (``vaak.audio.simulation.conversations.Utterances``)."""
 
     def __init__(self, store: CutStore, audio: AudioConfig, *, find_speech: bool) -> None:
-        """With ``find_speech``, utterances that are one segment are cut at their pauses."""
+        """With ``find_speech``, utterances without times of speech are cut at their pauses."""
         self.store, self.audio, self.finds_speech = store, audio, find_speech
         self.sampling_rate = audio.sampling_rate
         self.speaker_names = store.speakers
@@ -46,18 +45,18 @@ class CutUtterances:
 
     def _levelled(self, index: int) -> np.ndarray:
         """The utterance with its speech at one level; where that is, is kept."""
-        audio = read_cut(self.store[index], self.audio)
-        regions = self._regions_of(audio)
+        cut = self.store[index]
+        audio = read_cut(cut, self.audio)
+        regions = self._regions_of(audio, self.store.lacks_times(cut))
         self._regions[index] = regions
         speech = [audio.samples[first:last] for first, last in regions]
         power = np.mean(np.square(np.concatenate(speech), dtype=np.float64)) if speech else 0.0
         return audio.samples * np.float32(LEVEL / np.sqrt(power)) if power > 0 else audio.samples
 
-    def _regions_of(self, audio: LabelledAudio) -> list[tuple[int, int]]:
+    def _regions_of(self, audio: LabelledAudio, lacks_times: bool) -> list[tuple[int, int]]:
         """First and last + 1 sample of each segment of speech."""
         times = [(segment.start, segment.end) for segment in audio.segments]
-        is_whole = len(times) == 1 and times[0][1] - times[0][0] >= WHOLE * audio.duration
-        if not times or (is_whole and self.finds_speech):
+        if not times or (lacks_times and self.finds_speech):
             times = find_speech(audio.samples, audio.sampling_rate)
         limits = [(round(start * self.sampling_rate), round(end * self.sampling_rate)) for start, end in times]
         return [(first, last) for first, last in limits if last > first]

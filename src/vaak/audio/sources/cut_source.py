@@ -39,6 +39,7 @@ class Labels(NamedTuple):
     segments: tuple[Segment, ...]
     text: str | None
     uem: tuple[tuple[float, float], ...] | None
+    lack_times: bool
 
 
 class CutSpan(NamedTuple):
@@ -62,7 +63,7 @@ class CutSource:
     """Whole cuts (``vaak.audio.labelled.AudioSource``)."""
 
     def __init__(self, store: CutStore, audio: AudioConfig, *, find_speech: bool = False) -> None:
-        """With ``find_speech``, the segment of a cut that is one segment is cut at its pauses."""
+        """With ``find_speech``, the segment of a cut without times of speech is cut at its pauses."""
         self.store, self.audio, self.finds_speech = store, audio, find_speech
         self.durations, self.speakers = store.durations, store.speakers
         self.fingerprint = fingerprint_of([store.fingerprint, audio.sampling_rate, audio.channels, find_speech])
@@ -74,19 +75,19 @@ class CutSource:
 
     def hides_pauses(self, cut: int) -> bool:
         """Whether the labels only say that there is speech, and pauses must be found."""
-        return self.finds_speech and is_one_segment(labels_of(self.store[cut]))
+        return self.finds_speech and self.store.lacks_times(self.store[cut])
 
     def spoken(self, place: CutSpan) -> Spoken:
         """The segments of a cut."""
-        cut, segments, text, uem = labels_of(self.store[place.cut])
+        cut, segments, text, uem, _ = labels_of(self.store, place.cut)
         return Spoken(cut.id, segments, text, uem)
 
     def at(self, place: CutSpan) -> LabelledAudio:
         """A cut, read."""
-        cut, segments, text, uem = labels_of(self.store[place.cut])
+        cut, segments, text, uem, lack_times = labels_of(self.store, place.cut)
         samples = self._cache.get(place.cut, lambda: read_samples(cut, self.audio))
         found = LabelledAudio(cut.id, samples, self.audio.sampling_rate, segments, text, uem)
-        return at_its_pauses(found) if self.hides_pauses(place.cut) else found
+        return at_its_pauses(found) if lack_times and self.finds_speech else found
 
     def load(self, index: int, rng: np.random.Generator) -> LabelledAudio:
         """Cut ``index``; nothing is drawn."""
@@ -107,7 +108,10 @@ class WindowSource:
     def __init__(
         self, store: CutStore, audio: AudioConfig, window: float, shift: bool, *, find_speech: bool = False
     ) -> None:
-        """``window`` in seconds; with ``find_speech``, windows of a cut that is one segment are cut at their pauses."""
+        """``window`` in seconds; with ``find_speech``, windows of a cut without times are cut at their pauses.
+
+        ``store`` has the cuts; ``audio`` says how they are read.
+        """
         self.store, self.audio, self.window, self.shift, self.finds_speech = store, audio, window, shift, find_speech
         self.speakers = store.speakers
         options = [audio.sampling_rate, audio.frame_shift, audio.channels, window, shift, find_speech]
@@ -115,10 +119,10 @@ class WindowSource:
         self.cuts, self.parts, self.starts = windows_of(store, window)
         lengths = self.parts[:, 1] - (self.parts[:, 0] if shift else self.starts)
         self.durations = np.floor(np.minimum(lengths, window) * audio.sampling_rate + 0.5) / audio.sampling_rate
-        room = audio.cache_gigabytes * 2**30
-        self._cache = BoundedCache(room)
-        self.all_fit = store.durations.sum() * audio.sampling_rate * BYTES_PER_SAMPLE <= room
-        self._labels = functools.lru_cache(KEPT_LABELS)(lambda cut: labels_of(store[cut]))
+        cache_bytes = audio.cache_gigabytes * 2**30
+        self._cache = BoundedCache(cache_bytes)
+        self.all_fit = store.durations.sum() * audio.sampling_rate * BYTES_PER_SAMPLE <= cache_bytes
+        self._labels = functools.lru_cache(KEPT_LABELS)(lambda cut: labels_of(store, cut))
 
     def place(self, index: int, rng: np.random.Generator) -> CutSpan:
         """The position of window ``index``, shifted by ``rng``."""
@@ -138,7 +142,7 @@ class WindowSource:
 
     def hides_pauses(self, cut: int) -> bool:
         """Whether the labels only say that there is speech, and pauses must be found."""
-        return self.finds_speech and is_one_segment(self._labels(cut))
+        return self.finds_speech and self._labels(cut).lack_times
 
     def spoken(self, place: CutSpan) -> Spoken:
         """The segments of a window."""
@@ -192,19 +196,10 @@ def windows_of(store: CutStore, window: float) -> tuple[np.ndarray, np.ndarray, 
     return cuts[rows], parts[rows], parts[rows, 0] + place * window
 
 
-def labels_of(cut: Cut) -> Labels:
-    """The cut's labels, apart from what it is read from."""
-    return Labels(cut.drop_supervisions(), segments_of(cut), text_of(cut), uem_of(cut))
-
-
-WHOLE = 0.95
-"""A segment of this fraction of its audio only says that there is speech, not where."""
-
-
-def is_one_segment(labels: Labels) -> bool:
-    """Whether one segment is all of a cut."""
-    segments = labels.segments
-    return len(segments) == 1 and segments[0].end - segments[0].start >= WHOLE * labels.cut.duration
+def labels_of(store: CutStore, index: int) -> Labels:
+    """A cut's labels, apart from what it is read from."""
+    cut = store[index]
+    return Labels(cut.drop_supervisions(), segments_of(cut), text_of(cut), uem_of(cut), store.lacks_times(cut))
 
 
 def at_its_pauses(audio: LabelledAudio) -> LabelledAudio:

@@ -5,7 +5,8 @@ FOLDER/
   durations.bin        float64, seconds
   speaker_numbers.bin  int32: whose cut it is, a place in the list of speakers; -1 if there is none or several
   parts.bin            float64, rows of (cut, start, end): the scored regions of cuts that have a UEM
-  store.json           the speakers and the fingerprint; written last: it means "complete"
+  store.json           the speakers and the fingerprint, and that labels without times say so; written last: it means
+                       "complete"
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
-from vaak.audio.waveforms.reading import file_of, segments_of, uem_of
+from vaak.audio.waveforms.reading import NO_TIMES, file_of, lacks_times, segments_of, uem_of
 from vaak.core.errors import DataError
 from vaak.core.storage.files import read_json, sync_file, write_json
 from vaak.core.storage.mapped_lines import MappedLines, cut_short, mapped, writing_lines
@@ -45,13 +46,14 @@ class CutStore:
             about = read_json(self.folder / DONE)
             arrays = {name: mapped(self.folder / f"{name}.bin", kind) for name, kind in ARRAYS.items()}
         except OSError as error:
-            raise DataError(f"{self.folder}: there are no cuts here: {error.strerror}") from error
+            raise DataError(f"{self.folder}: no cuts here: {error.strerror}") from error
         except ValueError as error:  # not a whole number of values, or not JSON
             raise cut_short(self.folder) from error
         self._lines, self.durations = MappedLines(self.folder / CUTS, "cut"), arrays["durations"]
         self.speaker_numbers, self.parts = arrays["speaker_numbers"], arrays["parts"].reshape(-1, 3)
         self.speakers: tuple[str, ...] = tuple(about["speakers"])
         self.fingerprint: str = about["fingerprint"]
+        self._says_no_times = bool(about.get(NO_TIMES))
         if len({len(self._lines), len(self.durations), len(self.speaker_numbers)}) > 1:
             raise cut_short(self.folder)
 
@@ -77,6 +79,18 @@ class CutStore:
         cut = self[index]
         return f"{cut.id} ({file_of(cut)})"
 
+    def lacks_times(self, cut: Cut) -> bool:
+        """Whether it is known who speaks in the cut, but not when.
+
+        Raises DataError where a store of an earlier version doesn't tell: its labels don't say so.
+        """
+        if not self._says_no_times and len(cut.supervisions) == 1:
+            raise DataError(
+                f"{self.folder}: an earlier version prepared this, and guessed which labels have times; delete "
+                f"{self.folder.parent.parent}, and it is prepared again"
+            )
+        return lacks_times(cut)
+
     def __reduce__(self) -> tuple[Any, ...]:
         return CutStore, (self.folder,)
 
@@ -84,7 +98,7 @@ class CutStore:
 def write_cuts(folder: Path, cuts: Iterable[Cut]) -> CutStore:
     """Stream ``cuts`` to ``folder`` and return the store; an existing one is replaced.
 
-    If this ends early, there is no store. Raises DataError for a cut that can't be written.
+    If this ends early, no store is left. Raises DataError for a cut that can't be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / DONE).unlink(missing_ok=True)
@@ -106,7 +120,7 @@ def write_cuts(folder: Path, cuts: Iterable[Cut]) -> CutStore:
     _renumber(paths["speaker_numbers"], {numbers[name]: place for place, name in enumerate(names)})
     for path in paths.values():
         sync_file(path)
-    write_json(folder / DONE, {"fingerprint": digest.hexdigest(), "speakers": names})
+    write_json(folder / DONE, {"fingerprint": digest.hexdigest(), "speakers": names, NO_TIMES: True})
     return CutStore(folder)
 
 

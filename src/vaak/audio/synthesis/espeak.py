@@ -60,7 +60,7 @@ def speak(text: str, voice: str, *, pitch: int = 50, pitch_range: int = 50, rate
 
     ``pitch`` and ``pitch_range`` go from 0 to 99, 50 being the voice's own; ``rate`` is words a minute, from 80 to 450.
 
-    Raises UserError if there is no such voice, or the wheel is missing.
+    Raises UserError if the voice or the wheel is missing.
     """
     if not (0 <= pitch <= 99 and 0 <= pitch_range <= 99 and 80 <= rate <= 450):
         raise ValueError(f"pitch {pitch} and range {pitch_range} go from 0 to 99, rate {rate} from 80 to 450")

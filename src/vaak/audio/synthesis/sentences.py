@@ -1,6 +1,6 @@
 """Plain English sentences for voices to speak, from a small grammar of our own; numbers are spelled out.
 
-A sentence is one breath: there are no commas, and nothing but letters, spaces, apostrophes and its last mark.
+A sentence is one breath: no commas, only letters, spaces, apostrophes and its final mark.
 """
 
 from __future__ import annotations

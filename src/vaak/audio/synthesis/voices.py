@@ -155,10 +155,10 @@ def _folder_of(voice: Voice, texts: list[str], folder: Path) -> Path:
         for left in folder.glob(".*.tmp"):  # by a process that was killed: no other writes here now
             shutil.rmtree(left)
         if not there.exists():
-            beside = folder / f".{there.name}.tmp"
-            beside.mkdir()
-            _write_sentences(voice, texts, beside)
-            os.replace(beside, there)
+            temporary = folder / f".{there.name}.tmp"
+            temporary.mkdir()
+            _write_sentences(voice, texts, temporary)
+            os.replace(temporary, there)
             sync_directory(folder)
     return there
 

@@ -6,6 +6,7 @@ Where rates differ, a file is resampled in blocks of whole seconds, each read wi
     result            ──┤│   always the same  │├──
 
 So a sample is the same in every window, and only a window and a block are in memory, however long the file is.
+Compressed files are decoded from their beginning (from_start.py), since samples after a seek would be others.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 
+from vaak.audio.waveforms.from_start import FromStart
 from vaak.core.errors import DataError, UserError
+from vaak.core.storage.files import demand_file
 
 BLOCK = 2
 """Seconds that are resampled at once."""
@@ -32,6 +35,12 @@ LONGEST = 1e12
 
 STREAMED = 2**31 - 4096
 """Bytes; programs that write WAV to a pipe put this or more into the header: they don't know the length."""
+
+SEEKABLE = {"PCM_S8", "PCM_U8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE", "ULAW", "ALAW"}
+"""Codings of which samples are the same after a seek; those of FLAC are PCM."""
+
+PAGE = 65307
+"""The most bytes of a page of Ogg."""
 
 Channels = Literal["mix", "first"] | Sequence[int]
 
@@ -67,9 +76,10 @@ class AudioFile:
         self.columns = (
             range(self.header.num_channels) if channels == "mix" else (0,) if channels == "first" else channels
         )
+        self._from_start = None if self._file.subtype in SEEKABLE else FromStart(self.path, self._reopened, self._mixed)
         for column in self.columns:
             if int(column) >= self.header.num_channels:
-                raise DataError(f"{path}: there is no channel {column}: it has {self.header.num_channels}")
+                raise DataError(f"{path}: no channel {column}; the file has {self.header.num_channels}")
 
     def read(self, start: float, end: float) -> np.ndarray:
         """The samples ``(time,)`` from ``start`` to ``end`` in seconds; none outside of the file.
@@ -109,6 +119,8 @@ class AudioFile:
         """Samples at the file's own rate, mixed to one channel."""
         import soundfile
 
+        if self._from_start is not None:
+            return self._whole(self._decoded(first, last), first, last)
         mixed = np.empty(last - first, np.float32)
         done = 0
         try:
@@ -121,8 +133,22 @@ class AudioFile:
                 done += len(piece)
         except soundfile.LibsndfileError as error:
             raise self._is_damaged(first + done, str(error).removeprefix("Error : ")) from error
-        if done < len(mixed):
-            raise self._is_damaged(first + done, f"its header says {self.duration:.2f} s")
+        return self._whole(mixed[:done], first, last)
+
+    def _decoded(self, first: int, last: int) -> np.ndarray:
+        """The same of a file that can't be read from the middle."""
+        import soundfile
+
+        assert self._from_start is not None
+        try:
+            return self._from_start.read(first, last)
+        except soundfile.LibsndfileError as error:
+            raise self._is_damaged(self._from_start.last, str(error).removeprefix("Error : ")) from error
+
+    def _whole(self, mixed: np.ndarray, first: int, last: int) -> np.ndarray:
+        """The samples, if none is missing. Raises DataError otherwise, or where one is not a number."""
+        if first + len(mixed) < last:
+            raise self._is_damaged(first + len(mixed), f"its header says {self.duration:.2f} s")
         finite = np.isfinite(mixed)
         if not finite.all():
             place = int(np.argmin(finite))
@@ -145,8 +171,13 @@ class AudioFile:
             "damaged; download it again or remove it"
         )
 
+    def _reopened(self) -> Any:
+        return open_sound_file(self.path)
+
     def close(self) -> None:
         self._file.close()
+        if self._from_start is not None:
+            self._from_start.close()
 
     def __enter__(self) -> Self:
         return self
@@ -177,6 +208,7 @@ def open_sound_file(path: Path) -> Any:
     except (ImportError, OSError) as error:
         raise UserError(f"{path}: reading audio requires soundfile: pip install 'vaak[audio]'") from error
     try:
+        demand_file(path)
         with open(path, "rb") as file:
             is_empty = not file.read(1)
     except OSError as error:
@@ -194,11 +226,13 @@ def open_sound_file(path: Path) -> Any:
 
 def _header_of(file: Any, path: Path) -> Header:
     if file.frames == 0:
-        raise DataError(f"{path}: there are no samples in this file; download it again or remove it")
+        raise DataError(f"{path}: this file holds no samples; download it again or remove it")
     if file.frames > LONGEST:
         raise DataError(f"{path}: its header doesn't contain its length; convert it to FLAC or WAV")
     if file.format in ("WAV", "WAVEX"):
         _demand_whole_wav(path)
+    if file.format == "OGG":
+        _demand_whole_ogg(path)
     return Header(file.samplerate, file.frames, file.channels, file.subtype == "OPUS")
 
 
@@ -221,6 +255,26 @@ def _demand_whole_wav(path: Path) -> None:
         raise DataError(
             f"{path}: its header says {length:,} bytes of samples, but there are {held:,}: it is truncated; download "
             "it again or remove it"
+        )
+
+
+def _demand_whole_ogg(path: Path) -> None:
+    """Raises DataError for Ogg (Vorbis, Opus) without its last page; libsndfile takes what is there for the whole.
+
+    A page has its flags at byte 5 (4: the last one), the number of its segments at 26, and then their lengths.
+    """
+    with open(path, "rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - PAGE))
+        end = file.read()
+    start = end.rfind(b"OggS\0")
+    if start < 0:
+        return  # something follows after the last page
+    page = end[start:]
+    length = 27 + page[26] + sum(page[27 : 27 + page[26]]) if len(page) > 26 else PAGE
+    if len(page) < length or not page[5] & 4:
+        raise DataError(
+            f"{path}: its last page is missing: it is truncated; download it again, or keep what is there: "
+            f"ffmpeg -i {path.name} -c copy whole{path.suffix}"
         )
 
 

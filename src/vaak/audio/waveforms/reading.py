@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["UNKNOWN_SPEAKER", "AudioFile", "file_of", "read_cut", "read_samples", "segments_of", "text_of", "uem_of"]
 
+NO_TIMES = "no_times"
+"""In a supervision's ``custom``: who speaks is known, but not when. Said where a label is made, never guessed later."""
 UNKNOWN_SPEAKER = "unknown"
 """The speaker of a supervision without a name."""
 TOLERANCE = 0.025
@@ -58,6 +60,11 @@ def segments_of(cut: Cut) -> tuple[Segment, ...]:
             if s.start < cut.duration and s.end > 0
         )
     )
+
+
+def lacks_times(cut: Cut) -> bool:
+    """Whether it is known who speaks, but not when."""
+    return any((supervision.custom or {}).get(NO_TIMES) for supervision in cut.supervisions)
 
 
 def text_of(cut: Cut) -> str | None:

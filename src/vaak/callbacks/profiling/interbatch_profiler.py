@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import os
 from typing import TYPE_CHECKING
 
 from vaak.callbacks.profiling.shares import Circumstances, Profile, verdict
 from vaak.core.callback import Callback, Run
+from vaak.core.cores import cores_of_a_process
 from vaak.core.errors import UserError
 from vaak.core.report import rate_name
 from vaak.core.storage.files import write_json
@@ -80,7 +80,7 @@ class InterbatchProfiler(Callback):
             log.info(what, self.warm_until + 1)
             return
         circumstances = Circumstances(
-            num_workers=trainer.config.performance.num_workers,
+            num_workers=trainer.num_workers,
             cores=cores_of_a_process(),
             padding_waste=trainer.padding_waste,
             world_size=trainer.ranks.world_size,
@@ -101,9 +101,3 @@ class InterbatchProfiler(Callback):
 def _busy_seconds(seconds: dict[str, float]) -> float:
     """A rank's time without what it may have spent waiting for others."""
     return sum(seconds.get(name, 0.0) for name in ("loading", "forward", "backward"))
-
-
-def cores_of_a_process() -> int:
-    """The cores that each process of the run has for itself."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))

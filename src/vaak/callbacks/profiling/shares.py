@@ -80,12 +80,18 @@ def verdict(shares: dict[str, float], circumstances: Circumstances) -> list[str]
     return [line for _, line in found] or [_busy(shares)]
 
 
+def waiting_for_data(shares: dict[str, float], circumstances: Circumstances) -> str | None:
+    """That data are waited for and what to do about it; None where the time is not worth a line."""
+    if shares["loading"] < MUCH_LOADING:
+        return None
+    return f"{_percent(shares['loading'])} of the time is spent waiting for data: {_load_faster(circumstances)}"
+
+
 def _findings(shares: dict[str, float], circumstances: Circumstances) -> Iterator[tuple[float, str]]:
     """What is worth a line, each with the part of the time that it costs."""
     working = shares["forward"] + shares["backward"]
-    if shares["loading"] >= MUCH_LOADING:
-        waiting = f"{_percent(shares['loading'])} of the time is spent waiting for data"
-        yield shares["loading"], f"{waiting}: {_load_faster(circumstances)}"
+    if (waiting := waiting_for_data(shares, circumstances)) is not None:
+        yield shares["loading"], waiting
     if shares["gap"] >= MUCH_GAP:
         lost = f"{_percent(shares['gap'])} of the time passes between the parts of a step"
         advice = "raise training.logging.interval, drop callbacks, or make the microbatches larger"

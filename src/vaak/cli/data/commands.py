@@ -7,16 +7,23 @@ from typing import Annotated, Any
 
 import typer
 
-from vaak.cli.config import AsJson
+from vaak.cli.config import AsJson, OptionalArguments, TrustCode, files_and_overrides
 from vaak.cli.data.simulate import simulate
 
-app = typer.Typer(help="List, download, prepare and simulate data.", no_args_is_help=True, add_completion=False)
+app = typer.Typer(
+    help="List, download, prepare and simulate data.",
+    epilog="Example: vaak data preprocess configs/quickstart.yml --output prepared",
+    no_args_is_help=True,
+    add_completion=False,
+)
 app.command()(simulate)
 
 Name = Annotated[str, typer.Argument(help="The name of a recipe (see vaak data list).")]
 Options = Annotated[list[str] | None, typer.Argument(metavar="[key=value…]", help="Further arguments of the recipe.")]
 CorpusDir = Annotated[str, typer.Option("--corpus-dir", help="Folder of the corpora, with one folder for each.")]
-OutputDir = Annotated[str, typer.Option("--output-dir", help="Folder of manifests, with one folder for each corpus.")]
+OutputDir = Annotated[
+    str, typer.Option("--output", "--output-dir", help="Folder of manifests, with one folder for each corpus.")
+]
 
 
 @app.callback()
@@ -57,7 +64,7 @@ def list_recipes(
 
 
 @app.command()
-def get(name: Name, options: Options = None, corpus_dir: CorpusDir = "./data") -> None:
+def get(name: Name, options: Options = None, corpus_dir: CorpusDir = "./data", as_json: AsJson = False) -> None:
     """Download a corpus. Run again, an interrupted download continues.
 
     Example: vaak data get librispeech dataset_parts=mini_librispeech
@@ -67,12 +74,16 @@ def get(name: Name, options: Options = None, corpus_dir: CorpusDir = "./data") -
     from vaak.audio.corpora.recipe_corpus import get_corpus
 
     found = get_corpus(name, Path(corpus_dir).expanduser() / name, _values(options))
-    print(f"{name} is in {found}")
+    print(json.dumps({"name": name, "folder": str(found)}) if as_json else f"{name} is in {found}")
 
 
 @app.command()
 def prepare(
-    name: Name, options: Options = None, corpus_dir: CorpusDir = "./data", output_dir: OutputDir = "./manifests"
+    name: Name,
+    options: Options = None,
+    corpus_dir: CorpusDir = "./data",
+    output_dir: OutputDir = "./manifests",
+    as_json: AsJson = False,
 ) -> None:
     """Write the manifests of a corpus that is on disk. Training does this too when it needs them.
 
@@ -82,9 +93,47 @@ def prepare(
     from vaak.audio.corpora.recipe_corpus import prepare_corpus
 
     audio = AudioConfig(corpus_dir=corpus_dir, output_dir=output_dir)
+    parts = []
     for part, path in prepare_corpus(DatasetConfig(name=name, options=_values(options)), audio).items():
         with open(path, "rb") as lines:
-            print(f"{part:<16} {sum(1 for _ in lines):>9,} cuts  {path}")
+            parts.append({"part": part, "cuts": sum(1 for _ in lines), "file": str(path)})
+    if as_json:
+        print(json.dumps(parts, ensure_ascii=False))
+        return
+    for one in parts:
+        print(f"{one['part']:<16} {one['cuts']:>9,} cuts  {one['file']}")
+
+
+@app.command()
+def preprocess(
+    arguments: OptionalArguments = None,
+    input_dir: Annotated[
+        str | None, typer.Option("--input-dir", "--input_dir", help="Read these files: data.corpus.train is DIR/*.")
+    ] = None,
+    output_dir: Annotated[
+        str | None,
+        typer.Option("--output", "--output-dir", "--output_dir", help="data.cache_dir: prepared data that runs share."),
+    ] = None,
+    config: Annotated[list[str] | None, typer.Option("--config", help="A further YAML; may be repeated.")] = None,
+    trust_code: TrustCode = False,
+    as_json: AsJson = False,
+) -> None:
+    """Prepare the data that YAML files describe (tokenizer, tokens, manifests, features), without training.
+
+    Training with the same files then finds them.
+
+    Example: vaak data preprocess configs/quickstart.yml --output prepared
+    """
+    from vaak.config.load import load
+    from vaak.runs.start import prepare as prepare_run
+
+    files, overrides = files_and_overrides([*(arguments or ()), *(config or ())])
+    if input_dir is not None:
+        overrides.append(f"data.corpus.train={json.dumps([f'{input_dir}/*'])}")
+    if output_dir is not None:
+        overrides.append(f"data.cache_dir={json.dumps(output_dir)}")
+    folder = prepare_run(load(files, overrides, trust_code=trust_code))
+    print(json.dumps({"folder": str(folder)}) if as_json else f"prepared data are in {folder}")
 
 
 def _values(options: list[str] | None) -> dict[str, Any]:

@@ -65,7 +65,11 @@ def simulate(
 def _simulated(
     loaded: Loaded, dataset: DatasetConfig, out: Path, split: str, number: int | None
 ) -> tuple[Written, int]:
-    """What was written, and the number of speakers in the split."""
+    """What was written, and the number of speakers in the split.
+
+    ``number`` conversations of speakers of the ``split``, or as many as ``dataset`` says, are written to ``out``;
+    ``loaded`` is the configuration.
+    """
     from vaak.audio.config import ConversationsConfig
     from vaak.audio.corpora.corpus import AudioCorpus
     from vaak.audio.simulation.conversations import SimulatedConversations
@@ -76,6 +80,8 @@ def _simulated(
 
     audio: Any = loaded.experiment.global_config
     options = dataset.conversations or ConversationsConfig()
+    if "split_by" not in dataset.model_fields_set:  # as with conversations in the YAML
+        dataset = dataset.model_copy(update={"split_by": "speaker"})
     if number is not None:
         options = options.model_copy(update={split: number})
     with tempfile.TemporaryDirectory(prefix="vaak-simulate-") as folder:
@@ -98,6 +104,6 @@ def _dataset(loaded: Loaded, name: str | None) -> DatasetConfig:
     if name is None and len(there) == 1:
         return next(iter(there.values()))
     if name not in there:
-        what = "there are several datasets" if name is None else f"there is no dataset {name}"
+        what = "there are several datasets" if name is None else f"unknown dataset {name}"
         raise UserError(f"{what}; --dataset takes one of {', '.join(there)}")
     return there[name]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vaak.cli.config import AsJson, TrustCode, Weights, WhichWeights
+from vaak.cli.config import AsJson, Device, TrustCode, Weights, WhichWeights
 from vaak.cli.section_options import with_options_of
 from vaak.tasks.diarization.config import InferenceConfig
 
@@ -40,7 +40,7 @@ def diarize(
     uem: Annotated[
         Path | None, typer.Option(help="The regions scored in DER: a UEM file, or a folder of them.")
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cuda, mps or cpu.")] = "auto",
+    device: Device = "auto",
     weights: Weights = WhichWeights.auto,
     trust_code: TrustCode = False,
     as_json: AsJson = False,
@@ -106,6 +106,8 @@ class Known:
         if uem is not None and reference is None:
             raise UserError("--uem limits what is scored in DER, which requires --reference")
         references = None if reference is None else read_rttm(reference)
+        if references == {}:
+            raise UserError(f"--reference {reference} is empty: it has no line SPEAKER; give another file")
         return cls(references, None if uem is None else read_uem(uem))
 
 
@@ -142,7 +144,7 @@ class Work:
         return self.output is not None and self.output.suffix == ".rttm"
 
     def make_folders(self) -> None:
-        """Raises UserError if a folder can't be made: better before the work than after it."""
+        """Raises UserError if a folder can't be created: better before the work than after it."""
         from vaak.core.errors import UserError
 
         for option, path, file in (("--output", self.output, ".rttm"), ("--picture", self.picture, ".png")):
@@ -152,7 +154,7 @@ class Work:
             try:
                 folder.mkdir(parents=True, exist_ok=True)
             except OSError as error:
-                raise UserError(f"{option}: the folder {folder} can't be made: {error.strerror or error}") from error
+                raise UserError(f"{option}: the folder {folder} can't be created: {error.strerror or error}") from error
 
     def keep(self, found: Diarized, quiet: bool) -> None:
         """Write, draw or print a recording."""
@@ -188,7 +190,8 @@ def _do(work: Work, opened: OpenedRun, quiet: bool) -> tuple[dict[Path, Diarized
         work.keep(one, quiet)
         if not quiet:
             speakers = len({segment.speaker for segment in one.segments})
-            print(f"{path}: speakers {speakers}, {_pace([one])}", file=sys.stderr, flush=True)
+            most = "; as many speakers as the model can tell apart: there may be more" if one.at_ceiling else ""
+            print(f"{path}: speakers {speakers}, {_pace([one])}{most}", file=sys.stderr, flush=True)
     if work.output is not None and work.output_is_file:
         _write(work.output, found.values())
     return found, failed
@@ -224,7 +227,11 @@ def _say(
     *,
     as_json: bool,
 ) -> None:
-    """Print the summary of all files."""
+    """Print the summary of all files.
+
+    ``found`` has the results by file and ``failed`` the reasons by file; ``scores`` are None without a reference.
+    ``opened`` is the run, and ``as_json`` prints one line of JSON.
+    """
     from vaak.cli.tools.score import print_scores, values_of
 
     if not as_json:
@@ -235,7 +242,7 @@ def _say(
         return
     said = {
         "checkpoint": str(opened.checkpoint),
-        "inference": opened.experiment.data.inference.model_dump(mode="json"),
+        "inference": opened.task.data.inference.model_dump(mode="json"),
         "recordings": [_values(path, one) for path, one in found.items()],
         "failed": [{"file": str(path), "reason": str(error)} for path, error in failed.items()],
         "total": {"recordings": len(found), "failed": len(failed), **_times(list(found.values()))},
@@ -246,7 +253,14 @@ def _say(
 def _values(path: Path, one: Diarized) -> dict[str, Any]:
     segments = [segment._asdict() for segment in one.segments]
     speakers = sorted({segment.speaker for segment in one.segments})
-    return {"file": str(path), "name": one.name, "speakers": speakers, **_times([one]), "segments": segments}
+    return {
+        "file": str(path),
+        "name": one.name,
+        "speakers": speakers,
+        "at_ceiling": one.at_ceiling,
+        **_times([one]),
+        "segments": segments,
+    }
 
 
 def _times(recordings: list[Diarized]) -> dict[str, float | None]:

@@ -4,52 +4,66 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from vaak.cli.config import AsJson, Weights, WhichWeights
+from vaak.cli.config import AsJson, Device, Output, TrustCode, Weights, WhichWeights
+from vaak.cli.section_options import with_options_of
+from vaak.tasks.lm.config import GenerationOptions
 
 
+@with_options_of(GenerationOptions, into="sampling", show_defaults=True)
 def generate(
     run: Annotated[Path, typer.Argument(help="A run (its best checkpoint) or a checkpoint.")],
     text: Annotated[str, typer.Argument(help="The prompt; may be empty.")] = "",
-    temperature: Annotated[float, typer.Option(help="0 always takes the most probable token.")] = 0.8,
-    top_k: Annotated[int, typer.Option(help="Sample from the K most probable tokens only; 0 for all.")] = 0,
-    top_p: Annotated[
-        float, typer.Option(help="Nucleus sampling: only the most probable tokens with this total probability.")
-    ] = 1.0,
-    repetition_penalty: Annotated[
-        float, typer.Option(help="Above 1, tokens that already occurred become less probable.")
-    ] = 1.0,
-    max_new_tokens: Annotated[int, typer.Option(help="Maximum number of new tokens.")] = 100,
+    *,
+    sampling: dict[str, Any],
     samples: Annotated[int, typer.Option(min=1, help="Number of continuations.")] = 1,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same text.")] = 0,
-    device: Annotated[str, typer.Option(help="auto, cuda, mps or cpu.")] = "auto",
+    output: Output = None,
+    device: Device = "auto",
     weights: Weights = WhichWeights.auto,
+    trust_code: TrustCode = False,
     as_json: AsJson = False,
 ) -> None:
-    """Continue a text, printing it as it comes.
+    """Continue a text, printing it as it comes; the sampling is random, and repeatable by its seed.
 
     Example: vaak generate runs/quickstart "लड़की" --temperature 0.7 --samples 3
     """
+    from vaak.cli.output import print_or_write
     from vaak.core.errors import UserError
     from vaak.runs.open_run import open_run
 
-    opened = open_run(run, device=device, weights=weights)
+    opened = open_run(run, device=device, weights=weights, trust_code=trust_code)
     if opened.experiment.task != "lm":
         raise UserError(
             f"{run} is a run of task {opened.experiment.task}; vaak generate requires a language model (task lm)"
         )
-    options = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "repetition_penalty": repetition_penalty}
-    for number in range(samples):
-        settings = opened.task.sampling(max_new_tokens=max_new_tokens, seed=seed + number, **options)
+    read = opened.experiment.data.max_length
+    given = len(opened.task.tokenizer.encode(text)) + 1
+    if given > read:
+        print(f"warning: the prompt has {given} tokens, the model reads the last {read}", file=sys.stderr)
+    options = GenerationOptions().model_dump() | sampling
+    lines: list[str] = []
+    for seed in range(options["seed"], options["seed"] + samples):
+        settings = opened.task.sampling(**(options | {"seed": seed}))
         pieces = opened.task.stream(opened.model, text, settings)
-        if as_json:
-            print(json.dumps({"text": text + "".join(pieces), "seed": seed + number}, ensure_ascii=False))
+        if output is None and not as_json:
+            _print_as_it_comes(text, pieces)
             continue
-        for place, piece in enumerate(pieces):
-            sys.stdout.write(piece if place else text + piece)
-            sys.stdout.flush()
-        sys.stdout.write("\n")
+        whole = text + "".join(pieces)
+        lines.append(json.dumps({"text": whole, "seed": seed}, ensure_ascii=False) if as_json else whole)
+        if output is None:
+            print(lines[-1], flush=True)
+    if output is not None:
+        print_or_write(lines, output)
+
+
+def _print_as_it_comes(text: str, pieces: Iterator[str]) -> None:
+    """Print a text and, after it, its continuation."""
+    for place, piece in enumerate(pieces):
+        sys.stdout.write(piece if place else text + piece)
+        sys.stdout.flush()
+    sys.stdout.write("\n")

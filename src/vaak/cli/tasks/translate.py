@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vaak.cli.config import AsJson, Weights, WhichWeights
+from vaak.cli.config import AsJson, Device, Output, TrustCode, Weights, WhichWeights
 from vaak.cli.section_options import with_options_of
 from vaak.tasks.seq2seq.config import TranslationOptions
 
@@ -27,28 +27,29 @@ def translate(
     run: Annotated[Path, typer.Argument(help="A run (its best checkpoint) or a checkpoint.")],
     text: Annotated[str, typer.Argument(help="A text, a file with a text in each line, or - for standard input.")],
     decoding: dict[str, Any],
-    output: Annotated[
-        Path | None, typer.Option(help="A file to write; it is written completely or not at all.")
-    ] = None,
+    output: Output = None,
     attention: Annotated[
         Path | None, typer.Option(help="An HTML page to write: the attention in the first text's translation.")
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cuda, mps or cpu.")] = "auto",
+    device: Device = "auto",
     weights: Weights = WhichWeights.auto,
+    trust_code: TrustCode = False,
     as_json: AsJson = False,
 ) -> None:
     """Translate a text, or each line of a file; a blank line stays blank.
 
     With --n-best, a line per translation: the number of its text, its score and the translation, separated by tabs.
 
+    Options that are not given come from data.decoding of the run.
+
     Example: vaak translate runs/translator "the boy" --beam-size 4 --n-best 2
     """
+    from vaak.cli.output import print_or_write
     from vaak.core.errors import UserError
-    from vaak.core.storage.files import write_text
     from vaak.runs.open_run import open_run
 
     texts, where = _texts(text)
-    opened = open_run(run, device=device, weights=weights)
+    opened = open_run(run, device=device, weights=weights, trust_code=trust_code)
     if opened.experiment.task != "seq2seq":
         raise UserError(f"{run} is a run of task {opened.experiment.task}; vaak translate requires a seq2seq model")
     settings = opened.task.decoding(**decoding)
@@ -56,15 +57,7 @@ def translate(
     translations = translator.translate(texts, settings, where)
     if attention is not None:
         translations = _drawn(translations, translator, attention)
-    lines = _lines(translations, as_json=as_json, numbered="n_best" in decoding)
-    if output is None:
-        for line in lines:
-            print(line, flush=True)
-        return
-    try:
-        write_text(output, "".join(f"{line}\n" for line in lines))
-    except OSError as error:
-        raise UserError(f"--output {output} can't be written: {error.strerror or error}") from error
+    print_or_write(_lines(translations, as_json=as_json, numbered="n_best" in decoding), output)
 
 
 def _texts(text: str) -> tuple[list[str], Callable[[int], str]]:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vaak.cli.config import AsJson, TrustCode, Weights, WhichWeights, files_and_overrides
+from vaak.cli.config import AsJson, Device, TrustCode, Weights, WhichWeights, files_and_overrides
 
 if TYPE_CHECKING:
-    from vaak.audio.scoring.errors import ErrorSeconds
+    from vaak.audio.scoring.pieces import ErrorSeconds
     from vaak.tasks.diarization.inference.tuning import Tuning
 
 
@@ -23,7 +23,7 @@ def tune(
         typer.Argument(metavar="[DATA.yml… key=value…]", help="YAML files and options that override the run's own."),
     ] = None,
     split: Annotated[str, typer.Option(help="The development recordings; test is not allowed.")] = "valid",
-    device: Annotated[str, typer.Option(help="auto, cuda, mps or cpu.")] = "auto",
+    device: Device = "auto",
     weights: Weights = WhichWeights.auto,
     trust_code: TrustCode = False,
     as_json: AsJson = False,
@@ -83,7 +83,7 @@ def _rate(error: ErrorSeconds) -> str:
 
 def _line(error: ErrorSeconds) -> str:
     if not error.scored:
-        return "DER -: there is no speech to score"
+        return "DER -: no speech to score"
     names = {"miss": error.miss, "false alarm": error.false_alarm, "confusion": error.confusion}
     return f"DER {_rate(error)}: " + ", ".join(
         f"{name} {100 * part / error.scored:.2f}" for name, part in names.items()

@@ -9,13 +9,14 @@ from typing import Annotated
 
 import typer
 
-from vaak.cli.config import Arguments, AsJson, TrustCode, files_and_overrides
+from vaak.cli.config import Arguments, AsJson, TrainingDevice, TrustCode, files_and_overrides
 
 
 def check_gradients(
     arguments: Arguments,
     tolerance: Annotated[float, typer.Option(help="The largest relative error that is accepted.")] = 1e-3,
     rows: Annotated[int, typer.Option(min=1, help="Number of rows of the batch.")] = 4,
+    device: TrainingDevice = None,
     trust_code: TrustCode = False,
     as_json: AsJson = False,
 ) -> None:
@@ -26,7 +27,9 @@ def check_gradients(
     from vaak.config.load import load
     from vaak.core.errors import UserError
 
-    files, overrides = files_and_overrides(arguments)
+    if not 0 < tolerance < 1:
+        raise UserError(f"--tolerance {tolerance:g}: expected a relative error above 0 and below 1, such as 1e-3")
+    files, overrides = files_and_overrides(arguments, device)
     loaded = load(files, overrides, trust_code=trust_code)
 
     if not trust_code:

@@ -4,27 +4,36 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vaak.cli.config import AsJson, OptionalArguments, TrustCode, files_and_overrides
+from vaak.cli.config import AsJson, OptionalArguments, TrainingDevice, TrustCode, files_and_overrides
 
 if TYPE_CHECKING:
     from vaak.runs.doctor import DoctorFinding
 
 
-def doctor(arguments: OptionalArguments = None, trust_code: TrustCode = False, as_json: AsJson = False) -> None:
+def doctor(
+    arguments: OptionalArguments = None,
+    device: TrainingDevice = None,
+    read_data: Annotated[
+        bool, typer.Option("--read-data", help="Prepare the YAML's data and read every example of every split once.")
+    ] = False,
+    trust_code: TrustCode = False,
+    as_json: AsJson = False,
+) -> None:
     """Check the machine, the packages and what can be trained here; with a YAML, check that configuration.
 
     The exit code is 2 if something makes training impossible (a problem), otherwise 0, even with warnings.
 
-    Example: vaak doctor configs/quickstart.yml
+    Example: vaak doctor configs/quickstart.yml --read-data
     """
     from vaak.runs.doctor import examine
 
     findings: list[DoctorFinding] = []
-    for finding in examine(*files_and_overrides(arguments or []), trust_code=trust_code):
+    given = files_and_overrides(arguments or [], device if arguments else None)
+    for finding in examine(*given, trust_code=trust_code, read_data=read_data):
         if not as_json:
             if not findings or findings[-1].about != finding.about:
                 print(("" if not findings else "\n") + finding.about)

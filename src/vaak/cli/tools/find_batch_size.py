@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vaak.cli.config import Arguments, AsJson, TrustCode, files_and_overrides
+from vaak.cli.config import Arguments, AsJson, TrainingDevice, TrustCode, files_and_overrides
 
 if TYPE_CHECKING:
     from vaak.runs.batch_size.search import Advice
@@ -24,6 +24,7 @@ def find_batch_size(
         str | None, typer.Option(help="Memory limit, such as 8GiB; default: all available memory.")
     ] = None,
     up_to: Annotated[int | None, typer.Option(min=1, help="The largest size to try; default: all the data.")] = None,
+    device: TrainingDevice = None,
     trust_code: TrustCode = False,
     as_json: AsJson = False,
 ) -> None:
@@ -33,7 +34,7 @@ def find_batch_size(
     """
     from vaak.config.load import load
 
-    files, overrides = files_and_overrides(arguments)
+    files, overrides = files_and_overrides(arguments, device)
     loaded = load(files, overrides, trust_code=trust_code)
     most = None if limit is None else bytes_of(limit)
     if not trust_code:
@@ -78,8 +79,10 @@ def print_trial(trial: Trial) -> None:
 def print_advice(advice: Advice) -> None:
     """Print what was found, and the options to use."""
     largest = next(trial for trial in advice.trials if trial.size == advice.largest)
-    beyond = "; it holds all the data" if largest.holds_all else ""
-    print(f"largest {advice.option} that fits in {advice.room_bytes / UNITS['G']:.2f} GiB: {advice.largest}{beyond}")
+    beyond = "; this is all the data" if largest.holds_all else ""
+    print(
+        f"largest {advice.option} that fits in {advice.available_bytes / UNITS['G']:.2f} GiB: {advice.largest}{beyond}"
+    )
     print(f"fastest: {advice.quickest}")
     steps = f"training.gradient_accumulation_steps={advice.accumulation}"
     print(f"for the effective batch of the configuration: {advice.option}={advice.size} {steps}")

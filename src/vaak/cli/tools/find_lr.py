@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from vaak.cli.config import Arguments, AsJson, TrustCode, files_and_overrides
+from vaak.cli.config import Arguments, AsJson, TrainingDevice, TrustCode, files_and_overrides
 
 
 def find_lr(
@@ -20,17 +20,20 @@ def find_lr(
     linear: Annotated[
         bool, typer.Option("--linear", help="Increase the learning rate linearly, not exponentially.")
     ] = False,
-    output_dir: Annotated[Path, typer.Option(help="Folder for the curve and the plot.")] = Path("find-lr"),
+    output: Annotated[Path, typer.Option("--output", "--output-dir", help="Folder for the curve and the plot.")] = Path(
+        "find-lr"
+    ),
+    device: TrainingDevice = None,
     trust_code: TrustCode = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run a learning-rate range test of a configuration; write the curve, print a suggestion.
+    """Run a learning-rate range test of a configuration; print and write the curve, and how sure its suggestion is.
 
     Example: vaak find-lr configs/quickstart.yml training.optimizer=adamw --num-iter 60
     """
     from vaak.config.load import load
 
-    files, overrides = files_and_overrides(arguments)
+    files, overrides = files_and_overrides(arguments, device)
     loaded = load(files, overrides, trust_code=trust_code)
 
     if not trust_code:
@@ -38,18 +41,21 @@ def find_lr(
 
         demand_trust(loaded.experiment, map(Path, files))
 
+    from vaak.study.certainty import certainty_of
+    from vaak.study.curve_table import in_words, table
     from vaak.study.drawing import short
+    from vaak.study.find_lr import described, write_curve
     from vaak.study.find_lr import find_lr as tested
-    from vaak.study.find_lr import write_curve
     from vaak.study.lr_range import RateRange
 
     for warning in loaded.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     curve = tested(loaded, RateRange(start_lr, end_lr, num_iter, "linear" if linear else "exponential"))
-    written = write_curve(curve, output_dir)
+    written = write_curve(curve, output)
     if as_json:
-        print(json.dumps({**curve.as_json(), "files": [str(path) for path in written]}))
+        print(json.dumps({**described(curve), "files": [str(path) for path in written]}))
         return
+    print("\n".join(table(curve)))
     end = "the loss exploded" if curve.diverged else "the end of the range"
     print(f"{len(curve.losses)} steps until {end}; {', '.join(map(str, written))}")
     if not any(path.suffix == ".png" for path in written):
@@ -58,4 +64,5 @@ def find_lr(
     if suggestion is None:
         print("no suggestion: the loss never fell clearly; raise --end-lr or --num-iter")
     else:
+        print("\n".join(in_words(certainty_of(curve))))
         print(f"training.optimizer.lr={short(suggestion)}")

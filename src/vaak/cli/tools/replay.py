@@ -20,7 +20,9 @@ def replay(
     debug: Annotated[
         bool, typer.Option("--debug", help="Show every module's output, every parameter's gradient and update.")
     ] = False,
-    output_dir: Annotated[Path | None, typer.Option(help="Write replay.json to this folder.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "--output-dir", help="Write replay.json to this folder.")
+    ] = None,
     device: Annotated[str | None, typer.Option(help="auto, cuda, mps or cpu; default: the run's own.")] = None,
     trust_code: TrustCode = False,
     as_json: AsJson = False,
@@ -36,13 +38,13 @@ def replay(
     from vaak.runs.replay.past_step import replay_step
 
     try:
-        if output_dir is not None:
-            output_dir.mkdir(parents=True, exist_ok=True)
+        if output is not None:
+            output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"--output-dir {output_dir} can't be made: {error.strerror}") from error
+        raise UserError(f"--output {output} can't be created: {error.strerror}") from error
     found = replay_step(run, step, debug=debug, device=device, trust_code=trust_code)
-    if output_dir is not None:
-        write_json(output_dir / "replay.json", found)
+    if output is not None:
+        write_json(output / "replay.json", found)
     if as_json:
         print(json.dumps(found, ensure_ascii=False))
         return

@@ -14,7 +14,12 @@ from vaak.cli.config import AsJson
 if TYPE_CHECKING:
     from vaak.audio.scoring.errors import Score, Scores
 
-app = typer.Typer(help="Score any system's output.", no_args_is_help=True, add_completion=False)
+app = typer.Typer(
+    help="Score any system's output.",
+    epilog="Example: vaak score der reference.rttm hypothesis.rttm",
+    no_args_is_help=True,
+    add_completion=False,
+)
 
 HEADER = ("recording", "DER %", "miss %", "false alarm %", "confusion %", "JER %", "scored s")
 

@@ -24,7 +24,7 @@ FLAT_NAMES = (
 class ExperimentConfig:
     """A configuration under flat names (``learning_rate``, ``num_epochs``, …), which may be set.
 
-    ``__dict__`` is plain values: the flat names; ``options``, the whole configuration as it was loaded; and ``file``,
+    ``__dict__`` is plain values: the flat names; ``options``, the whole configuration as loaded; and ``file``,
     where from. A dictionary of flat names alone, or of a YAML's sections, is a configuration too.
     """
 

@@ -2,20 +2,72 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
+from torch import Tensor
+from torch.nn import functional as F
 
 from vaak.compat.hindi_lm.config import ExperimentConfig
 from vaak.core.errors import CheckpointError, UserError
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.storage import files
 from vaak.engine.checkpoint.files import copy_to_cpu, load_weights, model_tensors
+from vaak.engine.optim.freezing import freeze_parameters, unfreeze_parameters
 from vaak.tasks.lm.config import LanguageModelConfig
+from vaak.tasks.lm.data import IGNORED
 from vaak.tasks.lm.model import LanguageModel
 from vaak.text.tokenizers.tokenizer import Tokenizer
+
+
+class LanguageModelOutput(NamedTuple):
+    """What a model gives that was called with ``attention_mask`` or ``labels``."""
+
+    loss: Tensor | None
+    logits: Tensor
+
+
+class HindiLanguageModel(LanguageModel):
+    """The language model, which may also be called, frozen and thawed as the original one."""
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        *,
+        attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        **options: Any,
+    ) -> Any:
+        """Scores; with ``attention_mask`` (true where there is text) or ``labels``, the loss and the scores.
+
+        ``labels`` are the ``input_ids``, which are shifted here: each token is scored by what precedes it (an encoder
+        scores each in its place). Where a label is -100 or the mask is false, nothing is scored.
+        """
+        if attention_mask is None and labels is None:
+            return super().forward(input_ids, **options)
+        present = None if attention_mask is None else attention_mask.bool()
+        causal = self.config.model_type == "decoder"
+        if present is not None and not causal:
+            options["mask"] = present
+        logits = super().forward(input_ids, **options)
+        if labels is None:
+            return LanguageModelOutput(None, logits)
+        targets = labels if present is None else labels.masked_fill(~present, IGNORED)
+        scores, targets = (logits[:, :-1], targets[:, 1:]) if causal else (logits, targets)
+        loss = F.cross_entropy(scores.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORED)
+        return LanguageModelOutput(loss, logits)
+
+    def freeze_parameters(self, names: Iterable[str]) -> None:
+        """Stop training these parameters, or those of these modules, from the next ``train`` on."""
+        freeze_parameters(self, names)
+
+    def unfreeze_parameters(self, names: Iterable[str]) -> None:
+        """Train these again, from the next ``train`` on."""
+        unfreeze_parameters(self, names)
 
 
 class ModelFactory:
@@ -24,12 +76,12 @@ class ModelFactory:
     def __init__(self, config: ExperimentConfig) -> None:
         self.config = config
 
-    def create_model(self, vocab_size: int) -> LanguageModel:
+    def create_model(self, vocab_size: int) -> HindiLanguageModel:
         """A new model: the same weights that a run of this configuration begins with."""
         training = self.config.experiment.training
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(draw_key(Purpose.INITIALISE, training.random_seed))
-            model = LanguageModel(self.config.experiment.model, vocab_size)
+            model = HindiLanguageModel(self.config.experiment.model, vocab_size)
         model.stack.gradient_checkpointing = training.performance.gradient_checkpointing
         return model
 
@@ -42,7 +94,7 @@ class ModelFactory:
         files.write_json(folder / "model.json", options)
         return folder
 
-    def load_model(self, name: str) -> tuple[LanguageModel, Tokenizer]:
+    def load_model(self, name: str) -> tuple[HindiLanguageModel, Tokenizer]:
         """What ``save_model`` wrote, the model in evaluation mode. Raises CheckpointError if it can't be read."""
         folder = self._folder(name)
         try:
@@ -50,7 +102,7 @@ class ModelFactory:
             tensors = load_file(folder / "model.safetensors")
         except (OSError, ValueError, SafetensorError) as error:
             raise CheckpointError(f"{folder} is not a saved model: {error}") from error
-        model = LanguageModel(LanguageModelConfig.model_validate(options["model"]), options["vocab_size"])
+        model = HindiLanguageModel(LanguageModelConfig.model_validate(options["model"]), options["vocab_size"])
         load_weights(model, tensors, folder)
         return model.eval(), Tokenizer.load(folder)
 

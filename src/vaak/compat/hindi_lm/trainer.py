@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from torch.optim import Optimizer
+
 from vaak.callbacks.step_log import Tally
 from vaak.compat.hindi_lm.config import ExperimentConfig
 from vaak.compat.hindi_lm.texts import TextLoader
+from vaak.config.experiment import Experiment
 from vaak.config.load import Loaded
 from vaak.core.callback import Callback, Run
 from vaak.core.errors import UserError
@@ -22,6 +26,8 @@ from vaak.engine.devices.randomness import make_deterministic
 from vaak.engine.distributed.launcher import pick_device
 from vaak.engine.distributed.ranks import Ranks
 from vaak.engine.evaluation import PREFIXES, Evaluator
+from vaak.engine.optim.optimizers import optimizers_of
+from vaak.engine.optim.parameter_groups import trained_parameters
 from vaak.engine.records.metrics_file import Record
 from vaak.engine.trainer import Trainer
 from vaak.runs import start
@@ -29,6 +35,8 @@ from vaak.runs.prepared import DONE, prepared_folder
 from vaak.tasks.lm.model import LanguageModel
 from vaak.tasks.lm.prepare import fingerprint
 from vaak.tasks.lm.task import LanguageModelTask
+from vaak.text.corpora import corpus
+from vaak.text.corpora.token_store import write_tokens
 from vaak.text.tokenizers.tokenizer import Tokenizer
 
 HISTORY = ("train_loss", "val_loss", "perplexity", "learning_rate")
@@ -38,9 +46,10 @@ class HindiLanguageModelTrainer:
     """Trains ``model`` in place, into the configuration's run directory.
 
     ``config`` is an ``ExperimentConfig`` or its ``__dict__``. ``train`` is a whole run, which ``vaak eval`` and the
-    others use like any other, and which ``training.checkpoint.resume`` resumes. With ``train_epoch``, ``evaluate``
-    and ``save_checkpoint`` the loop is the caller's, who ends it with ``close``. ``metrics`` has a value for each epoch
-    of ``train``.
+    others use like any other, and which ``training.checkpoint.resume`` resumes. Called again, it continues with the
+    model as it is, on the same batches or others, as a further stage: a separate run, NAME-2 and so on, which takes
+    over the optimizer's moments. With ``train_epoch``, ``evaluate`` and ``save_checkpoint`` the loop is the caller's,
+    who ends it with ``close``. ``metrics`` has a value for each epoch of ``train``.
     """
 
     def __init__(
@@ -57,6 +66,10 @@ class HindiLanguageModelTrainer:
         self._history = _EpochHistory(self.metrics)
         self._held = contextlib.ExitStack()
         self._source: TextLoader | None = None
+        self._loaders: tuple[TextLoader, TextLoader] | None = None
+        self._stage = 0
+        self._stages = _Stages()
+        self._before: Optimizer | None = None
         if model.vocab_size < tokenizer.vocab_size:
             raise UserError(f"the model has {model.vocab_size} tokens, the tokenizer {tokenizer.vocab_size}")
 
@@ -67,18 +80,47 @@ class HindiLanguageModelTrainer:
             raise UserError("training hasn't begun: call train or train_epoch first")
         return self._history.engine
 
-    def train(
-        self, train_dataloader: TextLoader, val_dataloader: TextLoader, num_epochs: int | None = None
-    ) -> dict[str, list[float]]:
-        """Run to the end and return ``metrics``; ``num_epochs`` replaces the configuration's.
+    @property
+    def optimizer(self) -> Optimizer:
+        """The optimizer: of the last training, or, before any, the one of the configuration.
 
-        Evaluates at the end of each epoch, and whenever the configuration requires it.
+        A learning rate that is set in its ``param_groups`` is the peak rate of the next ``train``.
+        """
+        if self._history.engine is not None:
+            return self._history.engine.state.optimizers[0]
+        if self._before is None:
+            options = self._loaded(None).experiment.training.optimizer
+            self._before = optimizers_of(trained_parameters(self.model), options, Path())[0]
+            self._stages.remember(self._before)
+        return self._before
+
+    def train(
+        self,
+        train_dataloader: TextLoader | None = None,
+        val_dataloader: TextLoader | None = None,
+        num_epochs: int | None = None,
+        *,
+        epochs: int | None = None,
+    ) -> dict[str, list[float]]:
+        """Run to the end and return ``metrics``; ``num_epochs``, or ``epochs``, replaces the configuration's.
+
+        Loaders that are left out are those of the last call. Evaluates at the end of each epoch, and whenever the
+        configuration requires it.
         """
         if self._source is not None:
             raise UserError("this trainer is in the middle of train_epoch; train requires one that has not begun")
-        loaded = self._loaded(num_epochs)
-        task = self._task(loaded, train_dataloader, val_dataloader)
-        start.train(loaded, (*self.callbacks, self._history), task)
+        if num_epochs is not None and epochs is not None:
+            raise UserError("num_epochs and epochs are the same: give one of them")
+        given = (train_dataloader, val_dataloader)
+        train, valid = (new or old for new, old in zip(given, self._loaders or (None, None), strict=True))
+        if train is None or valid is None:
+            raise UserError("the first train requires train_dataloader and val_dataloader")
+        loaded = self._loaded(num_epochs or epochs)
+        task = self._task(loaded, train, valid)
+        self._stages.take_over(self._history.engine)
+        start.train(loaded, (*self.callbacks, self._history, self._stages), task)
+        self._loaders, self._stage = (train, valid), self._stage + 1
+        self._stages.remember(self.optimizer)
         return self.metrics
 
     def train_epoch(self, dataloader: TextLoader) -> float:
@@ -87,7 +129,7 @@ class HindiLanguageModelTrainer:
         if engine.position.step >= engine.total_steps:
             raise UserError(f"the {engine.config.epochs} epochs of the configuration are over; set num_epochs higher")
         reports: list[StepReport] = []
-        with engine.ending_well(), contextlib.closing(engine.upcoming()) as steps:  # type: ignore[type-var]
+        with engine.ending_well(), contextlib.closing(engine.upcoming()) as steps:
             for data in steps:
                 if engine.is_over:
                     break
@@ -153,8 +195,24 @@ class HindiLanguageModelTrainer:
         values = self.config if num_epochs is None else self.config | {"num_epochs": num_epochs}
         loaded = ExperimentConfig(values).loaded
         data = loaded.experiment.data.model_copy(update={"cache_dir": None})
-        experiment = loaded.experiment.model_copy(update={"data": data})
+        experiment = self._of_stage(loaded.experiment.model_copy(update={"data": data}))
         return Loaded(experiment, loaded.warnings, loaded.given, loaded.folder)
+
+    def _of_stage(self, experiment: Experiment[Any, Any]) -> Experiment[Any, Any]:
+        """The experiment of the stage to come: the first is the configuration's, the others draw differently."""
+        training = experiment.training
+        changed: dict[str, Any] = {}
+        rate = self._stages.rate_set(self._before if self._history.engine is None else self.optimizer)
+        if rate is not None:
+            changed["optimizer"] = training.optimizer.model_copy(update={"lr": rate})
+        if self._stage:
+            changed["random_seed"] = training.random_seed + self._stage
+        named: dict[str, Any] = {"training": training.model_copy(update=changed)}
+        if self._stage:
+            ending = f"-{self._stage + 1}"
+            run_dir = experiment.run_dir
+            named |= {"name": experiment.name + ending, "run_dir": run_dir.with_name(run_dir.name + ending)}
+        return experiment.model_copy(update=named)
 
     def _task(self, loaded: Loaded, train: TextLoader, valid: TextLoader | None) -> _GivenTask:
         loaders = {"train": train} if valid is None else {"train": train, "valid": valid}
@@ -189,14 +247,59 @@ class _GivenTask(LanguageModelTask):
         for split, loader in self.loaders.items():
             shutil.copytree(loader.folder / loader.split, folder / split, dirs_exist_ok=True)
             loader.task.tokenizer.save(folder / "tokenizer")
-        files.write_json(folder / DONE, {"fingerprint": fingerprint(self.data), "statistics": statistics})
+        statistics |= self._test_split(folder, next(iter(self.loaders.values())).task.tokenizer)
+        files.write_json(folder / DONE, {"fingerprint": fingerprint(self.data, self.folder), "statistics": statistics})
+
+    def _test_split(self, folder: Path, tokenizer: Tokenizer) -> dict[str, Any]:
+        """The statistics of the test split, made of the configuration's corpus where it has one."""
+        texts = corpus.CorpusBuilder(self.data.corpus, self.data.corpus.seed)
+        if "test" not in texts.splits:
+            return {}
+        documents = texts.documents("test")
+        if (folder / "test").exists():
+            collections.deque(documents, maxlen=0)
+        else:
+            write_tokens(folder / "test", documents, tokenizer)
+        return {"test": texts.statistics["test"].to_json()}
 
     def model(self) -> LanguageModel:
         return self.given_model
 
 
+class _Stages(Callback):
+    """Hands the optimizer's moments from one training to the next, and notices a learning rate that was set."""
+
+    def __init__(self) -> None:
+        self.optimizers: list[Optimizer] = []
+        self.rates: list[float] = []
+
+    def remember(self, optimizer: Optimizer) -> None:
+        """Note the rates that nobody has set."""
+        self.rates = [group["lr"] for group in optimizer.param_groups]
+
+    def rate_set(self, optimizer: Optimizer | None) -> float | None:
+        """The learning rate that was set since; None where none was."""
+        groups = [] if optimizer is None else optimizer.param_groups
+        changed = [float(group["lr"]) for group, rate in zip(groups, self.rates, strict=False) if group["lr"] != rate]
+        return changed[0] if changed else None
+
+    def take_over(self, engine: Trainer | None) -> None:
+        """Have the next training begin with the moments of this one."""
+        self.optimizers = [] if engine is None else engine.state.optimizers
+
+    def on_fit_start(self, trainer: Run) -> None:
+        assert isinstance(trainer, Trainer)
+        if trainer.position.step:  # resumed, with its moments
+            return
+        known = {parameter: state for optimizer in self.optimizers for parameter, state in optimizer.state.items()}
+        for optimizer in trainer.state.optimizers:
+            for parameter in (one for group in optimizer.param_groups for one in group["params"]):
+                if parameter in known:
+                    optimizer.state[parameter] = known[parameter]
+
+
 class _EpochHistory(Callback):
-    """Fills ``metrics`` at each epoch's end, and has the model evaluated there."""
+    """Fills ``metrics`` at each epoch's end, has the model evaluated there, and prints what the original prints."""
 
     def __init__(self, metrics: dict[str, list[float]]) -> None:
         self.metrics = metrics
@@ -208,6 +311,7 @@ class _EpochHistory(Callback):
         assert isinstance(trainer, Trainer)
         self.engine = trainer
         trainer.records.subscribe(self.read)
+        self._print_epoch()
         if trainer.position.duties_pending and trainer.position.place == 0:
             trainer.request_evaluate()
 
@@ -224,6 +328,17 @@ class _EpochHistory(Callback):
             figures = (record["train_loss"], self.evaluation["val_loss"], self.evaluation["val_perplexity"])
             for name, value in zip(HISTORY, (*figures, self.learning_rate), strict=True):
                 self.metrics[name].append(float(value))
+            print(f"Train Loss: {figures[0]:.4f}\nVal Loss: {figures[1]:.4f}\nPerplexity: {figures[2]:.2f}", flush=True)
+            self._print_epoch()
+
+    def on_checkpoint(self, trainer: Run, path: Path) -> None:
+        if trainer.ranks.is_main:
+            print(f"Checkpoint saved: {path}", flush=True)
+
+    def _print_epoch(self) -> None:
+        """Say which epoch begins, where there is another."""
+        if self.engine is not None and self.engine.ranks.is_main and not self.engine.is_over:
+            print(f"\nEpoch {self.engine.position.epoch + 1}/{self.engine.config.epochs}", flush=True)
 
     def state_dict(self) -> dict[str, Any]:
         return {"metrics": self.metrics, "learning_rate": self.learning_rate}

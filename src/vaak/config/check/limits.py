@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from vaak.config.check.names import unknown_losses
 from vaak.config.experiment import Experiment
-from vaak.config.task_spec import CheckFinding, impossible, no_effect, remark
+from vaak.config.optimization import SCHEDULES_THAT_END_LOW
+from vaak.config.task_spec import CheckFinding, impossible, impossible_if_given, no_effect, remark
 from vaak.config.training import TrainingConfig
+
+MOST_PARAMETERS = 10**12
+"""A process holds its whole model: a larger one fits no machine."""
 
 _NO_PERFORMER = "no layer of this model draws random features (Performer)"
 
@@ -23,6 +28,11 @@ def findings(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
 def _impossible(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
     training = experiment.training
     yield from _impossible_lengths(experiment)
+    yield from unknown_losses(experiment)
+    yield from _impossible_size(experiment)
+    yield from _impossible_steps(training)
+    if training.batching.type in experiment.spec.refused_batching:
+        yield impossible("training.batching.type", experiment.spec.refused_batching[training.batching.type])
     if "norm_reg" in training.loss.auxiliary and not _draws_features(experiment):
         yield impossible(
             "training.loss.auxiliary.norm_reg",
@@ -41,12 +51,43 @@ def _impossible(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
     thresholds = training.memory.thresholds
     if thresholds is not None and list(thresholds) != sorted(set(thresholds)):
         yield impossible(
-            "training.memory.thresholds", f"{list(thresholds)} do not rise; expected moderate, high, critical"
+            "training.memory.thresholds", f"{list(thresholds)} do not increase; expected moderate < high < critical"
         )
     if training.scheduler.warmup_steps and training.scheduler.warmup_ratio is not None:
         yield impossible("training.scheduler.warmup_ratio", "given together with warmup_steps; give one of them")
+    if training.scheduler.first_cycle_steps is not None and training.scheduler.first_cycle_epochs is not None:
+        yield impossible(
+            "training.scheduler.first_cycle_epochs", "given together with first_cycle_steps; give one of them"
+        )
     if training.validation.interval is None and training.validation.interval_epochs is None:
         yield from _without_evaluations(training)
+
+
+def _impossible_size(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
+    """A model that no machine can train, by a count that allocates nothing."""
+    count = experiment.spec.num_parameters
+    number = count(experiment) if count is not None else 0
+    if number > MOST_PARAMETERS:
+        yield impossible(
+            "model",
+            f"has about {number:.1e} parameters, which take {16 * number / 1e12:,.0f} TB in each process that trains; "
+            "make it smaller",
+        )
+
+
+def _impossible_steps(training: TrainingConfig) -> Iterator[CheckFinding]:
+    """A schedule that doesn't fit the steps of training, where these are known, or its rate."""
+    scheduler, optimizer = training.scheduler, training.optimizer
+    if training.max_steps is not None and scheduler.warmup_steps > training.max_steps:
+        yield impossible(
+            "training.scheduler.warmup_steps",
+            f"is {scheduler.warmup_steps}, but training ends after {training.max_steps} steps (max_steps); warm up for "
+            "fewer, or train longer",
+        )
+    if scheduler.type in SCHEDULES_THAT_END_LOW and scheduler.min_lr > optimizer.lr:
+        yield impossible(
+            "training.scheduler.min_lr", f"is {scheduler.min_lr}, above training.optimizer.lr ({optimizer.lr})"
+        )
 
 
 def _impossible_lengths(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
@@ -92,12 +133,52 @@ def _without_effect(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
             "training.amp_loss_scale",
             f"only fp16 scales the loss, and mixed_precision is {training.mixed_precision}",
         )
+    if training.mixed_precision == "no":
+        yield no_effect("training.fp32_fallback", "mixed_precision is no, so all is computed in fp32 anyway")
+    if not training.memory.manager:
+        yield no_effect("training.memory.cleanup_interval", "memory.manager is false, and it does the cleaning")
+    yield from _callbacks_that_disagree(experiment)
     if training.max_steps is not None:
         yield no_effect("training.epochs", f"max_steps ({training.max_steps}) decides when training ends")
-    if training.performance.num_workers == 0:
-        reason = "num_workers is 0: the main process loads the data"
+    yield from _unread_in_training(training)
+    workers = training.performance.num_workers
+    if workers == 0 or (workers is None and experiment.spec.length_unit == "tokens"):
+        reason = f"num_workers is {'null and this is text' if workers is None else 0}: the main process loads the data"
         yield no_effect("training.performance.prefetch_factor", reason)
         yield no_effect("training.performance.persistent_workers", reason)
+
+
+def _callbacks_that_disagree(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
+    """Callbacks that set what an option sets as well."""
+    training = experiment.training
+    for number, callback in enumerate(training.callbacks):
+        key = f"training.callbacks.{number}"
+        if callback.type == "gradient_clipping":
+            message = "the callback gradient_clipping sets it as well; leave one out"
+            yield impossible_if_given("training.gradient_clipping", message)
+        if callback.type != "feature_redraw":
+            continue
+        interval = training.feature_redraw_interval
+        if not _draws_features(experiment):
+            yield no_effect(key, f"{_NO_PERFORMER}, so nothing is redrawn")
+        elif training.fixed_projection:
+            yield impossible(key, "redraws features, and training.fixed_projection is true; leave one out")
+        elif interval not in (None, callback.options.get("interval", interval)):
+            yield impossible(key, f"training.feature_redraw_interval is {interval} already; leave one out")
+
+
+def _unread_in_training(training: TrainingConfig) -> Iterator[CheckFinding]:
+    """Options that wait for another one."""
+    if training.checkpoint.init_from is None:
+        for name in ("init_except", "init_rename"):
+            yield no_effect(f"training.checkpoint.{name}", "init_from is null, so the weights are drawn")
+    logging, scheduler = training.logging, training.scheduler
+    if not (logging.tensorboard or logging.wandb or logging.trackers):
+        yield no_effect("training.logging.log_metrics", "no tracker is on; metrics.jsonl has everything")
+    if scheduler.type == "one_cycle" and (scheduler.warmup_steps or scheduler.warmup_ratio):
+        yield no_effect("training.scheduler.peak_at", "the rate peaks at the end of the warm-up")
+    if not training.memory.manager:
+        yield no_effect("training.memory.thresholds", "memory.manager is false, so pressure isn't watched")
 
 
 def _draws_features(experiment: Experiment[Any, Any]) -> bool:
@@ -113,7 +194,7 @@ def _remarks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
     if not training.performance.persistent_workers:
         yield remark(
             "training.performance.persistent_workers",
-            "workers stay: one iteration of the loader spans all epochs",
+            "has no effect: one iteration of the loader spans all epochs",
         )
     if not training.logging.wandb:
         yield remark("wandb", "nothing goes to Weights & Biases unless training.logging.wandb is true")

@@ -97,7 +97,7 @@ class Validation:
             text += _if_registered(node.place)
         if isinstance(node.value, str) and node.value.lower() in ("yes", "no", "on", "off"):
             return text + " (yes, no, on and off are text in YAML 1.2)"
-        if isinstance(node.value, float) and node.value.is_integer():
+        if isinstance(node.value, float) and node.value.is_integer() and kind.startswith("int"):
             return text + f"; write {int(node.value)}"
         if isinstance(node.value, int | float) and schema.get("type") == "string":
             return text + "; put it in quotes"
@@ -225,6 +225,7 @@ def settle_components(
         reference = node.value.get("type")
         if not names_class(section) or reference is None or not isinstance(reference.value, str):
             continue
+        reference.value = _by_class(path, short_names).get(reference.value, reference.value)
         written_in = folder_of(reference.place) if reference.place else folder
         reference.value = seen_from(reference.value, written_in, folder)
         if issubclass(section, OpenSection) and section.is_users(reference.value):
@@ -237,10 +238,22 @@ def settle_components(
     return problems
 
 
+def _holder(path: str, short_names: Mapping[str, Mapping[str, str]]) -> str:
+    """The option under which a component stands."""
+    holder = path.rstrip(".0123456789")
+    return holder if holder in short_names else holder.rpartition(".")[0]
+
+
+def _by_class(path: str, short_names: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """Short names by their classes' own names, ``EarlyStoppingCallback``, unless a program registered these."""
+    key = _holder(path, short_names)
+    named = {place.rpartition(":")[2]: name for name, place in short_names.get(key, {}).items()}
+    return {name: short for name, short in named.items() if name not in REGISTERED[key]}
+
+
 def _unknown(path: str, reference: Node, short_names: Mapping[str, Mapping[str, str]]) -> str | None:
     """The message for an unknown short name of a component."""
-    holder = path.rstrip(".0123456789")
-    key = holder if holder in short_names else holder.rpartition(".")[0]
+    key = _holder(path, short_names)
     known = {**short_names.get(key, {}), **REGISTERED[key]}
     if not known or reference.value in known:
         return None

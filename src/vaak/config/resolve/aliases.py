@@ -61,10 +61,16 @@ ELSEWHERE: dict[str, str] = {
     "training.logging.wandb_entity": "wandb.entity",
     "training.eval_knobs.max_duration": "training.batching.max_duration",
     "model.global_config.batch_size": "training.batch_size",
+    "training.scheduler.T_0": "training.scheduler.first_cycle_epochs",
+    "training.scheduler.T_mult": "training.scheduler.cycle_growth",
+    "training.scheduler.eta_min": "training.scheduler.min_lr",
 }
 
 MAY_REPEAT = frozenset({"model.global_config.batch_size"})
 """Spellings that the universal pipeline gives next to the canonical name: no error where the values are equal."""
+
+SCHEDULER_CLASSES = {"CosineAnnealingWarmRestarts": "cosine_restarts"}
+"""Schedules by the names of their classes in torch."""
 
 _FLAG_NAMES = {"fp16": {True: "fp16", False: "no"}, "bf16": {True: "bf16", False: "no"}}
 
@@ -93,6 +99,9 @@ def canonical(
         mover.join_precision_flags(prefix)
     for alias, name in {**option_aliases(of_task), **sides.aliases(of_task)}.items():
         mover.move(alias, name)
+    schedule = find(mover.layer, ("training", "scheduler", "type"))
+    if schedule is not None and isinstance(schedule.value, str):
+        schedule.value = SCHEDULER_CLASSES.get(schedule.value, schedule.value)
     for section in sides.own.values():
         for option, names in options_in(section, sides, experiment).items():
             mover.move(f"{section}.{option}", names[0])

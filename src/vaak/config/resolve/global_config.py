@@ -59,11 +59,17 @@ def options_in(section: str, sides: Sides, experiment: SectionType) -> dict[str,
     return options
 
 
+def model_type_given(layers: Sequence[Node]) -> Node | None:
+    """The type of model that the last layer which has one gives."""
+    paths = (("model_type",), ("model", "model_type"))
+    given = [node for layer in layers for path in paths if (node := find(layer, path)) is not None]
+    return given[-1] if given else None
+
+
 def take_other_sides(layers: Sequence[Node], sides: Sides, default: str | None) -> Iterator[Problem]:
     """Remove the sections of sides that the model lacks, and report them; ``default`` is its type if none is given."""
-    paths = (("model_type",), ("model", "model_type"))
-    given = [node.value for layer in layers for path in paths if (node := find(layer, path)) is not None]
-    model_type = given[-1] if given else default
+    given = model_type_given(layers)
+    model_type = given.value if given is not None else default
     for side, section in sides.own.items():
         if side == model_type:
             continue

@@ -80,9 +80,9 @@ def changes_between(before: Mapping[str, Any], after: Mapping[str, Any], referen
     """All changes from the resolved values of one session (``show.resolved.resolved_values``) to those of another.
 
     They come in the order of the options. Sections that one side has not, and lists of another length, are one change
-    as a whole. ``before`` may have been written by an earlier version: what it lacks has its default, and what is no
-    longer an option is reported. With another task, only the task can be compared. ``reference`` is that of a task
-    of the user's own (``Experiment.reference``).
+    as a whole. ``before`` may have been written by an earlier version: what it lacks has its default, and options
+    that have been removed are reported. With another task, only the task can be compared. ``reference`` is that of a
+    task of the user's own (``Experiment.reference``).
     """
     task = reference or after["task"]
     if not _is_same_task(before.get("task", task), task):
@@ -116,7 +116,7 @@ def resume_class(task: str, key: str) -> ResumeClass:
 
 
 def rule_of(task: str, key: str) -> Rule:
-    """The class of an option for each kind of change. Raises KeyError where there is no such option or no class."""
+    """The class of an option for each kind of change. Raises KeyError for an unknown option, or one without a class."""
     annotation: Any = experiment_type(task)
     rule: Rule | None = None
     for part in split_key(key):
@@ -178,7 +178,10 @@ def _class_of(task: str, key: str, before: Any, after: Any) -> ResumeClass:
 def _differences(
     section: SectionType, before: Mapping[str, Any], after: Mapping[str, Any], untouched: Any, path: str = ""
 ) -> Iterator[tuple[str, Any, Any]]:
-    """Key, value before and value after of what differs; ``untouched`` is the section where nothing is given."""
+    """Key, value before and value after of what differs; ``untouched`` is the section where nothing is given.
+
+    ``before`` and ``after`` are its values, at ``path``.
+    """
     names = dict.fromkeys((*section.model_fields, *after, *before))
     types = [_value(section, values, "type", untouched) for values in (before, after)]
     if is_component(section) and not _same_class(*types):
@@ -202,7 +205,11 @@ def _differences(
 
 
 def _below(annotation: Any, key: str, old: Any, new: Any, untouched: Any) -> Iterator[tuple[str, Any, Any]]:
-    """The differences of two values that aren't equal: inside of sections, else the values themselves."""
+    """The differences of two values that aren't equal: inside of sections, else the values themselves.
+
+    ``annotation`` is the type of the option ``key``, ``old`` and ``new`` are its values, and ``untouched`` is its value
+    where nothing is given.
+    """
     inner, item = section_of(annotation), section_of(item_of(annotation))
     if inner is not None and isinstance(old, dict) and isinstance(new, dict):
         yield from _differences(inner, old, new, untouched, key)

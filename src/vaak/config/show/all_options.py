@@ -78,6 +78,11 @@ class _Writer:
                 yield _comment(words, indent) + f"{' ' * indent}{name}: {{}}\n"
 
     def _option(self, section: SectionType, name: str, values: BaseModel | None, path: str, indent: int) -> str:
+        """The YAML of one option: a comment with its description, then its value, indented by ``indent`` spaces.
+
+        ``name`` is an option of ``section`` at ``path``; ``values`` has its value, None for a section that is off by
+        default: then the default of the option.
+        """
         field = section.model_fields[name]
         value = getattr(values, name) if values is not None else _default(field)
         inner, item = section_of(field.annotation), section_of(item_of(field.annotation))

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from vaak.config.base import OpenSection
 from vaak.config.check.limits import findings
 from vaak.config.experiment import Experiment, experiment_type
-from vaak.config.fields import applies
+from vaak.config.fields import applies, is_users_type
 from vaak.config.resolve.merge import merge_all
 from vaak.config.tasks import spec_of
 from vaak.config.yaml.tree import from_plain, to_plain
@@ -46,12 +46,14 @@ def untouched_experiment(task: str, name: str, run_dir: str) -> Experiment[Any, 
 
 
 def _values(section: BaseModel, untouched: Any) -> dict[str, Any]:
-    """A section's options, without those of other types that nobody set."""
+    """A section's options, without those of other types that nobody set; a user's class has none of Vaak's types."""
     section_type = getattr(section, "type", None)
+    is_users = is_users_type(type(section), section_type)
     values = {}
     for name in (*type(section).model_fields, *(section.model_extra or {})):
         value, default = getattr(section, name), getattr(untouched, name, _own_default(section, name))
-        if not applies(type(section), name, section_type) and value == default:
+        unused = value == default or (is_users and name != "options")
+        if unused and not applies(type(section), name, section_type):
             continue
         values[name] = _plain(value, default)
     if isinstance(section, OpenSection):
@@ -76,9 +78,9 @@ def _plain(value: Any, default: Any) -> Any:
 
 
 def _drop_default(values: dict[str, Any], untouched: Any, path: list[str]) -> None:
-    """Leave an option out if it has its default."""
+    """Leave an option out if it has its default; a section that is off by default stays whole."""
     key, rest = path[0], path[1:]
-    if key not in values:
+    if key not in values or untouched is None:
         return
     default = getattr(untouched, key)
     if rest:

@@ -24,6 +24,7 @@ from ruamel.yaml.events import (
 from vaak.config.yaml.errors import ConfigError, Problem
 from vaak.config.yaml.scalars import expand, plain_scalar
 from vaak.config.yaml.tree import COMMAND_LINE, Node, YamlPlace, copy_of, walk
+from vaak.core.storage.files import demand_file
 
 _MOST_NODES = 100_000
 _MOST_LEVELS = 60
@@ -36,6 +37,7 @@ def read_yaml(path: Path | str) -> Node:
     """
     file = str(path)
     try:
+        demand_file(Path(path))
         content = Path(path).read_bytes()
     except OSError as error:
         raise ConfigError([Problem(YamlPlace(file), "", f"can't be read: {error.strerror or error}")]) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -15,8 +16,16 @@ from typing import Any
 def write_bytes(path: Path, content: bytes) -> None:
     """Replace ``path`` by ``content`` in one rename; after a crash it holds the old content or the new.
 
+    A device or a pipe is written to, never replaced.
+
     Raises OSError (disk full, no permission) with the old file untouched and nothing left next to it.
     """
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if path.exists() and not path.is_file():
+        with open(path, "wb") as stream:
+            stream.write(content)
+        return
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(temporary, "wb") as file:
@@ -42,6 +51,22 @@ def write_json(path: Path, value: Any) -> None:
 
 def read_json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
+
+
+def demand_file(path: Path) -> None:
+    """Raises OSError for a device such as /dev/zero, which has no end, and for a folder."""
+    mode = os.stat(path).st_mode
+    if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
+        raise OSError(errno.EINVAL, "it is a device, not a file", str(path))
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+
+
+def remedy_of(error: Exception) -> str:
+    """What a user does about a file of made data that can't be read."""
+    if isinstance(error, PermissionError):
+        return "give yourself permission to read it"
+    return "delete the folder to make it again"
 
 
 @contextlib.contextmanager

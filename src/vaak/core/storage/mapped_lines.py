@@ -74,11 +74,11 @@ def writing_lines(path: Path) -> Iterator[LineWriter]:
 def mapped(path: Path, kind: str) -> np.ndarray:
     """The values of a file, memory-mapped; an empty file, which can't be mapped, has none.
 
-    Raises OSError where there is no file, and ValueError where it doesn't hold a whole number of values.
+    Raises OSError where the file is missing, and ValueError where it doesn't hold a whole number of values.
     """
     return np.asarray(np.memmap(path, kind, mode="r")) if path.stat().st_size else np.empty(0, kind)
 
 
 def cut_short(folder: Path) -> DataError:
     """The error for a folder that doesn't hold all it should."""
-    return DataError(f"{folder}: this is incomplete; delete the folder to make it again")
+    return DataError(f"{folder}: this is incomplete; delete the folder and run again")

@@ -31,7 +31,11 @@ class Buckets(NamedTuple):
 
 
 class BucketedPlanner:
-    """Every microbatch keeps rows × longest within ``budget``; without one it has at most ``batch_size`` rows."""
+    """Every microbatch keeps rows × longest within ``budget``; without one it has at most ``batch_size`` rows.
+
+    ``lengths`` ``(example,)`` are cut into ``num_buckets`` groups; ``seed`` draws the order within groups and of
+    batches. The ``budget`` is in the unit of the lengths.
+    """
 
     def __init__(self, lengths: np.ndarray, budget: float | None, batch_size: int, num_buckets: int, seed: int) -> None:
         self._order = np.argsort(lengths, kind="stable")

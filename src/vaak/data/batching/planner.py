@@ -67,6 +67,10 @@ def make_planner(
 ) -> Planner:
     """The planner that ``batching`` names.
 
+    ``lengths`` ``(example,)`` are in tokens or seconds, and ``strata`` ``(example,)`` are classes, for stratified
+    batches. ``batch_size`` is the rows of a microbatch, ``row_capacity`` the length of a packed row, and ``seed`` draws
+    the order.
+
     Raises DataError for an empty dataset or an example that fits in no batch; UserError where the data can't be
     planned this way.
     """

@@ -154,16 +154,19 @@ def read_state(path: Path) -> dict[str, Any]:
 def verify(path: Path) -> None:
     """Raise CheckpointError unless every file of a checkpoint is there with the size and SHA-256 its manifest gives."""
     try:
-        listed = files.read_json(path / MANIFEST)["files"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(
-            f"{path} is not a complete checkpoint: its {MANIFEST} can't be read ({type(error).__name__})"
-        ) from error
-    for name, expected in listed.items():
+        manifest = files.read_json(path / MANIFEST)["files"]
+        listed = {str(name): (int(about["bytes"]), str(about["sha256"])) for name, about in manifest.items()}
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{path} is not a complete checkpoint: it has no {MANIFEST}; use another one") from error
+    except OSError as error:
+        raise CheckpointError(f"{path / MANIFEST} can't be read: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"checkpoint {path} is damaged: its {MANIFEST} is not valid; use another one") from error
+    for name, (size, digest) in listed.items():
         file = path / Path(name).name
         if not file.is_file():
             raise CheckpointError(f"checkpoint {path} is damaged: {name} is missing")
-        if file.stat().st_size != expected["bytes"] or files.sha256_of(file) != expected["sha256"]:
+        if file.stat().st_size != size or files.sha256_of(file) != digest:
             raise CheckpointError(f"checkpoint {path} is damaged: {name} does not match its {MANIFEST}")
 
 

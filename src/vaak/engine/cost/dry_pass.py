@@ -62,6 +62,9 @@ def dry_pass(
 ) -> DryPass:
     """What one microbatch takes, the last of ``passes`` whose gradients add up; inside ``numberless``.
 
+    ``batch`` is a real microbatch of ``task``; ``model`` has fake weights of the mode ``fake``, and ``precision`` is
+    that of the pass.
+
     Raises one of ``NEEDS_NUMBERS`` where that can't be told from shapes.
     """
     counts = batch.totals()

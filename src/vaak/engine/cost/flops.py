@@ -73,7 +73,7 @@ papers of GA102 and AD102, tensor cores that add up in fp32.
 def peak_flops(device_name: str, precision: str, tf32: bool) -> float | None:
     """What a GPU of this name could do at most, operations a second; None where that isn't known.
 
-    ``precision`` is no, bf16 or fp16; with no, matrices are multiplied in TF32 or in fp32.
+    ``precision`` is "no", bf16 or fp16; with "no", matrices are multiplied in TF32 or in fp32.
 
     >>> peak_flops("NVIDIA A100-SXM4-80GB", "bf16", tf32=False)
     312000000000000.0
@@ -103,6 +103,8 @@ def work_of(
     """The work of a run, counted once on its next microbatch; ``peak`` in TFLOP/s, None looks the device up.
 
     None, with a log line, where the device's peak isn't known or that microbatch doesn't fit in memory.
+
+    The next microbatch of ``task`` is that of ``data`` at ``position``; ``model`` computes it in ``precision``.
     """
     device = precision.device
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
@@ -177,6 +179,7 @@ def _attention_formulas() -> dict[Any, Callable[..., int]]:
         return int(sdpa_flop_count(query, key, value))
 
     def backward(gradient: Any, query: Any, key: Any, value: Any, *_: Any, out_shape: Any = None, **__: Any) -> int:
+        """Operations for the shapes of ``query``, ``key`` and ``value`` alone; not of ``gradient`` or ``out_shape``."""
         return 2 * int(sdpa_flop_count(query, key, value))
 
     kernels = ("flash_attention_for_cpu", "flash_attention", "efficient_attention", "cudnn_attention")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -20,17 +21,61 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Precision:
-    """How forward passes compute on a device: ``name`` is ``no``, bf16 or fp16, after any fallback."""
+    """How forward passes compute on a device: ``name`` is ``no``, bf16 or fp16, or ``no`` where the device can't.
 
-    def __init__(self, name: str, device: torch.device) -> None:
+    A step that isn't finite in 16 bits is computed again in fp32. Where that helped ``fp32_after`` times, all further
+    ones are computed in fp32: a function of ``failures``, which is part of the run's state.
+    """
+
+    def __init__(self, name: str, device: torch.device, fp32_after: int | None = None) -> None:
         self.name = supported(name, device)
         self.device = device
+        self.fp32_after = fp32_after
+        self.failures = 0
+        self._again = False
+
+    @property
+    def fell_back(self) -> bool:
+        """Whether the run has left mixed precision for good."""
+        return self.name != "no" and self.fp32_after is not None and self.failures >= self.fp32_after
+
+    @property
+    def may_try_fp32(self) -> bool:
+        """Whether a step that isn't finite may be so in fp32."""
+        return self.name != "no" and self.fp32_after is not None and not self.fell_back
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
         """The context in which losses are computed."""
-        if self.name == "no":
+        if self.name == "no" or self._again or self.fell_back:
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, dtype=DTYPES[self.name])
+
+    @contextlib.contextmanager
+    def of_last_try(self) -> Iterator[None]:
+        """Within this context, losses are computed as a step is tried last: in fp32, where that is tried at all."""
+        self._again = self.may_try_fp32
+        try:
+            yield
+        finally:
+            self._again = False
+
+    def count_failure(self, step: int) -> None:
+        """Note that a step was finite in fp32 alone; says so, and once that mixed precision is left."""
+        self.failures += 1
+        log.info("step %d is not finite in %s: it was computed in fp32", step, self.name)
+        if self.fell_back:
+            log.warning(
+                "mixed_precision: %d steps were finite in fp32 but not in %s; training continues in fp32 "
+                "(training.fp32_fallback)",
+                self.failures,
+                self.name,
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"failures": self.failures}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.failures = int(state["failures"])
 
 
 @functools.cache
@@ -59,9 +104,25 @@ class LossScale:
 
     def __init__(self, enabled: bool, fixed: float | None = None) -> None:
         self.enabled = enabled
+        self._was_left = False
         self.fixed = fixed
         self.value = (fixed or 65536.0) if enabled else 1.0
         self.steps_since_change = 0
+
+    @contextlib.contextmanager
+    def off(self) -> Iterator[None]:
+        """Within this context, losses are not scaled."""
+        enabled, value = self.enabled, self.value
+        self.enabled, self.value = False, 1.0
+        try:
+            yield
+        finally:
+            self.enabled, self.value = enabled, value
+
+    def disable(self) -> None:
+        """Scale no more, until a state that was scaled is restored."""
+        self._was_left = self._was_left or self.enabled
+        self.enabled, self.value = False, 1.0
 
     @property
     def may_overflow(self) -> bool:
@@ -88,6 +149,9 @@ class LossScale:
         return {"value": self.value, "steps_since_change": self.steps_since_change} if self.enabled else {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if state and self.enabled and self.fixed is None:
-            self.value = float(state["value"])
+        if not state or not (self.enabled or self._was_left):
+            return
+        self.enabled, self._was_left = True, False
+        self.value = self.fixed or float(state["value"])
+        if self.fixed is None:
             self.steps_since_change = int(state["steps_since_change"])

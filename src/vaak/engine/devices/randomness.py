@@ -53,12 +53,13 @@ def make_deterministic(config: TrainingConfig, device: torch.device) -> None:
         torch.set_num_threads(config.performance.num_threads)
     if device.type == "cuda" and not config.deterministic:
         torch.set_deterministic_debug_mode("default")
+        torch.backends.cudnn.deterministic = False
         return
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     # The same switch as use_deterministic_algorithms, which imports the whole compiler first.
     torch.set_deterministic_debug_mode("warn" if device.type == "mps" else "error")
     if config.performance.compile:
         torch.use_deterministic_algorithms(True, warn_only=device.type == "mps")
-    torch.backends.cudnn.benchmark = False
+    torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = False, True
     # Filling fresh memory with NaN finds reads of what was never written; no kernel here does that, and it costs time.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]

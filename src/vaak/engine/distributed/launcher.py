@@ -20,6 +20,29 @@ PLUGINS = {
 }
 
 
+def world_size() -> int:
+    """How many processes were started together."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def with_batches_per_process(config: TrainingConfig, processes: int) -> TrainingConfig:
+    """The options of a run that starts on this many processes: as accelerate has it, where they are too many.
+
+    With more processes than microbatches, ``batch_size`` is per process: a step has as many times more microbatches.
+    They are then an option of the run like any other, whatever number of processes it resumes on.
+    """
+    if processes <= config.gradient_accumulation_steps or config.distributed.processes_at_start is not None:
+        return config
+    return multiplied_by(config, processes)
+
+
+def multiplied_by(config: TrainingConfig, processes: int) -> TrainingConfig:
+    """The options with a step's microbatches times this number of processes, which is noted."""
+    distributed = config.distributed.model_copy(update={"processes_at_start": processes})
+    steps = config.gradient_accumulation_steps * processes
+    return config.model_copy(update={"distributed": distributed, "gradient_accumulation_steps": steps})
+
+
 def check_launcher(config: TrainingConfig, world_size: int) -> None:
     """Raise UserError where what was launched is not what the YAML asks for, or can't be done."""
     wanted = config.distributed.world_size

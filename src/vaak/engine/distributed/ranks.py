@@ -270,6 +270,10 @@ def _join(backend: str, device: torch.device, timeout: timedelta) -> Ranks:
         attendance.wait_for_all(START_SECONDS)
         dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=min(starting, timeout))
     except RuntimeError as error:
+        if "EADDRINUSE" in str(error):
+            raise UserError(
+                f"port {port} is used by another program; give a free one (torchrun --master-port, or MASTER_PORT)"
+            ) from error
         raise UserError(
             f"rank {rank} lost the other processes at {address}:{port} while they were starting "
             f"({str(error).splitlines()[0]}); start all of them again"

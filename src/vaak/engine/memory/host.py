@@ -109,7 +109,7 @@ class LinuxMemory:
 
 
 class OtherMemory:
-    """Where there is no /proc: the present values of psutil, which comes with accelerate."""
+    """On systems without /proc: the present values of psutil, which comes with accelerate."""
 
     def read(self) -> tuple[int, int, int]:
         import psutil

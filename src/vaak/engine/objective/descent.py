@@ -52,7 +52,7 @@ def objectives_of(task: Task, model: nn.Module) -> tuple[Objective, ...]:
 
 
 def _checked(losses: Losses, where: str) -> Losses:
-    """The losses, which raise UserError where what they give is no terms."""
+    """The losses; they raise UserError where they return something other than terms."""
 
     def checked(model: nn.Module, batch: Batch) -> dict[str, Term]:
         terms = losses(model, batch)

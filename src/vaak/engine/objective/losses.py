@@ -126,7 +126,7 @@ def make_loss(config: LossConfig, folder: Path | None = None) -> Loss:
     try:
         return Loss(found(**options), name, further)
     except (TypeError, ValueError) as error:
-        raise UserError(f"training.loss.main: {name} can't be made: {error}") from error
+        raise UserError(f"training.loss.main: {name} can't be created: {error}") from error
 
 
 def _auxiliary(name: str, about: float | AuxiliaryLoss, folder: Path) -> Auxiliary:
@@ -149,7 +149,7 @@ def _auxiliary(name: str, about: float | AuxiliaryLoss, folder: Path) -> Auxilia
     try:
         made: Auxiliary = found(**options)
     except (TypeError, ValueError) as error:
-        raise UserError(f"{key}: {reference} can't be made: {error}") from error
+        raise UserError(f"{key}: {reference} can't be created: {error}") from error
     return made
 
 
@@ -169,6 +169,9 @@ def losses_of_logits(
 
     What counts is where ``valid`` (...) is True; without it, where targets aren't -100. Auxiliary losses that aren't of
     logits are left to the task.
+
+    ``auxiliary`` names those that the configuration weighs, which belong to ``main``. Each is a sum with the unit
+    ``per`` (such as token).
     """
     of_logits = [name for name in auxiliary if name in main.auxiliary]
     if not of_logits:

@@ -36,7 +36,7 @@ def users_optimizer(groups: list[dict[str, Any]], config: OptimizerConfig, folde
     try:
         made = found(groups, **rate, **config.options)
     except (TypeError, ValueError) as error:
-        raise UserError(f"{key}: {name} can't be made: {error}") from error
+        raise UserError(f"{key}: {name} can't be created: {error}") from error
     if config.weight_decay and "weight_decay" not in made.defaults:
         log.warning("%s.weight_decay: %s has no weight decay, so nothing decays", key, name)
     return made

@@ -57,7 +57,7 @@ class UsersSchedule:
             try:
                 schedule = found(**options)
             except (TypeError, ValueError) as error:
-                raise UserError(f"{self._key}: {self._name} can't be made: {error}") from error
+                raise UserError(f"{self._key}: {self._name} can't be created: {error}") from error
         try:
             inspect.signature(schedule).bind(1, self._total_steps)
         except TypeError as error:

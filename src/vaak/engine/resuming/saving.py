@@ -30,6 +30,9 @@ class Saving:
     """Takes snapshots of ``state`` with the circumstances they were made under; on the main process, writes them.
 
     ``saved_step`` is the step of the newest one in the run's folder, ``last_save`` the time when it was made.
+
+    They go to ``directory``, as often as ``config`` says; ``data`` is what the run trains on, and ``precision`` its
+    precision.
     """
 
     def __init__(

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from vaak.core.errors import UserError
 from vaak.nn.decoding.rows import Hypothesis, Writer, penalised_score, write
-from vaak.nn.decoding.sampling import SamplingSettings, checked
+from vaak.nn.decoding.sampling import SamplingSettings, checked, highest
 
 
 @dataclass(frozen=True)
@@ -146,18 +146,3 @@ class _Search:
             return True
         penalty = self.settings.length_penalty
         return penalised_score(total, self.settings.max_new_tokens, penalty) > best[-1].score(penalty)
-
-
-def highest(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The highest scores of each row and their places, ``(rows, count)``, in order; of equal ones the earlier first.
-
-    >>> highest(torch.tensor([[1.0, 3.0, 2.0, 3.0]]), 2)[1]
-    tensor([[1, 3]])
-    """
-    values, places = scores.topk(count)
-    if ((scores >= values[:, -1:]).sum(-1) > count).any():  # equal ones on both sides of the border: topk picks any
-        values, places = scores.sort(descending=True, stable=True)
-        return values[:, :count], places[:, :count]
-    places, order = places.sort(-1)
-    values, order = values.gather(1, order).sort(descending=True, stable=True)
-    return values, places.gather(1, order)

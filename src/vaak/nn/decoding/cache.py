@@ -10,20 +10,44 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+SMALLEST_BUFFER = 32
+"""Tokens."""
+
 
 class LayerCache:
-    """Tensors of one layer by name; the first dimension of each is the row."""
+    """Tensors of one layer by name; the first dimension of each is the row.
+
+    Keys and values that grow token by token are the beginning of buffers with room for more, ``length`` tokens long.
+    """
 
     def __init__(self) -> None:
         self.tensors: dict[str, Tensor] = {}
+        self.length = 0
 
     def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """All keys and values ``(batch, heads, time, head_width)`` so far, with the new ones last."""
-        if self.tensors:
-            keys = torch.cat((self.tensors["keys"], keys), 2)
-            values = torch.cat((self.tensors["values"], values), 2)
-        self.tensors.update(keys=keys, values=values)
-        return keys, values
+        """All keys and values ``(batch, heads, time, head_width)`` so far, with the new ones last.
+
+        They are views of buffers that double when they are full: a token copies itself, and seldom all before it.
+        """
+        begin, self.length = self.length, self.length + keys.shape[2]
+        for name, new in (("keys", keys), ("values", values)):
+            buffer = self.tensors.get(name)
+            if buffer is None or buffer.shape[2] < self.length:
+                buffer = self.tensors[name] = _with_room(new, self.length, buffer, begin)
+            buffer[:, :, begin : self.length] = new
+        return self.tensors["keys"][:, :, : self.length], self.tensors["values"][:, :, : self.length]
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these rows, in this order."""
+        self.tensors = {name: tensor.index_select(0, rows) for name, tensor in self.tensors.items()}
+
+
+def _with_room(new: Tensor, length: int, old: Tensor | None, used: int) -> Tensor:
+    """A buffer for ``length`` tokens and as many again, which begins with the ``used`` ones of the old buffer."""
+    buffer = new.new_empty(*new.shape[:2], max(2 * length, SMALLEST_BUFFER), new.shape[3])
+    if old is not None:
+        buffer[:, :, :used] = old[:, :, :used]
+    return buffer
 
 
 class StackCache:
@@ -44,9 +68,12 @@ class StackCache:
         self.documents = documents if self.documents is None else torch.cat((self.documents, documents), 1)
         return self.documents
 
-    def select(self, rows: Tensor) -> None:
-        """Keep these rows, in this order; one may be taken several times."""
-        for cache in (*self.self_attention, *self.cross_attention, self.positions):
-            cache.tensors = {name: tensor.index_select(0, rows) for name, tensor in cache.tensors.items()}
+    def select(self, rows: Tensor, *, memory: bool = True) -> None:
+        """Keep these rows, in this order; one may be taken several times.
+
+        Without ``memory`` what cross-attention looks at stays: each row has the memory of the one in its place.
+        """
+        for cache in (*self.self_attention, *(self.cross_attention if memory else ()), self.positions):
+            cache.select(rows)
         if self.documents is not None:
             self.documents = self.documents.index_select(0, rows)

@@ -7,10 +7,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vaak.nn.decoding.sampling import SamplingSettings, next_tokens
+from vaak.nn.decoding.sampling import SamplingSettings, next_tokens, uniform_numbers
 
 
 class Writer(Protocol):
@@ -57,24 +58,21 @@ def penalised_score(log_probability: float, length: int, length_penalty: float) 
     return score
 
 
-def write(
-    writer: Writer, begin: Tensor, settings: SamplingSettings, generators: Sequence[torch.Generator] = ()
-) -> list[Hypothesis]:
+def write(writer: Writer, begin: Tensor, settings: SamplingSettings, keys: Sequence[int] = ()) -> list[Hypothesis]:
     """What a row generates after its first token, ``begin`` ``(rows,)``: drawn, or the most probable (temperature 0).
 
-    Row ``i`` draws from ``generators[i]``; greedy rows need none.
+    What row ``i`` draws is decided by ``keys[i]``; greedy rows need none.
     """
     texts: list[list[int]] = [[] for _ in range(len(begin))]
     log_probabilities = [0.0] * len(texts)
     ended = [False] * len(texts)
-    writing, tokens = list(range(len(texts))), begin
-    for _ in range(settings.max_new_tokens):
+    writing, tokens, own = list(range(len(texts))), begin, np.array(keys, dtype=np.uint64)
+    for position in range(settings.max_new_tokens):
         logits = writer.next_logits(tokens)
-        own = [generators[row] for row in writing] if settings.temperature else ()
-        chosen = next_tokens(logits, [texts[row] for row in writing], settings, own)
-        tokens = torch.tensor(chosen, device=begin.device)
+        uniforms = uniform_numbers(own[writing], position) if settings.temperature else None
+        tokens = next_tokens(logits, [texts[row] for row in writing], settings, uniforms)
         gained = logits.gather(1, tokens[:, None])[:, 0] - logits.logsumexp(-1)
-        for row, token, gain in zip(writing, chosen, gained.tolist(), strict=True):
+        for row, token, gain in zip(writing, tokens.tolist(), gained.tolist(), strict=True):
             log_probabilities[row] += gain
             ended[row] = token in settings.stop_ids
             texts[row] += [] if ended[row] else [token]

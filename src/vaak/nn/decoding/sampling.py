@@ -1,9 +1,13 @@
 """The next token of each row: the most probable one, or one drawn from a filtered distribution.
 
 Sources: Fan et al. 2018, "Hierarchical Neural Story Generation" (top-k); Holtzman et al. 2020, "The Curious Case of
-Neural Text Degeneration" (top-p); Keskar et al. 2019, "CTRL" (repetition penalty).
+Neural Text Degeneration" (top-p); Nguyen et al. 2024, "Turning Up the Heat: Min-p Sampling" (min-p); Keskar et al.
+2019, "CTRL" (repetition penalty).
 
-Each row draws from a separate generator, on the CPU, so they depend neither on the other rows nor on the device.
+Everything happens on the device of the scores, in their precision. Each row has a key; its draw is one uniform number,
+a hash of the key and of how many tokens the row has drawn. So a row depends neither on the other rows nor on when it is
+drawn, and the same scores give the same token. The vocabulary is sorted nowhere: top-k needs its k best, top-p as many
+as together reach the probability.
 """
 
 from __future__ import annotations
@@ -12,15 +16,25 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from vaak.core.errors import UserError
 
+FIRST_RANKED = 256
+"""Tokens that top-p looks at first; eight times as many where these don't reach the probability."""
+
+BLOCK = 512
+"""Tokens of the vocabulary whose weights are added up together before one of them is looked for."""
+
+SMALLEST_TEMPERATURE = 1e-30
+"""Smaller ones would be 0 in float32; at this one everything but the most probable token is already at 0."""
+
 
 @dataclass(frozen=True)
 class SamplingSettings:
-    """How the next token is chosen: repetition penalty, then temperature, then top-k, then top-p.
+    """How the next token is chosen: repetition penalty, then temperature, then top-k, then top-p and min-p.
 
     Raises UserError where a value makes no sense.
     """
@@ -32,6 +46,8 @@ class SamplingSettings:
     """Sample only from the N most probable tokens; 0 is all. Of equal ones, those with lower numbers."""
     top_p: float = 1.0
     """Only the fewest most probable tokens that together have this probability; at least one."""
+    min_p: float = 0.0
+    """Only tokens that are at least this fraction as probable as the most probable one."""
     repetition_penalty: float = 1.0
     """Above 1, tokens that the model has read become less probable."""
     stop_ids: tuple[int, ...] = ()
@@ -44,6 +60,7 @@ class SamplingSettings:
             "temperature": (0 <= self.temperature < math.inf, "0 (greedy) or more"),
             "top_k": (self.top_k >= 0, "0 (off) or more"),
             "top_p": (0 <= self.top_p <= 1, "from 0 to 1"),
+            "min_p": (0 <= self.min_p <= 1, "from 0 to 1"),
             "repetition_penalty": (0 < self.repetition_penalty < math.inf, "above 0"),
         }
         for name, (holds, expected) in limits.items():
@@ -55,41 +72,126 @@ def next_tokens(
     logits: Tensor,
     contexts: Sequence[Sequence[int]],
     settings: SamplingSettings,
-    generators: Sequence[torch.Generator],
-) -> list[int]:
-    """One token for each row of ``logits`` ``(rows, vocab)``; ``contexts`` are the tokens that each row has read.
+    uniforms: np.ndarray | None = None,
+) -> Tensor:
+    """One token for each row of ``logits`` ``(rows, vocab)``, on their device: ``(rows,)``.
 
+    ``contexts`` are the tokens that each row has read. ``uniforms`` ``(rows,)`` decide the draws; greedy needs none.
     A logit of minus infinity is a token that can't follow. Raises UserError where a score is NaN.
     """
     scored = penalised(checked(logits), contexts, settings.repetition_penalty)
     if settings.temperature == 0:
-        return scored.argmax(-1).tolist()
-    choices = probabilities(scored.cpu(), settings)
-    return [
-        int(torch.multinomial(row, 1, generator=generator)) for row, generator in zip(choices, generators, strict=True)
-    ]
+        return scored.argmax(-1)
+    assert uniforms is not None, "what is drawn needs uniform numbers"
+    weights, tokens = _candidates(scored, settings)
+    places = drawn(weights, torch.from_numpy(uniforms).to(weights.device, weights.dtype))
+    return places if tokens is None else tokens.gather(-1, places[:, None])[:, 0]
+
+
+def uniform_numbers(keys: np.ndarray, position: int) -> np.ndarray:
+    """Numbers in [0, 1), ``(rows,)``: a function of each row's key, ``(rows,)`` uint64, and the position alone.
+
+    They have 24 bits, so that float32 holds them exactly, and none becomes 1.
+    Source: Steele et al. 2014, "Fast Splittable Pseudorandom Number Generators" (SplitMix64).
+
+    >>> both, second = (uniform_numbers(np.array(keys, np.uint64), 7) for keys in ([1, 2], [2]))
+    >>> bool(both[1] == second[0])
+    True
+    """
+    with np.errstate(over="ignore"):
+        states = _mixed(keys.astype(np.uint64)) + np.uint64(position + 1) * np.uint64(0x9E3779B97F4A7C15)
+        return (_mixed(states) >> np.uint64(40)).astype(np.float64) * 2.0**-24
+
+
+def _mixed(states: np.ndarray) -> np.ndarray:
+    states = (states ^ (states >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    states = (states ^ (states >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed: np.ndarray = states ^ (states >> np.uint64(31))
+    return mixed
 
 
 def probabilities(logits: Tensor, settings: SamplingSettings) -> Tensor:
     """The distribution that the next token is drawn from, ``(..., vocab)``: 0 for tokens filtered out.
 
     >>> probabilities(torch.tensor([1.0, 3.0, 2.0]).log(), SamplingSettings(top_k=2))
-    tensor([0.0000, 0.6000, 0.4000], dtype=torch.float64)
+    tensor([0.0000, 0.6000, 0.4000])
     """
     if settings.temperature == 0:
-        return nn.functional.one_hot(logits.argmax(-1), logits.shape[-1]).double()
-    shifted = (logits.double() - logits.double().amax(-1, keepdim=True)) / settings.temperature
-    ranked, order = shifted.sort(dim=-1, descending=True, stable=True)
-    if settings.top_k:
-        ranked[..., settings.top_k :] = -math.inf
-    weights = ranked.softmax(-1)
+        return nn.functional.one_hot(logits.argmax(-1), logits.shape[-1]).to(logits.dtype)
+    weights, tokens = _candidates(logits.reshape(-1, logits.shape[-1]), settings)
+    weights = weights / weights.sum(-1, keepdim=True)
+    if tokens is not None:
+        weights = weights.new_zeros(len(weights), logits.shape[-1]).scatter(-1, tokens, weights)
+    return weights.view(logits.shape)
+
+
+def _candidates(logits: Tensor, settings: SamplingSettings) -> tuple[Tensor, Tensor | None]:
+    """Weights of tokens ``(rows, count)``, 0 where one may not be drawn; and the tokens, None for all in their order.
+
+    The best are first where there are fewer than all.
+    """
+    shifted = (logits - logits.amax(-1, keepdim=True)) / max(settings.temperature, SMALLEST_TEMPERATURE)
+    tokens = None
+    if 0 < settings.top_k < logits.shape[-1]:
+        shifted, tokens = highest(shifted, settings.top_k)
+    weights = shifted.softmax(-1)
     if settings.top_p < 1:
-        before = weights.cumsum(-1) - weights
-        dropped = before >= settings.top_p
-        dropped[..., 0] = False
+        if tokens is None:
+            weights, tokens = _reaching(shifted, settings.top_p)
+        dropped = weights.cumsum(-1) - weights >= settings.top_p
+        dropped[:, 0] = False
         weights = weights.masked_fill(dropped, 0.0)
-        weights = weights / weights.sum(-1, keepdim=True)
-    return torch.zeros_like(weights).scatter(-1, order, weights)
+    if settings.min_p:
+        weights = weights.masked_fill(weights < settings.min_p * weights.amax(-1, keepdim=True), 0.0)
+    return weights, tokens
+
+
+def _reaching(shifted: Tensor, probability: float) -> tuple[Tensor, Tensor]:
+    """Probabilities of the best tokens, ``(rows, count)``, and the tokens: as many as every row needs."""
+    total, count = shifted.logsumexp(-1, keepdim=True), FIRST_RANKED
+    while True:
+        ranked, tokens = highest(shifted, min(count, shifted.shape[-1]))
+        weights = (ranked - total).exp()
+        if count >= shifted.shape[-1] or bool((weights.sum(-1) >= probability).all()):
+            return weights, tokens
+        count *= 8
+
+
+def drawn(weights: Tensor, uniforms: Tensor) -> Tensor:
+    """A place of each row of weights ``(rows, count)``, as probable as its weight, by a number in [0, 1): ``(rows,)``.
+
+    First a block, then a place in it: sums of few numbers round little, and in one order on every device.
+    """
+    blocks = nn.functional.pad(weights, (0, -weights.shape[-1] % BLOCK)).unflatten(-1, (-1, BLOCK))
+    sums = blocks.sum(-1)
+    block, rest = _reached(sums, uniforms * sums.sum(-1))
+    within, _ = _reached(blocks[torch.arange(len(blocks), device=blocks.device), block], rest)
+    return block * BLOCK + within
+
+
+def _reached(weights: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """The first place of each row where the running sum exceeds the target, and what of the target that place has."""
+    sums = weights.cumsum(-1)
+    reached = (sums > targets[:, None]) & (weights > 0)
+    # Rounding may leave a target that no sum exceeds: then the largest weight has it.
+    places = torch.where(reached.any(-1), reached.int().argmax(-1), weights.argmax(-1))
+    before = (sums - weights).gather(-1, places[:, None])[:, 0]
+    return places, (targets - before).clamp(min=0)
+
+
+def highest(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The highest scores of each row and their places, ``(rows, count)``, in order; of equal ones the earlier first.
+
+    >>> highest(torch.tensor([[1.0, 3.0, 2.0, 3.0]]), 2)[1]
+    tensor([[1, 3]])
+    """
+    values, places = scores.topk(count)
+    if ((scores >= values[:, -1:]).sum(-1) > count).any():  # equal ones on both sides of the border: topk picks any
+        values, places = scores.sort(descending=True, stable=True)
+        return values[:, :count], places[:, :count]
+    places, order = places.sort(-1)
+    values, order = values.gather(1, order).sort(descending=True, stable=True)
+    return values, places.gather(1, order)
 
 
 def penalised(logits: Tensor, contexts: Sequence[Sequence[int]], penalty: float) -> Tensor:

@@ -43,6 +43,8 @@ def causal_sums(
     the keys up to the query, without its own where ``strict``. ``documents`` ``(batch, 1 + time)`` begin with the
     document of the token before the first. ``state`` ``(batch, heads, feature, value width)`` is the sum over the keys
     before the first; no gradient flows through it.
+
+    ``weights`` ``(feature, width)`` are the random features of ``kernel``.
     """
     value = inputs[2]
     batch, heads, time, width = value.shape
@@ -158,6 +160,12 @@ class _CausalSums(torch.autograd.Function):
         documents: Tensor | None,
         strict: bool,
     ) -> tuple[Tensor, Tensor]:
+        """The sums ``(row, time, value width)`` and the state after the last token.
+
+        ``query``, ``key`` and ``value`` are ``(row, time, ...)``, a row being a head of an example. The other arguments
+        are those of ``causal_sums``: ``state`` ``(row, feature, value width)``, ``weights``, ``kernel``, ``documents``
+        (of each example) and ``strict``. ``ctx`` keeps what ``backward`` needs.
+        """
         sums, begun = torch.empty_like(value), []
         for segment in _segments(value, weights):
             begun.append(state)
@@ -195,7 +203,12 @@ class _CausalSums(torch.autograd.Function):
 def _segment_backward(
     cut: Sequence[Tensor], begun: Tensor, of_ended: Tensor, weights: Tensor, ctx: Any, visibility: _Visibility | None
 ) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor]:
-    """Gradients of a segment's inputs, and of the state that it began with, given that of the state it ended with."""
+    """Gradients of a segment's inputs, and of the state that it began with, given that of the state it ended with.
+
+    ``cut`` are the chunks ``(chunk · row, token, ...)`` of queries, keys, values and of the gradient of the sums.
+    ``begun`` is the state at the segment's start and ``of_ended`` the gradient of that at its end, ``(row, feature,
+    value width)``. ``weights`` and ``ctx`` are those of ``_CausalSums``; ``visibility`` is that of the segment.
+    """
     queries_in, keys_in, values, of_sums = cut
     queries = query_map(queries_in, weights, ctx.kernel)
     keys = key_map(keys_in, weights, ctx.kernel)

@@ -57,6 +57,11 @@ class _FullSums(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, weights: Tensor, kernel: Kernel) -> Tensor:
+        """The sums ``(row, time, value width)``.
+
+        ``query``, ``key`` and ``value`` are ``(row, time, ...)``; ``weights`` ``(feature, width)`` are the random
+        features of ``kernel``. ``ctx`` keeps what ``backward`` needs.
+        """
         total = _key_sums(key, value, weights, kernel)
         sums = value.new_empty(*query.shape[:2], value.shape[-1])
         for piece in _pieces(query, weights):

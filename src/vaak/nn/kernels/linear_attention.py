@@ -45,8 +45,12 @@ def linear_attention(
 
     A cache holds, of causal attention, the sums over all tokens before these (of documents: the last one's); else the
     sums over all keys, and later calls don't look at their keys and values. No gradient flows into a cache.
+
+    ``query``, ``key`` and ``value`` are ``(batch, heads, time, head_width)``; ``features`` approximate or
+    replace softmax's exponential function.
     """
     assert visibility.bias is None, "linear attention forms no scores that a bias could be added to"
+    features.warn_of_vanishing(key)
     with torch.autocast(query.device.type, enabled=False):
         queries = precise(query)
         weights = features.weights(queries.dtype)
@@ -69,7 +73,11 @@ def _values(value: Tensor, visibility: Visibility) -> Tensor:
 
 
 def _full(inputs: Inputs, weights: Tensor, kernel: Kernel, visibility: Visibility, cache: LayerCache | None) -> Tensor:
-    """What each query takes of all keys, or of its document's: of those up to it, and of those after it."""
+    """What each query takes of all keys, or of its document's: of those up to it, and of those after it.
+
+    ``inputs`` are queries, keys and values, ``(batch, heads, time, ...)``; ``weights`` ``(feature, width)`` are the
+    random features of ``kernel``. ``visibility`` may have documents; a ``cache`` keeps the sums over all keys.
+    """
     if visibility.documents is not None:
         up_to, _ = causal_sums(inputs, weights, kernel, _with_one_before(visibility.documents))
         query, key, value = (x.flip(2) for x in inputs)
@@ -85,7 +93,10 @@ def _full(inputs: Inputs, weights: Tensor, kernel: Kernel, visibility: Visibilit
 def _causal(
     inputs: Inputs, weights: Tensor, kernel: Kernel, visibility: Visibility, cache: LayerCache | None
 ) -> Tensor:
-    """What each query takes of the keys up to it, in the cache too, which then holds those of ``inputs`` as well."""
+    """What each query takes of the keys up to it, in the cache too, which then holds those of ``inputs`` as well.
+
+    ``inputs``, ``weights``, ``kernel`` and ``visibility`` are those of ``_full``; the cache keeps the sums so far.
+    """
     past = {} if cache is None else cache.tensors
     documents = visibility.documents
     if documents is not None:

@@ -40,6 +40,9 @@ def local_attention(
     """``(batch, heads, query, head_width)``: the same as softmax attention with all else masked.
 
     With a cache, which keeps the last ``window`` keys and values, the row continues after what it remembers.
+
+    ``query``, ``key`` and ``value`` are ``(batch, heads, time, head_width)``. A query sees the ``window`` tokens on
+    each side, or only before it if ``visibility`` is causal. ``dropout`` is the probability that a weight is dropped.
     """
     time = query.shape[2]
     key_documents = documents = _documents(visibility, query)
@@ -75,7 +78,11 @@ def _documents(visibility: Visibility, query: Tensor) -> Tensor:
 def _with_the_last(
     key: Tensor, value: Tensor, documents: Tensor, window: int, cache: LayerCache
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Keys, values and documents after those that the cache keeps, which become the last of them all."""
+    """Keys, values and documents after those that the cache keeps, which become the last of them all.
+
+    ``key`` and ``value`` are ``(batch, heads, time, head_width)``, ``documents`` ``(batch, time)``; ``cache`` keeps the
+    last ``window`` of each.
+    """
     if cache.tensors:
         key = torch.cat((cache.tensors["keys"], key), 2)
         value = torch.cat((cache.tensors["values"], value), 2)
@@ -91,6 +98,9 @@ def _visible(
     """``(batch, heads or 1, query, key)``: True where a key is seen, or with a bias what is added to its score.
 
     ``first`` is the first query's place among the keys.
+
+    ``documents`` ``(batch, query)`` and ``key_documents`` ``(batch, key)`` are the numbers of the tokens' documents. A
+    key at most ``window`` tokens from the query is seen; ``visibility`` has the bias, and ``dtype`` is its dtype.
     """
     queries = torch.arange(first, first + documents.shape[1], device=documents.device)
     distance = torch.arange(key_documents.shape[1], device=documents.device)[None] - queries[:, None]

@@ -13,8 +13,9 @@ other documents; and the mean is the kernel itself.
 
 from __future__ import annotations
 
+import logging
 import math
-from typing import Literal
+from typing import Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +30,15 @@ LARGEST_EXPONENT = 60.0
 
 BOUNDED_WIDTH = 128
 """Up to this head width one shift keeps every exponent below the largest; beyond, larger ones are cut."""
+
+
+VANISHED = math.log(1e-30)
+"""Keys whose largest exponent is below this have no weight: the smallest denominator is larger."""
+
+CHECKED_TOKENS = 64
+"""Keys of the first row that are checked at the beginning of an evaluation."""
+
+log = logging.getLogger("vaak")
 
 
 class RandomFeatures(nn.Module):
@@ -48,6 +58,7 @@ class RandomFeatures(nn.Module):
         num_features = num_features or max(1, int(head_width * math.log(head_width)))
         self.kernel: Kernel = kernel
         self.orthogonal = orthogonal
+        self._to_check, self._has_warned = False, False
         self.register_buffer("projection", torch.empty(num_features, head_width))
         self.redraw_features(int(torch.randint(2**31, ()).item()))
 
@@ -57,6 +68,32 @@ class RandomFeatures(nn.Module):
         drawn = draw_projection(num_features, head_width, key, orthogonal=self.orthogonal)
         with torch.no_grad():
             self.projection.copy_(drawn)
+
+    def train(self, mode: bool = True) -> Self:
+        """As of every module; keys are checked at the first call in evaluation."""
+        self._to_check = not mode
+        return super().train(mode)
+
+    @torch.no_grad()
+    def warn_of_vanishing(self, key: Tensor) -> None:
+        """Warn, once, where keys ``(batch, heads, time, head_width)`` are so long that their features are 0.
+
+        Only a few are looked at, and only once in an evaluation: this waits for the device.
+        """
+        if not self._to_check or self._has_warned or self.kernel == "relu" or torch.compiler.is_compiling():
+            return
+        self._to_check = False
+        inputs = self.key_inputs(key[:1, :, :CHECKED_TOKENS], self.shift())
+        vanished = float(((inputs @ self.weights(inputs.dtype).mT).amax(-1) < VANISHED).float().mean())
+        if vanished > 0:
+            self._has_warned = True
+            log.warning(
+                "linear attention, heads of width %d: queries and keys are so long that %.0f %% of the keys have no "
+                "weight, and where none has any the result is 0; bound them by qk_norm: true or "
+                "training.loss.auxiliary.norm_reg, or use kernel_type: relu or narrower heads (docs/attention.md)",
+                key.shape[-1],
+                max(100 * vanished, 1),
+            )
 
     def forward(self, x: Tensor) -> Tensor:
         """The features of ``x`` ``(..., head_width)``: ``(..., num_features)``, float32, or float64 of float64."""

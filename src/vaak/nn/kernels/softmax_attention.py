@@ -25,6 +25,8 @@ def attend(
     score; ``is_causal`` in its place lets it see itself and what is before. It must not be computed from a length:
     under ``torch.compile`` that isn't a bool, and every length is recompiled. ``key`` and ``value`` may have fewer
     heads, each serving consecutive query heads.
+
+    ``query`` is ``(batch, heads, query, head_width)``; ``dropout`` is the probability that a weight is dropped.
     """
     without_kernel = query.dtype is torch.bfloat16 and paths_on(query.device).explicit_bfloat16_attention
     explicitly = without_kernel and query.shape[2] > 1 and key.shape[2] <= LONGEST_EXPLICIT
@@ -46,6 +48,9 @@ def _attend_explicitly(
 
     Forward and backward of 32 rows × 128 tokens × 4 heads of 64, one thread with AMX: 15 ms to 52, with dropout 29 to
     52. It holds all weights at once, so long rows are left to the kernel.
+
+    ``query``, ``key``, ``value``, ``mask``, ``is_causal`` and ``dropout`` are those of ``attend``, with as many heads
+    of keys as of queries.
     """
     weights = attention_weights(query, key, mask, is_causal)
     return F.dropout(weights, dropout, training=dropout > 0) @ value

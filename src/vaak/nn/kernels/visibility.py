@@ -59,7 +59,7 @@ class Visibility:
 
 
 def distances(num_queries: int, num_keys: int, device: torch.device) -> Tensor:
-    """How far each key is behind (below 0) or before each query, ``(query, key)``; queries are the last of the keys.
+    """How far each key is before (below 0) or after each query, ``(query, key)``; queries are the last of the keys.
 
     >>> distances(2, 3, torch.device("cpu"))
     tensor([[-1,  0,  1],

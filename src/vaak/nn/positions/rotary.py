@@ -38,6 +38,9 @@ def rotation(
 
     ``scaling_factor`` is how many times longer than in training rows are; 1 changes nothing. Angles are float32 even in
     a float64 model: that is what transformers computes, and exports agree to the last bit.
+
+    ``positions`` are the places of tokens, ``head_width`` the number of values that are turned in
+    pairs, and ``theta`` the base of the angles. ``scaling_type`` is how longer rows are fitted in.
     """
     exponents = torch.arange(0, head_width, 2, device=positions.device).float() / head_width
     if scaling_type == "ntk":

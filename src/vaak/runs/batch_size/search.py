@@ -10,10 +10,11 @@ from typing import Any
 from vaak.config.load import Loaded
 from vaak.config.training import TrainingConfig
 from vaak.core.errors import UserError
+from vaak.core.progress import progress
 from vaak.runs.batch_size.trials import OUT_OF_MEMORY, Trial, Trials
 from vaak.runs.temporary_run import temporary_trainer
 
-PRECISION = 16  # the largest is found to one part in so many
+PRECISION = 16  # the largest is found to one part in this number
 AS_QUICK = 0.97  # of the highest rate; the smallest batch that reaches it is called the quickest
 
 
@@ -23,7 +24,7 @@ class Advice:
 
     option: str
     device: str
-    room_bytes: int
+    available_bytes: int
     trials: list[Trial]
     largest: int
     quickest: int
@@ -55,7 +56,13 @@ def find_batch_size(
     with temporary_trainer(loaded) as trainer:
         trials = Trials(trainer, option, limit)
         smallest = 1 if option == "batch_size" else math.ceil(float(trainer.data.reader.dataset.lengths.max()))
-        tried = search(trials, smallest, max(up_to or 2**62, smallest), tell)
+        with progress("trying batch sizes") as advance:
+
+            def told(trial: Trial) -> None:
+                advance(1)
+                tell(trial)
+
+            tried = search(trials, smallest, max(up_to or 2**62, smallest), told)
         fitting = [trial for trial in tried if trial.fits]
         if not fitting:
             raise UserError(_nothing_fits(trials, tried[0]))
@@ -66,7 +73,7 @@ def find_batch_size(
         return Advice(
             option=f"{prefix}.{option}",
             device=trainer.ranks.device.type,
-            room_bytes=trials.room(),
+            available_bytes=trials.available(),
             trials=tried,
             largest=max(trial.size for trial in fitting),
             quickest=quickest,
@@ -82,10 +89,11 @@ def _nothing_fits(trials: Trials, trial: Trial) -> str:
     )
     if trial.problem == OUT_OF_MEMORY:
         return f"out of memory: example {trials.names(trial.size)} does not fit even alone; {what_helps}"
-    needed, at_rest, room = (size / 2**30 for size in (trial.memory_bytes, trials.at_rest(), trials.room()))
+    sizes = (trial.memory_bytes, trials.at_rest(), trials.available())
+    needed, at_rest, available = (size / 2**30 for size in sizes)
     return (
         f"not even one row fits in memory: example {trials.names(trial.size)} needs {needed:.2f} GiB, of which "
-        f"{at_rest:.2f} without any data, and there are {room:.2f}; {what_helps}"
+        f"{at_rest:.2f} without any data, but {available:.2f} GiB are available; {what_helps}"
     )
 
 

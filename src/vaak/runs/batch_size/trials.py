@@ -69,7 +69,7 @@ class Trials:
         self.step = replace(trainer.step, objectives=tuple(whole), schedule=lambda step: 0.0)
         trainer.state.loss_scale.value = 1.0  # nor may fp16 overflow, and so leave the update out
 
-    def room(self) -> int:
+    def available(self) -> int:
         """The bytes that this process may use: what other processes hold is theirs."""
         reading = read_memory(self.device)
         if self.limit is not None:
@@ -86,8 +86,8 @@ class Trials:
         cells, rows = self._largest(planner)
         holds_all = planner.num_microbatches == 1
         expected = self._forecast(cells)
-        if self.device.type == "cpu" and expected > self.room():
-            return Trial(size, len(rows), expected, {}, "by forecast, too large", holds_all)
+        if self.device.type == "cpu" and expected > self.available():
+            return Trial(size, len(rows), expected, {}, "too large by forecast", holds_all)
         microbatch = self.trainer.data.reader[Address(1, 0, 0, rows)]
         free_memory(self.device)
         reset_peak(self.device)
@@ -96,7 +96,7 @@ class Trials:
         for gradients in self.step.gradients:
             gradients.clear()
         if problem is None:
-            problem = "too large" if used > self.room() else None
+            problem = "too large" if used > self.available() else None
             self._remember(cells, used)
         counts = microbatch.batch.totals() if microbatch.batch else {}
         rates = {unit: count / seconds for unit, count in counts.items()} if problem is None else {}
@@ -129,7 +129,7 @@ class Trials:
         return LastPlan(planner)
 
     def _attempt(self, microbatch: Microbatch) -> tuple[float, str | None]:
-        """Seconds of a microbatch in the quickest of some steps, after one that makes room; or what went wrong."""
+        """Seconds of a microbatch in the quickest of some steps, after one that frees memory; or what went wrong."""
         quickest = float("inf")
         # As in training: the second microbatch of a step, and all later ones, find gradients there already.
         microbatches = [microbatch] * min(self.trainer.config.gradient_accumulation_steps, 2)

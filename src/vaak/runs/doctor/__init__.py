@@ -5,24 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from vaak.core.errors import UserError
+from vaak.core.progress import progress
 from vaak.runs.doctor.finding import DoctorFinding
 
 __all__ = ["DoctorFinding", "examine"]
 
 
 def examine(
-    files: Sequence[Path | str] = (), overrides: Sequence[str] = (), trust_code: bool = False
+    files: Sequence[Path | str] = (), overrides: Sequence[str] = (), trust_code: bool = False, read_data: bool = False
 ) -> Iterator[DoctorFinding]:
     """What is found, as it is found: the machine, the packages, what would run, and a configuration if one is given.
 
     Nothing can be trained here where a finding is a ``problem``. Where torch can't be imported, what would run isn't
-    looked at.
+    looked at. With ``read_data``, each example of the configuration's data is read once.
     """
+    if read_data and not (files or overrides):
+        raise UserError("--read-data reads the data of a configuration: give a YAML")
     from vaak.runs.doctor.machine import examine_machine
     from vaak.runs.doctor.packages import examine_packages, try_imports
 
     yield from examine_machine(Path.cwd())
-    imports = try_imports()
+    with progress("importing each package"):
+        imports = try_imports()
     yield from examine_packages(imports)
     if imports["torch"].error is not None:
         return
@@ -32,4 +37,4 @@ def examine(
     if files or overrides:
         from vaak.runs.doctor.configuration import examine_configuration
 
-        yield from examine_configuration(files, overrides, trust_code)
+        yield from examine_configuration(files, overrides, trust_code, read_data)

@@ -1,6 +1,6 @@
 """Whether a configuration would run here: its mistakes, its data, its device, its run directory, space and memory.
 
-Nothing is prepared, created or written, and no user code is executed.
+Nothing is prepared, created or written, and no user code is executed, unless all data are to be read.
 """
 
 from __future__ import annotations
@@ -21,8 +21,15 @@ from vaak.config.training import TrainingConfig
 from vaak.core.errors import UserError
 from vaak.engine.checkpoint.names import list_checkpoints
 from vaak.engine.cost.dry_pass import numberless
-from vaak.engine.distributed.launcher import check_launcher, pick_device, precision_from_launcher
+from vaak.engine.distributed.launcher import (
+    check_launcher,
+    pick_device,
+    precision_from_launcher,
+    with_batches_per_process,
+    world_size,
+)
 from vaak.engine.memory.device import read_memory
+from vaak.runs.doctor.data import examine_data
 from vaak.runs.doctor.finding import DoctorFinding, size
 from vaak.runs.doctor.machine import nearest_existing
 from vaak.runs.doctor.packages import version_of
@@ -34,9 +41,9 @@ ABOUT = "configuration"
 
 
 def examine_configuration(
-    files: Sequence[Path | str], overrides: Sequence[str], trust_code: bool = False
+    files: Sequence[Path | str], overrides: Sequence[str], trust_code: bool = False, read_data: bool = False
 ) -> Iterator[DoctorFinding]:
-    """What would go wrong if these files were trained here."""
+    """What would go wrong if these files were trained here; with ``read_data``, in reading their data too."""
     try:
         loaded = load(files, overrides, trust_code=trust_code)
     except UserError as error:
@@ -45,7 +52,7 @@ def examine_configuration(
         return
     experiment = loaded.experiment
     yield DoctorFinding(
-        ABOUT, "file", "ok", f"right: task {experiment.task}, run {experiment.name} in {experiment.run_dir}"
+        ABOUT, "file", "ok", f"valid: task {experiment.task}, run {experiment.name} in {experiment.run_dir}"
     )
     for warning in loaded.warnings:
         yield DoctorFinding(ABOUT, "remark", "warning", warning)
@@ -59,13 +66,15 @@ def examine_configuration(
         yield from _on_device(experiment.training, device)
     yield from _trackers(experiment)
     yield from _task(loaded, device)
+    if read_data:
+        yield from examine_data(loaded, files, trust_code)
 
 
 def _device(loaded: Loaded) -> torch.device:
     """The device that training would take. Raises UserError where it isn't there, or a launcher contradicts it."""
     training = loaded.experiment.training
     precision_from_launcher(training.mixed_precision, "training.mixed_precision" in loaded.given)
-    check_launcher(training, int(os.environ.get("WORLD_SIZE", "1")))
+    check_launcher(with_batches_per_process(training, world_size()), world_size())
     return pick_device(training.device)
 
 
@@ -78,7 +87,7 @@ def _on_device(training: TrainingConfig, device: torch.device) -> Iterator[Docto
     lacks = what_compiling_lacks(device) if training.performance.compile else []
     if lacks:
         advice = "set training.performance.compile: false"
-        said = f"training.performance.compile asks for what isn't here: {', '.join(lacks)}"
+        said = f"training.performance.compile requires what is missing here: {', '.join(lacks)}"
         yield DoctorFinding(ABOUT, "compile", "problem", said, advice)
 
 
@@ -94,7 +103,7 @@ def _run_directory(experiment: Experiment[Any, Any]) -> Iterator[DoctorFinding]:
     if is_being_written(run):
         said, advice = f"{run} is being written by another process", "wait for it, or give another run_dir="
     elif not place.is_dir() or not os.access(place, os.W_OK):
-        said, advice = f"{run} can't be made: {place} can't be written", "give another run_dir="
+        said, advice = f"{run} can't be created: {place} can't be written", "give another run_dir="
     if said:
         yield DoctorFinding(ABOUT, "run directory", "problem", said, advice)
         return
@@ -113,7 +122,7 @@ def _trackers(experiment: Experiment[Any, Any]) -> Iterator[DoctorFinding]:
         )
     elif mode == "online" and not has_wandb_key():
         yield DoctorFinding(
-            ABOUT, "W&B", "warning", "asked for, but there is no key", "wandb login, or WANDB_MODE=offline"
+            ABOUT, "W&B", "warning", "requested, but no API key is set", "wandb login, or WANDB_MODE=offline"
         )
     else:
         yield DoctorFinding(ABOUT, "W&B", "ok", f"mode {mode}")
@@ -164,7 +173,7 @@ def _space_and_memory(
         advice = "take a smaller model, or another optimizer"
         yield DoctorFinding(ABOUT, "memory", "problem", f"{said} of {size(limit)}, without any activations", advice)
     else:
-        yield DoctorFinding(ABOUT, "memory", "ok", f"{said} of {size(limit)}; activations come on top")
+        yield DoctorFinding(ABOUT, "memory", "ok", f"{said} of {size(limit)}, plus activations")
 
 
 def _space(checkpoint: float, limit: int | None, place: Path) -> DoctorFinding:

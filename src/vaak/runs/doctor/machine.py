@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import vaak
+from vaak.core.cores import allowed_cores, cpu_quota
 from vaak.engine.memory.host import host_memory
 from vaak.runs.doctor.finding import GIB, DoctorFinding, Mark, size
 
@@ -49,14 +50,9 @@ def processors() -> DoctorFinding:
     if quota is not None and quota < allowed:
         said += f", a container's quota of {quota:g}"
         threads = max(1, int(quota))
-        advice = f"set training.performance.num_threads: {threads}, for threads beyond the quota wait for one another"
+        advice = f"set training.performance.num_threads: {threads}; threads beyond the quota wait for one another"
         return DoctorFinding(ABOUT, "processor", "warning", said, advice)
     return DoctorFinding(ABOUT, "processor", "ok", said)
-
-
-def allowed_cores() -> int:
-    """The cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def processor_model() -> str:
@@ -69,38 +65,6 @@ def processor_model() -> str:
     except (OSError, subprocess.TimeoutExpired):
         found = None
     return found[1] if found else platform.processor() or platform.machine()
-
-
-def cpu_quota(groups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> float | None:
-    """How many processors' time a container grants, the least of all control groups above; None without a limit.
-
-    Source: Linux kernel, Documentation/admin-guide/cgroup-v2.rst (cpu.max) and scheduler/sched-bwc.rst.
-    """
-    try:
-        lines = own.read_text().splitlines()
-    except OSError:
-        return None
-    quotas = []
-    for line in lines:
-        number, controllers, path = line.split(":", 2)
-        if number != "0" and "cpu" not in controllers.split(","):
-            continue
-        mount = groups if number == "0" else groups / "cpu"
-        folder = mount / path.lstrip("/")
-        quotas += [_quota(level) for level in (folder, *folder.parents) if level.is_relative_to(mount)]
-    return min((quota for quota in quotas if quota is not None), default=None)
-
-
-def _quota(folder: Path) -> float | None:
-    """The quota of one control group, version 2 or 1."""
-    try:
-        if (folder / "cpu.max").exists():
-            quota, period = (folder / "cpu.max").read_text().split()
-        else:
-            quota, period = ((folder / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
-        return float(quota) / float(period) if float(quota) > 0 else None
-    except (OSError, ValueError):  # no such group here, or "max"
-        return None
 
 
 def memory() -> DoctorFinding:
@@ -163,6 +127,6 @@ def clock(now: float) -> DoctorFinding:
     written = Path(vaak.__file__).stat().st_mtime
     said = time.strftime("%Y-%m-%d %H:%M %Z", time.localtime(now))
     if now < written - 86400:
-        advice = "set the clock: trackers, logs and prepared data go by it (training itself doesn't)"
+        advice = "set the clock: trackers, logs and prepared data rely on it (training itself doesn't)"
         return DoctorFinding(ABOUT, "clock", "warning", f"{said}, but Vaak was installed later than that", advice)
     return DoctorFinding(ABOUT, "clock", "ok", said)

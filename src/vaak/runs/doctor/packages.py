@@ -1,7 +1,7 @@
 """The packages: what Vaak needs, what more it can use, and what is installed but broken.
 
-Binary wheels built for another torch install silently and fail when they are imported, with OSError as often as
-with ImportError, and whatever imports them fails along. So each is tried in a separate process: one that crashes
+Binary wheels built for another torch install silently and fail when they are imported, with OSError or
+ImportError, and whatever imports them fails along. So each is tried in a separate process: one that crashes
 Python is named, too.
 """
 
@@ -64,7 +64,7 @@ for name in sys.argv[1:]:
     if found is None or found.origin is None:
         print(json.dumps({"name": name, "there": False}), flush=True)
         continue
-    print(json.dumps({"name": name, "there": True, "error": "it ends Python"}), flush=True)
+    print(json.dumps({"name": name, "there": True, "error": "it crashes Python"}), flush=True)
     error = None
     try:
         importlib.import_module(name)
@@ -99,7 +99,7 @@ def _tried(names: Sequence[str]) -> dict[str, Import]:
     command = [sys.executable, "-P", "-c", TRIAL, *names]
     try:
         said = subprocess.run(command, capture_output=True, timeout=PATIENCE_SECONDS).stdout
-        ending = "it ends Python"
+        ending = "it crashes Python"
     except subprocess.TimeoutExpired as late:
         said, ending = late.stdout or b"", f"it takes more than {PATIENCE_SECONDS:.0f} s"
     found = {}
@@ -109,7 +109,7 @@ def _tried(names: Sequence[str]) -> dict[str, Import]:
             name, there, error = result["name"], bool(result["there"]), result.get("error")
         except (ValueError, KeyError, TypeError):  # a module's own chatter
             continue
-        found[name] = Import(there, ending if error == "it ends Python" else error)
+        found[name] = Import(there, ending if error == "it crashes Python" else error)
     return found or {names[0]: Import(True, ending)}
 
 
@@ -182,7 +182,7 @@ def _other_than_tested() -> Iterator[DoctorFinding]:
         if name in tested and (version := version_of(name)) is not None and version != tested[name]
     ]
     if other:
-        advice = "should something fail, pip install -r requirements.txt has the tested ones"
+        advice = "if something fails: pip install -r requirements.txt installs the tested versions"
         yield DoctorFinding(ABOUT, "other than tested", "ok", ", ".join(other), advice)
 
 

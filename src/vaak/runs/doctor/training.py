@@ -17,10 +17,10 @@ import torch
 
 from vaak.config.yaml.reader import read_yaml
 from vaak.config.yaml.tree import to_plain
+from vaak.core.cores import allowed_cores
 from vaak.core.errors import UserError
 from vaak.engine.distributed.launcher import pick_device
 from vaak.runs.doctor.finding import DoctorFinding, size
-from vaak.runs.doctor.machine import allowed_cores
 from vaak.runs.doctor.packages import short, try_imports, version_of
 
 ABOUT = "what would run"
@@ -32,7 +32,7 @@ def examine_training() -> Iterator[DoctorFinding]:
     """What training would use on this machine where the YAML leaves it open."""
     device = pick_device("auto")
     yield from cuda_devices()
-    yield DoctorFinding(ABOUT, "device", "ok", f"auto takes {device.type}")
+    yield DoctorFinding(ABOUT, "device", "ok", f"auto uses {device.type}")
     yield precision(device)
     yield compiler(device)
     yield threads()
@@ -92,8 +92,8 @@ def precision(device: torch.device) -> DoctorFinding:
     """Which of training.mixed_precision this device can do, and whether it is worth it."""
     if device.type == "cuda":
         if torch.cuda.is_bf16_supported(including_emulation=False):
-            return DoctorFinding(ABOUT, "precision", "ok", "no, bf16 and fp16; bf16 is the one to take")
-        return DoctorFinding(ABOUT, "precision", "ok", "no and fp16; bf16 isn't in this device's hardware")
+            return DoctorFinding(ABOUT, "precision", "ok", "no, bf16 and fp16; bf16 is recommended")
+        return DoctorFinding(ABOUT, "precision", "ok", "no and fp16; this device has no hardware for bf16")
     if device.type == "mps":
         return DoctorFinding(ABOUT, "precision", "ok", "no, bf16 and fp16")
     fast = "fast here" if has_fast_bf16() else "no faster here: this processor has no instructions for it"
@@ -136,10 +136,10 @@ def threads() -> DoctorFinding:
     """How many threads torch takes on the CPU."""
     number, allowed = torch.get_num_threads(), allowed_cores()
     if number > allowed:
-        said = f"{number} of torch's, for {allowed} cores"
+        said = f"torch uses {number} for {allowed} cores"
         advice = f"set training.performance.num_threads: {allowed} (or OMP_NUM_THREADS)"
         return DoctorFinding(ABOUT, "threads", "warning", said, advice)
-    return DoctorFinding(ABOUT, "threads", "ok", f"{number} of torch's, for {allowed} cores")
+    return DoctorFinding(ABOUT, "threads", "ok", f"torch uses {number} for {allowed} cores")
 
 
 def processes(device: torch.device) -> DoctorFinding:
@@ -165,7 +165,7 @@ def weights_and_biases() -> DoctorFinding:
     if version_of("wandb") is None:
         return DoctorFinding(ABOUT, "W&B", "ok", "not installed: pip install 'vaak[wandb]'")
     mode = os.environ.get("WANDB_MODE", "online")
-    key = "there is a key" if has_wandb_key() else "there is no key"
+    key = "with an API key" if has_wandb_key() else "without an API key"
     said = f"mode {mode}, {key}"
     if mode == "online" and not has_wandb_key():
         advice = "wandb login, or WANDB_MODE=offline; only training.logging.wandb needs it"

@@ -32,7 +32,7 @@ ASKING_SECONDS = 0.5  # listing runs holds the lock for a moment, too
 def make_directory(path: Path, checkpoints: Path | None) -> None:
     """Make a run directory; with ``checkpoints``, its checkpoints are there and RUN/checkpoints points to them.
 
-    Raises UserError where it can't be made or written.
+    Raises UserError where it can't be created or written.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -49,7 +49,7 @@ def make_directory(path: Path, checkpoints: Path | None) -> None:
                 link.symlink_to(checkpoints.resolve(), target_is_directory=True)
         if link.resolve() != (checkpoints or link).resolve():
             raise UserError(
-                f"{link} is not {checkpoints}, which training.checkpoint.save_dir asks for; move one of them"
+                f"{link} is not {checkpoints}, which training.checkpoint.save_dir requires; move one of them"
             )
         for folder in (path, link.resolve()):
             _demand_writable(folder)
@@ -59,7 +59,9 @@ def make_directory(path: Path, checkpoints: Path | None) -> None:
                 f"checkpoints can't be written to {checkpoints}: {error.strerror}; give another "
                 "training.checkpoint.save_dir"
             ) from error
-        raise UserError(f"the run directory {path} can't be made: {error.strerror}; give another run_dir=") from error
+        raise UserError(
+            f"the run directory {path} can't be created: {error.strerror}; give another run_dir="
+        ) from error
 
 
 def _demand_writable(folder: Path) -> None:
@@ -87,7 +89,7 @@ def demand_room(path: Path, checkpoints: Path | None, resumes: bool) -> None:
     if not resumes and (holds_a_run(path) or (checkpoints is not None and list_checkpoints(checkpoints))):
         where = path if holds_a_run(path) else checkpoints
         raise UserError(
-            f"{where} holds a run already: add training.checkpoint.resume=auto to resume it, "
+            f"{where} already holds a run: add training.checkpoint.resume=auto to resume it, "
             "or give another name= or run_dir="
         )
     config = path / "config.yml"

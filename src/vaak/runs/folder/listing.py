@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -27,24 +29,39 @@ class RunSummary:
     - ``crashed``: it was started, and ended without a status (it was killed, or the machine was)
     - ``not begun``: it never reached its first step
 
+    ``task`` and ``parameters`` (None: unknown) are the model's; ``trained`` says whether it took a step or has a
+    checkpoint, even a damaged one; ``date`` is when it was last written. ``best_value`` is the number in ``best``,
+    and ``best_mode`` min or max.
+
     ``checkpoint`` is the step of its newest complete checkpoint; ``go_on`` the command that resumes there, None where
     nothing can be resumed; ``damaged`` says what is wrong with incomplete checkpoints.
     """
 
     name: str
+    task: str
+    parameters: int | None
+    trained: bool
     state: str
     reason: str
     step: int
     total_steps: int | None
     checkpoint: int | None
     best: str
+    best_value: float | None
+    best_mode: str
     seconds: float
     go_on: str | None
     damaged: tuple[str, ...]
     changed: float
 
     def as_json(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "changed"}
+        values = {name: value for name, value in vars(self).items() if name != "changed"}
+        return values | {"date": datetime.fromtimestamp(self.changed).astimezone().isoformat(timespec="seconds")}
+
+    @property
+    def date(self) -> str:
+        """When it was last written, to the minute."""
+        return f"{datetime.fromtimestamp(self.changed):%Y-%m-%d %H:%M}"
 
 
 def list_runs(folder: Path) -> list[RunSummary]:
@@ -55,9 +72,11 @@ def list_runs(folder: Path) -> list[RunSummary]:
 
 
 def _summary(run: Path, folder: Path) -> RunSummary:
-    steps, seconds = [0], [0.0]
+    steps, seconds, parameters = [0], [0.0], None
     for record in _records(run):
         with contextlib.suppress(KeyError, TypeError, ValueError):
+            if record["kind"] == "model":
+                parameters = int(record["parameters"])
             steps.append(int(record["step"]))
             if record["kind"] == "step":
                 seconds.append(float(record["clock"]["seconds"]))
@@ -65,14 +84,20 @@ def _summary(run: Path, folder: Path) -> RunSummary:
     state = _state(run, status)
     total_steps, reason = status.get("total_steps"), status.get("reason")
     whole, damaged = _checkpoints(run)
+    best = _best(whole)
     return RunSummary(
         name=str(run.relative_to(folder)) if run != folder else run.resolve().name,
+        task=_task(run),
+        parameters=parameters,
+        trained=_has_trained(run),
         state=state,
         reason=reason.partition("\n")[0] if state in STATES and isinstance(reason, str) else "",
         step=max([*steps, *whole]),
         total_steps=total_steps if isinstance(total_steps, int) else None,
         checkpoint=max(whole, default=None),
-        best=_best(whole),
+        best="-" if best["value"] is None else f"{best['metric']} {best['value']:.4f}",
+        best_value=best["value"],
+        best_mode=best.get("mode", "min"),
         seconds=math.fsum(seconds),
         go_on=command_to_go_on(run) if whole and state in RESUMABLE else None,
         damaged=tuple(damaged),
@@ -92,10 +117,24 @@ def _state(run: Path, status: dict[str, Any]) -> str:
         return "running"
     if status.get("state") in STATES:
         return str(status["state"])
+    return "crashed" if _has_trained(run) else "not begun"
+
+
+def _has_trained(run: Path) -> bool:
+    """Whether training has begun, or may have: its checkpoints may not be looked into."""
     try:
-        return "crashed" if holds_a_run(run) else "not begun"
-    except OSError:  # its checkpoints may not be looked into
-        return "crashed"
+        return holds_a_run(run)
+    except OSError:
+        return True
+
+
+def _task(run: Path) -> str:
+    """The task that the run's configuration names."""
+    try:
+        found = re.search(r"^task: *(\S+)", (run / "config.yml").read_text(encoding="utf-8"), re.MULTILINE)
+    except (OSError, ValueError):
+        return "-"
+    return found[1] if found else "-"
 
 
 def _checkpoints(run: Path) -> tuple[dict[int, Path], list[str]]:
@@ -132,14 +171,18 @@ def _manifest(path: Path) -> Any:
     return files.read_json(path / "MANIFEST.json")
 
 
-def _best(whole: dict[int, Path]) -> str:
-    """The best metric that the newest whole checkpoint knows, after the evaluation at its step where there was one."""
+def _best(whole: dict[int, Path]) -> dict[str, Any]:
+    """The best metric with its value and mode, as the newest whole checkpoint knows it.
+
+    Where there was an evaluation at its step, that is included.
+    """
     for name in ("completed.json", "state.json"):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
             content = files.read_json(whole[max(whole)] / name)
             best = content.get("state", content)["best"]
-            return "-" if best["value"] is None else f"{best['metric']} {best['value']:.4f}"
-    return "-"
+            value = None if best["value"] is None else float(best["value"])
+            return {"metric": str(best["metric"]), "value": value, "mode": str(best.get("mode", "min"))}
+    return {"value": None}
 
 
 def _last_change(run: Path) -> float:

@@ -56,6 +56,12 @@ def claim(path: Path) -> str | None:
     return None
 
 
+def owner_at_home(checkpoints: Path) -> Path | None:
+    """The directory of the run that a folder of checkpoints belongs to, if it is still there."""
+    owner = _read(checkpoints / OWNER)
+    return Path(owner["directory"]) if owner is not None and _is_at_home(owner) else None
+
+
 def owner_of(checkpoints: Path) -> str:
     """The directory of the run that a folder of checkpoints belongs to, as far as it is known."""
     owner = _read(checkpoints / OWNER)

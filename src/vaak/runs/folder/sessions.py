@@ -56,7 +56,7 @@ def write_current(directory: Path, configuration: str, now: dict[str, Any]) -> N
 
 
 def configuration_of_step(directory: Path, step: int) -> Path:
-    """The configuration under which a run took a step; config.yml where there is no session that did.
+    """The configuration under which a run took a step; config.yml where no session did.
 
     Of sessions that resumed at earlier checkpoints than others came to, only what leads to the newest counts.
     """

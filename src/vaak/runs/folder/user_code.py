@@ -1,7 +1,7 @@
 """A user's own classes in a run: the file is copied into the run with its hash, so that the run repeats itself.
 
-Evaluating, generating and exporting execute nothing of it, except a task and a label type, which says what a model's
-scores mean.
+Evaluating, generating and exporting execute nothing of it, except what a model can't be used without: a task, a
+tokenizer, and a label type, which says what a model's scores mean.
 Training does; and what executes code of a run that someone else made asks for trust first.
 """
 
@@ -35,7 +35,7 @@ def demand_trust(experiment: Experiment[Any, Any], configurations: Iterable[Path
     outside = [where[key] for where, key in _references(resolved_values(experiment)) if ":" in where[key]]
     if runs and outside:
         raise UserError(
-            f"{runs[0]} is a run's and names code that training it executes: {', '.join(outside)}; "
+            f"{runs[0]} belongs to a run and names code that training executes: {', '.join(outside)}; "
             "read that code, and add --trust-code"
         )
 
@@ -47,7 +47,7 @@ def demand_trust_to_use(experiment: Experiment[Any, Any], directory: Path) -> No
     if outside := [name for name in names if ":" in name]:
         executed = ", ".join(outside)
         raise UserError(
-            f"{directory} names code that using its model executes: {executed}; read that code, and add --trust-code"
+            f"{directory} names code that its model executes: {executed}; read that code, and add --trust-code"
         )
 
 
@@ -94,7 +94,10 @@ def _copy(file: Path, folder: Path, hashes: dict[str, str]) -> str:
 
 
 def _value_at(values: Any, key: str) -> str:
+    """The value of a dotted key; nothing where its section is left out."""
     for name in key.split("."):
+        if values is None:
+            return ""
         values = values[name]
     return str(values)
 

@@ -20,6 +20,7 @@ from vaak.engine.optim.freezing import Freezing
 from vaak.nn.stack import set_gradient_checkpointing
 from vaak.runs.forecast.memory import AtRest, at_rest
 from vaak.runs.forecast.model_tree import Branch, model_tree
+from vaak.runs.prepared import is_prepared
 
 
 @dataclass(frozen=True)
@@ -80,8 +81,13 @@ def estimate_model(loaded: Loaded) -> ModelEstimate:
     precision = Precision(training.mixed_precision, device if device.type == "cuda" else torch.device("cpu"))
     with numberless(precision.device) as fake:
         model = task.sketch()
+        if model is None and is_prepared(experiment.run_dir):
+            model = task.model()
     if model is None:
-        raise UserError(f"the task {experiment.task} can't tell what its model is before its data are prepared")
+        raise UserError(
+            f"what the model of {experiment.task} is, its tokenizer's size included, is known once its data are "
+            f"prepared: train it, then give {experiment.run_dir / 'config.yml'}"
+        )
     _prepare(model, training)
     rows, work, unknown = 0, None, ""
     batch = task.sketch_batch()

@@ -37,7 +37,11 @@ class _Walk:
         self.first_seen: dict[int, str] = {}
 
     def lines(self, module: nn.Module, name: str, path: str, depth: int, repeats: int) -> Iterator[Branch]:
-        """The line of a module, then those below it."""
+        """The line of a module, then those below it.
+
+        ``module`` is called ``name`` in the module around it and is at ``path`` in the model, ``depth`` levels below
+        it; ``repeats`` equal modules stand in this one line.
+        """
         kind, parameters = type(module).__name__, list(module.parameters())
         seen = {self.first_seen[id(parameter)] for parameter in parameters if id(parameter) in self.first_seen}
         number = sum(p.numel() for p in parameters if id(p) not in self.first_seen)

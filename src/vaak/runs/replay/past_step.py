@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from vaak.callbacks.step_log import StepLogCallback
+from vaak.config.base import LARGEST_COUNT
 from vaak.config.load import Loaded, load
 from vaak.config.resume.table import changes_between
 from vaak.config.tasks import task_class
@@ -58,6 +58,8 @@ def replay_step(
 
     ``debug`` adds every module's output and every parameter's gradient and update. A run on several processes is
     replayed in one, which draws the same. Raises UserError for everything that a user can fix.
+
+    ``path`` is that of the run; ``device`` None is the run's own. User code is executed only with ``trust_code``.
     """
     directory = run_of(path)
     configuration = configuration_of_step(directory, step)
@@ -76,7 +78,7 @@ def replay_step(
         agreement = ReplayAgreement(directory, trainer, start[1].state["conditions"] if start else None)
         found: dict[str, Any] = {"run": str(directory), "step": step, "from": str(start[0]) if start else None}
         trainer.tell("on_fit_start")
-        with contextlib.closing(trainer.data.steps(trainer.position)) as steps:  # type: ignore[type-var]
+        with contextlib.closing(trainer.data.steps(trainer.position)) as steps:
             found |= _taken(trainer, _before(trainer, steps, step, agreement), agreement, debug)
         trainer.tell("on_fit_end", "replayed")
         found["agreement"] = agreement.as_json()
@@ -97,7 +99,7 @@ def _demand_one_way(directory: Path, first: int, step: int, task: str) -> None:
 
 
 def _check_taken(directory: Path, step: int, loaded: Loaded) -> None:
-    """Raise UserError unless the run took the step, or may have as it was about to log it."""
+    """Raise UserError unless the run took the step, or may have taken it without logging it yet."""
     if not holds_a_run(directory):
         raise UserError(f"{directory} has not started to train, so it has no step to replay")
     status = read_status(directory)
@@ -136,7 +138,7 @@ def _nearest(directory: Path, loaded: Loaded, step: int) -> tuple[Path, Snapshot
 def _trainer(loaded: Loaded, directory: Path, temporary_folder: Path, device: str | None) -> Trainer:
     """A trainer like the run's, on its data and journals, that writes to ``temporary_folder`` and never stops early."""
     experiment = loaded.experiment
-    training = experiment.training.model_copy(update={"non_finite": NonFiniteConfig(max_skipped=sys.maxsize)})
+    training = experiment.training.model_copy(update={"non_finite": NonFiniteConfig(max_skipped=LARGEST_COUNT)})
     for pattern in JOURNALS:
         for journal in directory.glob(pattern):
             shutil.copy(journal, temporary_folder)

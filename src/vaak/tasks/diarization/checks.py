@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vaak.config.task_spec import CheckFinding, impossible, remark
-from vaak.nn.checks import stack_findings
-from vaak.tasks.diarization.config import LABEL_TYPE, LABEL_TYPES, DiarizationExperiment
+from vaak.audio.config import AudioConfig
+from vaak.config.task_spec import CheckFinding, impossible, no_effect, remark
+from vaak.nn.checks import stack_findings, stack_parameters
+from vaak.tasks.diarization.config import LABEL_TYPE, LABEL_TYPES, DiarizationExperiment, longest_example
 
 WITH_CLASSES = ("speaker_id", "powerset")
 WITH_SPEAKERS_OF_THE_WINDOW = ("multilabel", "powerset")
@@ -16,10 +17,56 @@ OF_OUTPUTS = ("bce", "mse", "l1", "smooth_l1", "huber")
 
 def checks(experiment: DiarizationExperiment) -> Iterator[CheckFinding]:
     """The findings on an experiment of this task; nothing is known about a user's own label type."""
-    yield from stack_findings("model", experiment.model, is_encoder=True)
+    yield from stack_findings("model", experiment.model, is_encoder=True, longest=_most_frames(experiment))
     yield from _remarks_on_storage(experiment)
     yield from _speakers_without_room(experiment)
+    yield from _batch_without_room(experiment)
+    yield from _unread_by_features(experiment.global_config)
+    yield from _unread_by_the_model(experiment)
     yield from _impossible(experiment)
+
+
+def _most_frames(experiment: DiarizationExperiment) -> float:
+    """The frames of the encoder in the longest example of training or window of inference."""
+    seconds = max(longest_example(experiment), experiment.data.inference.window or 0.0)
+    return seconds / (experiment.global_config.frame_shift * experiment.model.subsampling)
+
+
+def _unread_by_features(audio: AudioConfig) -> Iterator[CheckFinding]:
+    """Options of another type of features, of energy, and of extraction."""
+    kind = f"feature_type is {audio.feature_type}"
+    if audio.feature_type != "mfcc":
+        for name in ("num_ceps", "cepstral_lifter"):
+            yield no_effect(f"global_config.{name}", f"{kind}, and only mfcc has cepstral coefficients")
+    if audio.feature_type == "spectrogram":
+        for name in ("num_mel_bins", "low_freq", "high_freq", "norm_filters"):
+            yield no_effect(f"global_config.{name}", f"{kind}, and only fbank and mfcc have mel filters")
+    if not audio.use_energy:
+        for name in ("energy_floor", "raw_energy"):
+            yield no_effect(f"global_config.{name}", "use_energy is false, so no energy is computed")
+    if audio.storage_path is None:
+        yield no_effect("global_config.num_jobs", "storage_path is null: features are computed when they are needed")
+
+
+def _unread_by_the_model(experiment: DiarizationExperiment) -> Iterator[CheckFinding]:
+    """Options of another front end, and of augmentation that isn't done."""
+    model = experiment.model
+    unread = ("context",) if model.front_end == "convolutional" else ("kernel_size", "num_convolutions")
+    for name in unread:
+        yield no_effect(f"model.{name}", f"front_end is {model.front_end}, which has none")
+    if not experiment.data.augmentation.codecs:
+        yield no_effect("data.augmentation.codec_probability", "codecs is empty")
+    if experiment.data.inference.num_speakers is not None:
+        for name in ("min_speakers", "max_speakers"):
+            yield no_effect(f"data.inference.{name}", "num_speakers is given, so it isn't estimated")
+    for number, dataset in enumerate(experiment.datasets):
+        if dataset.valid and dataset.test:
+            of_a_split = ("split_by", "train_fraction", "valid_fraction")
+            changed = [
+                name for name in of_a_split if getattr(dataset, name) != type(dataset).model_fields[name].default
+            ]
+            for name in changed:  # a default in a list stays in resolved configurations, which warn of nothing
+                yield no_effect(f"datasets.{number}.{name}", "valid and test are given, so train isn't split")
 
 
 def _impossible(experiment: DiarizationExperiment) -> Iterator[CheckFinding]:
@@ -54,20 +101,38 @@ def _impossible(experiment: DiarizationExperiment) -> Iterator[CheckFinding]:
         )
     if "speaker" in auxiliary and not model.embedding_dim:
         yield impossible(
-            "training.loss.auxiliary.speaker", "model.embedding_dim is 0, so there are no speaker embeddings"
+            "training.loss.auxiliary.speaker", "model.embedding_dim is 0, so the model has no speaker embeddings"
+        )
+
+
+def _batch_without_room(experiment: DiarizationExperiment) -> Iterator[CheckFinding]:
+    """A budget of a batch that not one example fits in."""
+    budget, longest = experiment.training.batching.max_duration, longest_example(experiment)
+    if budget is not None and budget < longest:
+        yield impossible(
+            "training.batching.max_duration",
+            f"{budget:g} s is less than the longest training examples ({longest:g} s: data.window, or train_duration "
+            "of conversations); raise it or shorten them",
         )
 
 
 def _speakers_without_room(experiment: DiarizationExperiment) -> Iterator[CheckFinding]:
     if experiment.training.eval_knobs.label_type.type not in WITH_SPEAKERS_OF_THE_WINDOW:
         return
-    room = experiment.model.max_speakers
+    max_speakers, inference = experiment.model.max_speakers, experiment.data.inference
+    if (inference.num_speakers or inference.min_speakers) > max_speakers and not experiment.model.embedding_dim:
+        option = "num_speakers" if inference.num_speakers else "min_speakers"
+        yield impossible(
+            f"data.inference.{option}",
+            f"the model tells at most {max_speakers} speakers apart (model.max_speakers), without embeddings in any "
+            "recording",
+        )
     for number, dataset in enumerate(experiment.datasets):
-        if dataset.conversations is not None and dataset.conversations.num_speakers[1] > room:
+        if dataset.conversations is not None and dataset.conversations.num_speakers[1] > max_speakers:
             yield remark(
                 f"datasets.{number}.conversations.num_speakers",
-                f"the model has {room} outputs for speakers (model.max_speakers): if there are more, it learns those "
-                "who speak longest, and the others count as silence",
+                f"the model has {max_speakers} outputs for speakers (model.max_speakers): if there are more, it "
+                "learns those who speak longest, and the others count as silence",
             )
 
 
@@ -85,3 +150,23 @@ def _remarks_on_storage(experiment: DiarizationExperiment) -> Iterator[CheckFind
             yield remark(key, f"conversations are made on demand: no features of {names} are stored")
         if experiment.data.augmentation.changes_audio:
             yield remark(key, "data.augmentation changes the audio of train: only features of valid are stored")
+
+
+def metrics(experiment: DiarizationExperiment) -> list[str]:
+    """The figures that evaluations give; one that ends with a slash is a figure for each number of speakers."""
+    shares, speakers = ("der", "miss", "false_alarm", "confusion", "jer"), ("speaker_error", "speaker_ceiling")
+    return [f"val_{name}" for name in ("loss", "frame_accuracy", *shares, *speakers, "speaker_error/")]
+
+
+def num_parameters(experiment: DiarizationExperiment) -> int:
+    """About how many parameters the model has."""
+    model, audio = experiment.model, experiment.global_config
+    width, bins = model.d_model, audio.num_mel_bins
+    if model.front_end == "stacked":
+        front_end = (2 * model.context + 1) * bins * width
+    else:
+        mixing = model.num_convolutions * width * (width + model.kernel_size)
+        front_end = width * model.kernel_size * bins + mixing + width * width * model.subsampling
+    expanded = width * width * model.upsampling if model.upsampling > 1 else 0
+    head = 16 * width * width if model.head == "attractors" else 0
+    return front_end + stack_parameters(model) + expanded + head + width * model.embedding_dim

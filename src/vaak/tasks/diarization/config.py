@@ -6,11 +6,11 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import model_validator
 
-from vaak.audio.config import AUDIO_ALIASES, AudioConfig, AugmentationConfig, DatasetConfig
+from vaak.audio.config import AUDIO_ALIASES, SECONDS_OF_A_DAY, AudioConfig, AugmentationConfig, DatasetConfig
 from vaak.config.base import Component, ResumeClass, Section, option
 from vaak.config.experiment import Experiment
 from vaak.config.training import TrainingConfig
-from vaak.nn.config import STACK_ALIASES, StackConfig
+from vaak.nn.config import LARGEST_WIDTH, STACK_ALIASES, StackConfig
 
 PRESETS: dict[str, dict[str, Any]] = {
     "small": {"d_model": 128, "num_layers": 3, "num_heads": 4, "attention_dropout": 0.0},
@@ -70,18 +70,25 @@ class DiarizationModelConfig(StackConfig):
     front_end: Literal["convolutional", "stacked"] = option(
         "Input layers of the encoder: convolutions, or stacking of neighbouring frames.", "convolutional"
     )
-    context: int = option("stacked: number of frames stacked on each side.", 7, ge=0)
-    subsampling: int = option("Feature frames per encoder frame.", 4, gt=0)
-    upsampling: int = option("Output frames, and so labels, per encoder frame; must divide subsampling.", 2, gt=0)
-    kernel_size: int = option("convolutional: kernel size, in frames; odd.", 7, gt=0)
-    num_convolutions: int = option("convolutional: number of residual convolutions before subsampling.", 2, ge=0)
-    max_speakers: int = option("Maximum number of speakers in a window; a recording may have more.", 2, gt=0)
+    context: int = option("stacked: number of frames stacked on each side.", 7, ge=0, le=10_000)
+    subsampling: int = option("Feature frames per encoder frame.", 4, gt=0, le=10_000)
+    upsampling: int = option(
+        "Output frames, and so labels, per encoder frame; must divide subsampling.", 2, gt=0, le=10_000
+    )
+    kernel_size: int = option("convolutional: kernel size, in frames; odd.", 7, gt=0, le=10_001)
+    num_convolutions: int = option(
+        "convolutional: number of residual convolutions before subsampling.", 2, ge=0, le=10_000
+    )
+    max_speakers: int = option("Maximum number of speakers in a window; a recording may have more.", 2, gt=0, le=1000)
     head: Literal["linear", "attractors"] = option(
         "linear: an output for each speaker; attractors: an unknown number of speakers, one after another (EEND-EDA).",
         "linear",
     )
     embedding_dim: int = option(
-        "Width of the speaker embeddings that match speakers across windows; 0 disables them.", 64, ge=0
+        "Width of the speaker embeddings that match speakers across windows; 0 disables them.",
+        64,
+        ge=0,
+        le=LARGEST_WIDTH,
     )
 
     @model_validator(mode="before")
@@ -121,11 +128,16 @@ class InferenceConfig(Section):
     )
     min_duration_on: float = option("Seconds; shorter speech segments are dropped.", 0.0, ge=0)
     min_duration_off: float = option("Seconds; shorter pauses of a speaker are filled.", 0.0, ge=0)
-    window: float = option("Window length in seconds; longer recordings are read in windows.", 60.0, gt=0)
+    window: float | None = option(
+        "Window length in seconds; longer recordings are read in windows. null: that of training's longest examples.",
+        None,
+        gt=0,
+        le=SECONDS_OF_A_DAY,
+    )
     window_overlap: float = option("Fraction of a window that overlaps with the next.", 0.5, ge=0, lt=1)
     num_speakers: int | None = option("Number of speakers in a recording; null: it is estimated.", None, gt=0)
     min_speakers: int = option("Minimum number of speakers, if it is estimated.", 1, gt=0)
-    max_speakers: int | None = option("Maximum number of speakers in a recording; null is 64.", None, gt=0)
+    max_speakers: int | None = option("Maximum number of speakers in a recording; null is 64.", None, gt=0, le=1000)
     clustering_threshold: float = option(
         "Cosine distance of embeddings above which speakers of two windows are different.", 0.5, gt=0, lt=2
     )
@@ -151,7 +163,7 @@ class DiarizationDataConfig(Section):
 
     resume_class: ClassVar[ResumeClass | None] = "refused"
 
-    window: float = option("Seconds of a training example; longer recordings are cut.", 30.0, gt=0)
+    window: float = option("Seconds of a training example; longer recordings are cut.", 30.0, gt=0, le=SECONDS_OF_A_DAY)
     shift_windows: bool = option("Windows of a recording begin at different places in every epoch.", True)
     augmentation: AugmentationConfig = option("Augmentation of training audio.", AugmentationConfig())
     inference: InferenceConfig = option("From frames to segments.", InferenceConfig())
@@ -187,3 +199,10 @@ class DiarizationTrainingConfig(TrainingConfig):
 DiarizationExperiment = Experiment[
     DiarizationModelConfig, DiarizationDataConfig, AudioConfig, DatasetConfig, DiarizationTrainingConfig
 ]
+
+
+def longest_example(experiment: DiarizationExperiment) -> float:
+    """Seconds of training's longest examples, before augmentation: windows of recordings, or whole conversations."""
+    window = experiment.data.window
+    simulated = [dataset.conversations for dataset in experiment.datasets]
+    return max((window if one is None else one.durations("train")[1] for one in simulated), default=window)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from vaak.audio.augmentation.pipeline import augmented, longest_factor, voices_of
 from vaak.audio.augmentation.spec_augment import masked
 from vaak.audio.config import AudioConfig, AugmentationConfig, DatasetConfig
+from vaak.audio.corpora.annotated_folder import labelled_cut
 from vaak.audio.features.extractors import Features, dithered
 from vaak.audio.features.store import feature_fingerprint
 from vaak.audio.labelled import AudioSource
@@ -28,11 +32,17 @@ from vaak.tasks.diarization.examples.labels import DiarizationCollator, Diarizat
 from vaak.tasks.diarization.examples.stored_features import with_stored_features
 from vaak.tasks.diarization.prepare import Prepared
 
+WORKERS_FOR_AUDIO = 4
+"""Processes of use where features are computed from audio; each has its own cache of audio in memory."""
+
 
 def audio_source(
     prepared: Prepared, split: str, datasets: Sequence[DatasetConfig], audio: AudioConfig, data: DiarizationDataConfig
 ) -> AudioSource:
-    """The recordings of a split, of all datasets: in windows for training, otherwise whole."""
+    """The recordings of a split, of all datasets: in windows for training, otherwise whole.
+
+    ``prepared`` has the cuts of ``datasets``; ``audio`` says how audio is read, and ``data`` how long windows are.
+    """
     sources: list[AudioSource] = []
     conversations = conversations_of(prepared, split, datasets, audio)
     for number, store in prepared.stores(split):
@@ -73,6 +83,27 @@ def training_speakers(prepared: Prepared, datasets: Sequence[DatasetConfig]) -> 
     return tuple(sorted(names))
 
 
+def reads_audio(source: AudioSource) -> bool:
+    """Whether some features are computed from audio, rather than all read from where they are stored."""
+    parts = source.sources if isinstance(source, Sources) else [source]
+    return not all(isinstance(part, StoredSource) for part in parts)
+
+
+def given_cut(example: Any) -> Any:
+    """A cut from a program: one of Lhotse's, or that of an audio file with its annotations."""
+    if isinstance(example, str | PathLike):
+        return labelled_cut(Path(example))
+    if isinstance(example, list | tuple) and len(example) == 2:
+        audio, annotations = map(Path, example)
+        return labelled_cut(audio, annotations)
+    if not (hasattr(example, "supervisions") and hasattr(example, "duration")):
+        raise UserError(
+            "a diarizer is evaluated on cuts, on audio files with RTTM next to them, or on pairs (audio, rttm), not on "
+            f"a {type(example).__name__}"
+        )
+    return example
+
+
 class DiarizationDataset(Dataset):
     """A split's recordings with their features; an example's length is an upper bound of its duration in seconds."""
 
@@ -94,6 +125,7 @@ class DiarizationDataset(Dataset):
         self.source, self.features, self.collator, self.augmentation = source, features, collator, augmentation
         self.lengths = source.durations * (1.0 if augmentation is None else longest_factor(augmentation))
         drawn = [] if augmentation is None else [augmentation.model_dump(mode="json"), features.config.dither]
+        self.useful_workers = 0 if augmentation is None else WORKERS_FOR_AUDIO * reads_audio(source)
         self.fingerprint = fingerprint_of([feature_fingerprint(source, features.config), drawn])
         self._features = BoundedCache(features.config.cache_gigabytes * 2**30)
         self._without_features: dict[int, DiarizationExample] = {}
@@ -133,8 +165,8 @@ class DiarizationDataset(Dataset):
         return LabelledFeatures(audio.name, self.features(samples), audio.duration, audio.segments, audio.uem)
 
     def collate(self, rows: list[list[DiarizationExample]]) -> Batch:
-        """A batch; in training, where workers pass it on, its examples have no features of their own."""
-        batch = self.collator([row[0] for row in rows])
+        """A batch; in training, where workers pass it on, its examples come without features."""
+        batch = self.collator.batch([row[0] for row in rows])
         if self.augmentation is None:
             return batch
         return replace(batch, extra={"examples": [row[0].without_features() for row in rows]})

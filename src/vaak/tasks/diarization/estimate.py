@@ -12,7 +12,7 @@ from vaak.audio.features.extractors import Features
 from vaak.audio.labelled import Segment
 from vaak.core.batch import Batch
 from vaak.data.batching.planner import largest_rows
-from vaak.tasks.diarization.config import DiarizationExperiment
+from vaak.tasks.diarization.config import DiarizationExperiment, longest_example
 from vaak.tasks.diarization.examples.labels import DiarizationCollator, DiarizationExample
 from vaak.tasks.diarization.prepare import Datasets, corpora_of
 
@@ -22,16 +22,10 @@ def source_files(datasets: Datasets, audio: AudioConfig) -> list[Path]:
     return [path for corpus in corpora_of(datasets, audio) for path in corpus.files]
 
 
-def sketch_batch(
-    experiment: DiarizationExperiment, datasets: Datasets, collator: DiarizationCollator, features: Features
-) -> Batch:
+def sketch_batch(experiment: DiarizationExperiment, collator: DiarizationCollator, features: Features) -> Batch:
     """The largest possible microbatch, of silence and one speaker."""
-    lengths = [
-        dataset.conversations.durations("train")[1] if dataset.conversations is not None else experiment.data.window
-        for dataset in datasets
-    ]
-    seconds = max(lengths) * longest_factor(experiment.data.augmentation)
+    seconds = longest_example(experiment) * longest_factor(experiment.data.augmentation)
     num_frames = features.num_frames(round(seconds * features.config.sampling_rate))
     silence = np.zeros((num_frames, features.dims), dtype=np.float32)
     example = DiarizationExample("sketch", silence, (Segment(0.0, seconds, "speaker"),), seconds)
-    return collator([example] * largest_rows(experiment.training, seconds))
+    return collator.batch([example] * largest_rows(experiment.training, seconds))

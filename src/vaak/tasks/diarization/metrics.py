@@ -7,6 +7,8 @@ miss, false_alarm, confusion    its three parts
 jer                the mean over the reference's speakers of the part of the time in which they or their match speak,
                    and not both
 speaker_error      the mean over recordings of the difference in the number of speakers
+speaker_error/N    the same of recordings with N speakers
+speaker_ceiling    recordings in which, in some window, as many speakers were found as the model can tell apart
 
 Recordings longer than ``data.inference.window`` are read in windows; the loss is then that of the windows.
 Sources: NIST 2009, "The 2009 (RT-09) Rich Transcription Meeting Recognition Evaluation Plan" (DER); Ryant et al. 2019,
@@ -16,12 +18,12 @@ Sources: NIST 2009, "The 2009 (RT-09) Rich Transcription Meeting Recognition Eva
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor, nn
 
 from vaak.audio.labelled import Segment
-from vaak.audio.scoring.errors import diarization_error, jaccard_error
+from vaak.audio.scoring.errors import score_segments
 from vaak.audio.segments import cropped, shifted
 from vaak.core.batch import Batch, Term
 from vaak.core.task import Meters
@@ -45,7 +47,7 @@ class Scored(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """A recording as it was diarized, kept for a picture."""
+    """A diarized recording, kept for a picture."""
 
     name: str
     hypothesis: list[Segment]
@@ -53,7 +55,23 @@ class Shown(NamedTuple):
     duration: float
 
 
-SUMS = ("loss", "right", "frame", "scored", "miss", "false_alarm", "confusion", "jaccard", "speakers", "miscounted")
+SUMS = (
+    "loss",
+    "right",
+    "frame",
+    "scored",
+    "miss",
+    "false_alarm",
+    "confusion",
+    "jaccard",
+    "speakers",
+    "miscounted",
+    "at_ceiling",
+)
+MOST_COUNTED = 8
+"""Recordings with more speakers are in speaker_error alone."""
+COUNTS = range(1, MOST_COUNTED + 1)
+BY_COUNT = tuple(f"{name}_{count}" for count in COUNTS for name in ("recordings", "miscounted"))
 
 
 class DiarizationMeters(Meters):
@@ -68,7 +86,7 @@ class DiarizationMeters(Meters):
     ) -> None:
         self.data, self.diarizer, self.score = data, diarizer, score
         self.protocol = scoring_protocol(data, split)
-        self.totals = dict.fromkeys((*SUMS, "recordings"), 0.0)
+        self.totals = dict.fromkeys((*SUMS, "recordings", *BY_COUNT), 0.0)
         self.shown: dict[int, Shown] = {}
 
     def update(self, model: nn.Module, batch: Batch) -> None:
@@ -84,7 +102,7 @@ class DiarizationMeters(Meters):
         device = batch["features"].device
         for place in range(0, len(windows), len(examples)):
             group = windows[place : place + len(examples)]
-            pieces = diarizer.collator([piece for _, _, piece in group]).to(device)
+            pieces = diarizer.collator.batch([piece for _, _, piece in group]).to(device)
             frames = self._frames(diarizer.model, pieces, found)
             for (row, first, _), output in zip(group, frames, strict=True):
                 step = diarizer.model.config.output_subsampling
@@ -112,17 +130,20 @@ class DiarizationMeters(Meters):
         """Add the sums of a recording."""
         hypothesis = diarizer.segments(diarizer.joined(list(outputs), len(example.features)))
         reference, scoring = list(diarizer.collator.reference(example)), self.data.scoring
-        conditions: dict[str, Any] = {"uem": example.uem, **scoring.model_dump()}
-        error = diarization_error(reference, hypothesis, **conditions)
-        jaccard, speakers = jaccard_error(reference, hypothesis, **conditions)
+        score = score_segments(reference, hypothesis, uem=example.uem, **scoring.model_dump())
+        error = score.error
         counts = [len({segment.speaker for segment in segments}) for segments in (reference, hypothesis)]
         found["scored"] += error.scored
         found["miss"] += error.miss
         found["false_alarm"] += error.false_alarm
         found["confusion"] += error.confusion
-        found["jaccard"] += jaccard
-        found["speakers"] += speakers
+        found["jaccard"] += score.jaccard_sum
+        found["speakers"] += score.num_speakers
         found["miscounted"] += abs(counts[0] - counts[1])
+        found["at_ceiling"] += diarizer.at_ceiling(outputs)
+        if counts[0] in COUNTS:
+            found[f"miscounted_{counts[0]}"] += abs(counts[0] - counts[1])
+            found[f"recordings_{counts[0]}"] += 1
         found["recordings"] += 1
         return Shown(example.name, hypothesis, reference, example.duration)
 
@@ -148,6 +169,10 @@ class DiarizationMeters(Meters):
             results["jer"] = sums["jaccard"] / sums["speakers"]
         if sums["recordings"]:
             results["speaker_error"] = sums["miscounted"] / sums["recordings"]
+            results["speaker_ceiling"] = sums["at_ceiling"] / sums["recordings"]
+        for count in COUNTS:
+            if sums[f"recordings_{count}"]:
+                results[f"speaker_error/{count}"] = sums[f"miscounted_{count}"] / sums[f"recordings_{count}"]
         return results
 
 

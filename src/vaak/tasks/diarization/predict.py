@@ -20,6 +20,7 @@ from vaak.audio.features.extractors import Features
 from vaak.audio.labelled import Segment
 from vaak.audio.segments import cropped
 from vaak.audio.waveforms.reading import AudioFile
+from vaak.core.errors import UserError
 from vaak.tasks.diarization.config import InferenceConfig
 from vaak.tasks.diarization.examples.labels import DiarizationCollator
 from vaak.tasks.diarization.model import DiarizationModel
@@ -37,6 +38,8 @@ class Diarized:
     segments: list[Segment]
     duration: float
     seconds_taken: float = field(compare=False)
+    at_ceiling: bool = False
+    """Whether in some window as many were found as the model can tell apart: there may be more."""
 
     @property
     def real_time_factor(self) -> float:
@@ -64,6 +67,8 @@ class Diarizer:
     def windows(self, num_frames: int) -> list[tuple[int, int]]:
         """First and last + 1 frame of features of each window; they begin at frames of the encoder."""
         step = self.model.config.subsampling
+        if self.inference.window is None:
+            return [(0, num_frames)] if num_frames else []
         length = max(1, round(self.inference.window / self.frame_shift / step)) * step
         if num_frames <= length:
             return [(0, num_frames)] if num_frames else []
@@ -113,9 +118,31 @@ class Diarizer:
                 samples = file.read((first - before) * shift, (last + margin) * shift)
                 return features(samples)[before : before + last - first]
 
-            segments = self.segments(self.of_windows(read, features.num_frames(file.num_samples)))
+            num_frames = features.num_frames(file.num_samples)
+            self._demand_outputs_for_speakers(path, num_frames)
+            outputs = self.outputs(read, num_frames)
+            segments = self.segments(self.joined(outputs, num_frames))
         segments = cropped(segments, 0.0, file.duration)  # the last frame may go beyond it
-        return Diarized(path.stem, segments, file.duration, time.perf_counter() - begun)
+        taken = time.perf_counter() - begun
+        return Diarized(path.stem, segments, file.duration, taken, self.at_ceiling(outputs))
+
+    def at_ceiling(self, outputs: Sequence[WindowOutput]) -> bool:
+        """Whether in some window as many speak as the model can tell apart, and nobody said how many there are."""
+        if self.collator.names is not None or self.inference.num_speakers is not None:
+            return False
+        most, threshold = self.model.config.max_speakers, self.inference.threshold
+        return any(int((one.probabilities >= threshold).any(0).sum()) >= most for one in outputs)
+
+    def _demand_outputs_for_speakers(self, path: Path, num_frames: int) -> None:
+        """Raises UserError where more speakers are asked for than can be found: a window holds a limited number."""
+        most, joins = self.model.config.max_speakers, bool(self.model.config.embedding_dim)
+        wanted = self.inference.num_speakers or self.inference.min_speakers
+        if self.collator.names is None and wanted > most and not (joins and len(self.windows(num_frames)) > 1):
+            where = "a recording of one window" if joins else "a recording"
+            raise UserError(
+                f"{path}: {wanted} speakers were asked for, but this model tells at most {most} apart in {where} "
+                "(model.max_speakers); ask for fewer, or train a model for more"
+            )
 
     def outputs_of(self, windows: Iterable[tuple[int, np.ndarray]]) -> Iterator[WindowOutput]:
         """The model's output on windows of features, several at a time."""

@@ -18,11 +18,12 @@ from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.corpus import AudioCorpus, AudioStatistics
 from vaak.audio.sources.cut_store import CutStore, write_cuts
 from vaak.core.errors import DataError
+from vaak.core.split_ranges import SPLITS
 from vaak.runs.prepared import PreparedFolder, Recipe, fingerprint_with_files
+from vaak.tasks.base import without_unread_files
 
 log = logging.getLogger("vaak")
 
-SPLITS = ("train", "valid", "test")
 PLACES = ("corpus_dir", "output_dir")
 """Options for the path of a corpus, which may differ after a run was moved."""
 
@@ -39,7 +40,7 @@ class Prepared(PreparedFolder):
     """Cut stores, by split and dataset."""
 
     def stores(self, split: str) -> list[tuple[int, CutStore]]:
-        """The cuts of a split, each store with its dataset's number. Raises UserError if there is no such split."""
+        """The cuts of a split, each store with its dataset's number. Raises UserError for an unknown split."""
         folder = self.split_folder(split)
         return [
             (int(path.name), CutStore.open(path)) for path in sorted(folder.iterdir(), key=lambda one: int(one.name))
@@ -58,13 +59,7 @@ def corpora_differ(datasets: Datasets, others: Datasets) -> bool:
 
 def read_for(splits: tuple[str, ...], datasets: Datasets) -> Datasets:
     """The datasets without the files of other splits, if they name those of ``splits``."""
-    others: dict[str, Any] = {split: () for split in SPLITS if split not in splits}
-    return tuple(
-        dataset.model_copy(update=others)
-        if dataset.type != "recipe" and all(getattr(dataset, split, ()) for split in splits)
-        else dataset
-        for dataset in datasets
-    )
+    return tuple(one if one.type == "recipe" else without_unread_files(one, splits) for one in datasets)
 
 
 def corpora_of(datasets: Datasets, audio: AudioConfig) -> list[AudioCorpus]:

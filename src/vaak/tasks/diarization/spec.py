@@ -2,7 +2,7 @@
 
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.config.task_spec import TaskSpec
-from vaak.tasks.diarization.checks import checks
+from vaak.tasks.diarization.checks import checks, metrics, num_parameters
 from vaak.tasks.diarization.config import (
     ALIASES,
     DEFAULTS,
@@ -25,6 +25,7 @@ SPEC = TaskSpec(
     recognised_by=(
         "datasets",
         "global_config",
+        "model.model_type=encoder",
         "model.front_end",
         "model.preset=sa_eend",
         "data.inference",
@@ -39,5 +40,12 @@ SPEC = TaskSpec(
     aliases=ALIASES,
     shared=SHARED,
     sides=SIDES,
+    metrics=metrics,
+    auxiliary_losses=("clustering", "speaker", "attractor", "norm_reg"),
+    refused_batching={
+        "stratified": "recordings have no classes to keep in proportion; expected fixed or bucketed",
+        "packed": "recordings can't be put together in a row; expected bucketed",
+    },
+    num_parameters=num_parameters,
     checks=checks,
 )

@@ -10,17 +10,20 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
-from torch import nn
+from torch import Tensor, nn
 
 from vaak.audio.config import DatasetConfig
 from vaak.audio.features.extractors import Features
 from vaak.audio.labelled import AudioSource
+from vaak.audio.sources.cut_source import CutSource
+from vaak.audio.sources.cut_store import write_cuts
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
 from vaak.core.random_keys import Purpose
@@ -31,9 +34,15 @@ from vaak.engine.distributed.launcher import pick_device
 from vaak.engine.objective.losses import Loss, losses_of_logits, make_loss
 from vaak.nn.kernels.squared_norms import NORM_REG, SquaredNorms, norm_reg
 from vaak.runs.prepared import Recipe
-from vaak.tasks.base import PreparedTask, refuse_other_options
-from vaak.tasks.diarization.config import DiarizationExperiment, InferenceConfig
-from vaak.tasks.diarization.data import DiarizationDataset, audio_source, conversations_of, training_speakers
+from vaak.tasks.base import PreparedTask, in_temporary_folder, refuse_other_options
+from vaak.tasks.diarization.config import DiarizationExperiment, InferenceConfig, longest_example
+from vaak.tasks.diarization.data import (
+    DiarizationDataset,
+    audio_source,
+    conversations_of,
+    given_cut,
+    training_speakers,
+)
 from vaak.tasks.diarization.estimate import sketch_batch, source_files
 from vaak.tasks.diarization.examples.labels import (
     IGNORED,
@@ -78,6 +87,9 @@ class DiarizationTask(PreparedTask[DiarizationExperiment, Prepared]):
     def __init__(self, experiment: DiarizationExperiment, directory: Path, folder: Path) -> None:
         super().__init__(experiment, directory, folder)
         self.options, self.data, self.audio = experiment.model, experiment.data, experiment.global_config
+        if self.data.inference.window is None:
+            inference = self.data.inference.model_copy(update={"window": longest_example(experiment)})
+            self.data = self.data.model_copy(update={"inference": inference})
         self.datasets = experiment.datasets or VOICES
         self.features = Features(self.audio)
         self._evaluated: dict[str, DiarizationDataset] = {}
@@ -131,6 +143,21 @@ class DiarizationTask(PreparedTask[DiarizationExperiment, Prepared]):
             self._evaluated[split] = DiarizationDataset(self.source(split), self.features, self.collator, None)
         return self._evaluated[split]
 
+    def dataset_of(self, data: Iterable[Any]) -> DiarizationDataset:
+        """Lhotse cuts, audio files with RTTM next to them, or pairs (audio, rttm), read as those of an evaluation.
+
+        Raises UserError for anything else, DataError for a recording without labels.
+        """
+        cuts = [given_cut(one) for one in data]
+        if repeated := [name for name, times in Counter(cut.id for cut in cuts).items() if times > 1]:
+            raise UserError(f"two recordings are called {repeated[0]}; names must be unique")
+
+        def made(folder: Path) -> DiarizationDataset:
+            audio = self.audio.model_copy(update={"cache_gigabytes": 0.0})  # their features are kept
+            return DiarizationDataset(CutSource(write_cuts(folder, cuts), audio), self.features, self.collator, None)
+
+        return in_temporary_folder(made)
+
     def sources(self) -> list[Path]:
         """The files that ``prepare`` would read. Raises DataError for one that doesn't exist."""
         return source_files(self.datasets, self.audio)
@@ -160,13 +187,12 @@ class DiarizationTask(PreparedTask[DiarizationExperiment, Prepared]):
 
     def sketch_batch(self) -> Batch:
         """A microbatch as large as one of training may become."""
-        return sketch_batch(self.experiment, self.datasets, self._collator(("speaker",)), self.features)
+        return sketch_batch(self.experiment, self._collator(("speaker",)), self.features)
 
     def model(self) -> DiarizationModel:
         return DiarizationModel(self.options, self.features.dims, self.collator)
 
-    @cached_property
-    def main_loss(self) -> Loss:
+    def make_main_loss(self) -> Loss:
         """The loss of ``training.loss.main``; for labels that are not classes, cross-entropy is binary."""
         config = self.experiment.training.loss
         if config.main.type == "cross_entropy" and not self.label_type.has_classes:
@@ -185,11 +211,15 @@ class DiarizationTask(PreparedTask[DiarizationExperiment, Prepared]):
         outputs = model(batch["features"], batch["feature_mask"], norms)
         labels, numbers = batch["labels"], batch["speaker_numbers"]
         if collator.orders:
-            orders = best_orders(collator.speaker_scores(outputs.logits), labels, mask)
+            scores = collator.speaker_scores(outputs.logits)
+            orders = best_orders(scores, labels, mask, among_first=outputs.existence is not None)
             labels, numbers = reordered(labels, orders), numbers.gather(1, orders)
         counted = mask & (labels != IGNORED) if labels.ndim == 2 else mask
         main, targets = self.main_loss, collator.targets(labels)
-        terms = losses_of_logits(main, auxiliary, outputs.logits, targets, "frame", counted)
+        if outputs.existence is None:
+            terms = losses_of_logits(main, auxiliary, outputs.logits, targets, "frame", counted)
+        else:
+            terms = self._of_first_speakers(outputs.logits, targets, counted)
         if norms is not None:
             terms[NORM_REG] = norm_reg(norms)
         if CLUSTERING in auxiliary:
@@ -202,6 +232,20 @@ class DiarizationTask(PreparedTask[DiarizationExperiment, Prepared]):
         if ATTRACTOR in auxiliary and outputs.existence is not None:
             terms[ATTRACTOR] = attractor_loss(outputs.existence, labels.any(1).sum(-1))
         return Scored(outputs, terms, main.name, labels)
+
+    def _of_first_speakers(self, logits: Tensor, targets: Tensor, counted: Tensor) -> dict[str, Term]:
+        """The losses of logits within the first S outputs of a row with S speakers; others aren't to be trained.
+
+        Source: Horiguchi et al. 2020, equation 11.
+        """
+        main, auxiliary = self.main_loss, self.experiment.training.loss.auxiliary
+        numbers, terms = targets.any(1).sum(-1), {main.name: Term(0.0 * logits.sum(), per="frame")}
+        for number in numbers[numbers > 0].unique().tolist():
+            rows = numbers == number
+            kept = logits[rows][..., :number], targets[rows][..., :number]
+            for name, term in losses_of_logits(main, auxiliary, *kept, "frame", counted[rows]).items():
+                terms[name] = Term(terms[name].total + term.total, term.per) if name in terms else term
+        return terms
 
     def meters(self, split: str) -> DiarizationMeters:
         return DiarizationMeters(self.data, split, self.diarizer, self.score)
@@ -218,7 +262,10 @@ class DiarizationTask(PreparedTask[DiarizationExperiment, Prepared]):
     def diarizer(self, model: nn.Module, inference: InferenceConfig | None = None) -> Diarizer:
         """The model with what turns its scores into segments; its options are the run's, or ``inference``."""
         assert isinstance(model, DiarizationModel)
-        return Diarizer(model, inference or self.data.inference, self.features.frame_shift)
+        inference = inference or self.data.inference
+        if inference.window is None:
+            inference = inference.model_copy(update={"window": self.data.inference.window})
+        return Diarizer(model, inference, self.features.frame_shift)
 
     def tune(self, model: nn.Module, split: str = "valid") -> Tuning:
         """The options of inference that are best on development recordings, which are those of an evaluation.

@@ -6,19 +6,58 @@ from collections.abc import Iterator
 from typing import Any
 
 from vaak.config.experiment import Experiment
-from vaak.config.task_spec import CheckFinding, impossible
-from vaak.nn.checks import stack_findings
+from vaak.config.task_spec import CheckFinding, impossible, no_effect
+from vaak.nn.checks import stack_findings, stack_parameters
 from vaak.tasks.lm.config import LanguageModelConfig, LanguageModelDataConfig
+from vaak.text.checks import corpus_findings, tokenizer_findings
+
+_FILES = ("text", "json", "csv", "parquet")
+READ_BY: dict[str, tuple[str, ...]] = {
+    "train": _FILES,
+    "valid": _FILES,
+    "test": _FILES,
+    "name": ("huggingface",),
+    "subset": ("huggingface",),
+    "text_column": ("json", "csv", "parquet", "huggingface"),
+    "document": ("text",),
+    "num_sentences": ("grammar",),
+    "seed": ("grammar",),
+}
+"""The types of corpora that read an option which not all read."""
 
 
 def checks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
     """The findings on an experiment of this task."""
     model: LanguageModelConfig = experiment.model
     data: LanguageModelDataConfig = experiment.data
-    yield from stack_findings("model", model, is_encoder=model.model_type == "encoder")
+    yield from stack_findings("model", model, is_encoder=model.model_type == "encoder", longest=data.max_length)
+    yield from corpus_findings(data.corpus, READ_BY)
+    yield from tokenizer_findings("data.tokenizer", data.tokenizer)
+    if data.layout == "document":
+        yield no_effect("data.shift_windows", "layout is document, and only the windows of a stream are shifted")
+    if model.model_type == "decoder":
+        yield no_effect("data.masking_probability", "model_type is decoder, and only an encoder predicts masked tokens")
+    else:
+        yield no_effect("data.token_dropout", "model_type is encoder; masking_probability says what is masked")
     curriculum = experiment.training.curriculum
     if curriculum is not None and curriculum.difficulty == "length" and data.layout == "stream":
         yield impossible(
             "training.curriculum.difficulty",
             "windows of a stream are all equally long; expected lexical or morphology, or data.layout: document",
         )
+
+
+def metrics(experiment: Experiment[Any, Any]) -> list[str]:
+    """The figures that evaluations give."""
+    names = ["val_loss", "val_perplexity", "val_accuracy"]
+    if experiment.model.model_type == "decoder":
+        names.append("val_bits_per_byte")
+    return [*names, "pairs_accuracy", "pairs_accuracy/"] if experiment.data.minimal_pairs else names
+
+
+def num_parameters(experiment: Experiment[Any, Any]) -> int:
+    """About how many parameters the model has."""
+    model: LanguageModelConfig = experiment.model
+    data: LanguageModelDataConfig = experiment.data
+    embeddings = 1 if model.tie_embeddings else 2
+    return embeddings * data.tokenizer.vocab_size * model.d_model + stack_parameters(model)

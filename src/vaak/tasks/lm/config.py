@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import model_validator
 
-from vaak.config.base import ResumeClass, Section, option
+from vaak.config.base import LARGEST_COUNT, LARGEST_LENGTH, ResumeClass, Section, option
 from vaak.config.experiment import Experiment
 from vaak.nn.config import STACK_ALIASES, SingleStackConfig
 from vaak.text.config import TokenizerConfig
@@ -56,7 +56,7 @@ class LanguageModelConfig(SingleStackConfig):
     model_type: Literal["decoder", "encoder"] = option(
         "decoder: causal objective; encoder: masked objective.", "decoder"
     )
-    num_layers: int = option("Number of blocks.", 8, gt=0)
+    num_layers: int = option("Number of blocks.", 8, gt=0, le=10_000)
     qk_norm: bool = option("RMSNorm on queries and keys of each head (exported as Qwen3 instead of Llama).", False)
 
     @model_validator(mode="before")
@@ -84,7 +84,7 @@ class CorpusConfig(Section):
     document: Literal["line", "paragraph", "file"] = option(
         "text: the unit that is a document; with file, every newline counts.", "line"
     )
-    num_sentences: int = option("grammar: number of sentences to generate.", 30000, gt=0)
+    num_sentences: int = option("grammar: number of sentences to generate.", 30000, gt=0, le=LARGEST_COUNT)
     seed: int = option("grammar: random seed of the sentences; training.random_seed doesn't change the text.", 0, ge=0)
     deduplicate: bool = option("Drop exact duplicates of a training document.", True)
     train_fraction: float = option(
@@ -103,7 +103,7 @@ class LanguageModelDataConfig(Section):
 
     corpus: CorpusConfig = option("The source of the text.", CorpusConfig())
     tokenizer: TokenizerConfig = option("The tokenizer.", TokenizerConfig())
-    max_length: int = option("Maximum sequence length, in tokens.", 512, gt=1)
+    max_length: int = option("Maximum sequence length, in tokens.", 512, gt=1, le=LARGEST_LENGTH)
     layout: Literal["stream", "document"] = option(
         "stream: documents are concatenated and cut into windows; document: each is a separate sequence.", "document"
     )
@@ -112,6 +112,7 @@ class LanguageModelDataConfig(Section):
         "Evaluation windows of a long text begin this many tokens apart; null is max_length.",
         None,
         gt=0,
+        le=LARGEST_LENGTH,
         resume="other numbers",
     )
     masking_probability: float = option(
@@ -133,6 +134,20 @@ class LanguageModelDataConfig(Section):
     cache_dir: str | None = option(
         "Folder for prepared data, shared by runs; null is RUN/prepared.", None, resume="free"
     )
+
+
+class GenerationOptions(Section):
+    """What vaak generate may be asked for: how tokens are drawn."""
+
+    resume_class: ClassVar[ResumeClass | None] = "free"
+
+    temperature: float = option("0 always takes the most probable token.", 0.8)
+    top_k: int = option("Sample from the K most probable tokens only; 0 for all.", 0)
+    top_p: float = option("Nucleus sampling: only the most probable tokens with this total probability.", 1.0)
+    min_p: float = option("Only tokens at least this fraction as probable as the most probable one; 0 for all.", 0.0)
+    repetition_penalty: float = option("Above 1, tokens that already occurred become less probable.", 1.0)
+    max_new_tokens: int = option("Maximum number of new tokens.", 100)
+    seed: int = option("The same seed gives the same text.", 0)
 
 
 LanguageModelExperiment = Experiment[LanguageModelConfig, LanguageModelDataConfig]

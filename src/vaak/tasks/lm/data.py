@@ -3,7 +3,8 @@
     document   [bos] t1 t2 ... tn [eos]      inputs are all but the last, targets all but the first
     stream     the concatenated documents, each after a [bos], cut into windows anywhere
 
-Bytes are those of the text; in a document layout the end of a document counts as one byte, its newline.
+Bytes are those of the text; in a document layout the end of a document counts as one byte, its newline. A store whose
+texts its tokens don't reproduce has no bytes to count: the tokens' probability isn't the text's.
 """
 
 from __future__ import annotations
@@ -51,7 +52,11 @@ class Sequence(NamedTuple):
 
 
 class TextDataset(Dataset):
-    """Windows of single documents; ``stride`` below ``max_length`` gives scored tokens more context."""
+    """Windows of single documents; ``stride`` below ``max_length`` gives scored tokens more context.
+
+    ``store`` has the documents' tokens, ``special`` the ids of [bos] and the like; ``corruption`` is what an objective
+    does to the inputs.
+    """
 
     draws_globally = False
 
@@ -75,7 +80,8 @@ class TextDataset(Dataset):
         ids = self.ids(index)
         targets = ids[1:].copy()
         targets[: self.windows.scored_from[index]] = IGNORED
-        num_bytes = int(self.store.num_bytes[document]) + (self.special.eos is not None) if start == 0 else 0
+        counted = start == 0 and self.store.is_exact
+        num_bytes = int(self.store.num_bytes[document]) + (self.special.eos is not None) if counted else 0
         return corrupted(ids, targets, num_bytes, self.corruption, self.special, rng)
 
     def ids(self, index: int) -> np.ndarray:
@@ -110,7 +116,9 @@ class StreamDataset(Dataset):
     """Windows of ``max_length`` targets over all documents in a row.
 
     Without ``shift`` each target is in one window, and the last window may be shorter. With it, all windows are
-    complete, and each begins at a random place of its own range, different in every epoch.
+    complete, and each begins at a random place within its range, different in every epoch.
+
+    ``store``, ``special`` and ``corruption`` are those of ``TextDataset``.
     """
 
     draws_globally = False
@@ -179,7 +187,11 @@ def corrupted(
     special: SpecialTokens,
     rng: np.random.Generator,
 ) -> Sequence:
-    """The example that an objective makes of ``ids`` ``(time + 1,)`` and the ``targets`` after them ``(time,)``."""
+    """The example that an objective makes of ``ids`` ``(time + 1,)`` and the ``targets`` after them ``(time,)``.
+
+    ``num_bytes`` is the size of their text; ``corruption`` says how many inputs are masked or dropped, ``special``
+    which ids stand for them, and ``rng`` draws which.
+    """
     if corruption.masking:
         return _masked(ids[1:], targets, num_bytes, corruption.masking, special, rng)
     inputs = ids[:-1]
@@ -198,6 +210,9 @@ def _masked(
     rng: np.random.Generator,
 ) -> Sequence:
     """Some tokens to predict from both sides; of these 80 % are masked, 10 % replaced, 10 % left.
+
+    ``ids`` and ``targets`` are ``(time,)``, ``num_bytes`` is the size of their text; each is chosen with
+    ``probability``, by ``rng``. ``special`` has the mask's id.
 
     Source: Devlin et al. 2019, "BERT", section 3.1. Differs: at least one token of a sequence is chosen.
     """

@@ -14,6 +14,7 @@ from vaak.tasks.lm.data import Corruption, SpecialTokens, collate, corrupted
 from vaak.tasks.lm.model import LanguageModel
 from vaak.text.corpora.corpus import CorpusBuilder
 from vaak.text.corpora.readers import find_files
+from vaak.text.corpora.sources import files_of
 from vaak.text.tokenizers.tokenizer import Tokenizer
 
 
@@ -23,10 +24,8 @@ def source_files(data: LanguageModelDataConfig) -> list[Path]:
     Raises DataError for files and patterns that don't exist.
     """
     corpus = data.corpus
-    if corpus.type == "huggingface":
-        files = sorted(path for path in Path(corpus.name or "").rglob("*") if path.is_file()) if corpus.name else []
-    else:
-        files = CorpusBuilder(corpus, corpus.seed).files
+    is_on_the_hub = corpus.type == "huggingface"
+    files = files_of(corpus.name or "") if is_on_the_hub else CorpusBuilder(corpus, corpus.seed).files
     pairs = tuple(name for name in data.minimal_pairs if name != "grammar")
     files = files + (find_files(pairs, "data.minimal_pairs") if pairs else [])
     return files + ([Path(data.tokenizer.path)] if data.tokenizer.path else [])

@@ -3,7 +3,8 @@
     config.json            LlamaForCausalLM, or Qwen3ForCausalLM if queries and keys are normalised
     generation_config.json model.safetensors  tokenizer.json  tokenizer_config.json  special_tokens_map.json
 
-The files are plain JSON and safetensors; transformers is not needed to write them.
+The files are plain JSON and safetensors; transformers is not needed to write them. The tokenizer puts the token that
+begins a document before every text, as training does, and none after it: what ends a document is predicted, never read.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, processors
 
 from vaak.core.errors import UserError
-from vaak.core.storage.files import sync_directory, sync_file, usual_mode, write_json
+from vaak.core.storage.files import sync_directory, sync_file, usual_mode, write_json, write_text
 from vaak.nn.feed_forward import inner_width
 from vaak.nn.initialisation import DEVIATION
 from vaak.nn.positions.rotary import ntk_theta
@@ -60,6 +61,8 @@ def export_hf(
     ``special_tokens`` gives the text of tokens by transformers' names (``bos_token``, ``eos_token``, ``pad_token``, …);
     ``max_length`` is the length the model was trained with.
 
+    ``tokenizer_file`` is the run's tokenizer.
+
     Raises UserError for an encoder, a tokenizer that does not fit the model, a special token the tokenizer does not
     know, and a folder that has something in it or can't be written.
     """
@@ -68,17 +71,17 @@ def export_hf(
     folder = folder.absolute()
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise UserError(f"{folder} exists and is not an empty folder; choose another one.")
-    beside = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     try:
-        beside.mkdir(parents=True)
-        _write_files(beside, model, tokenizer_file, special_tokens, special_ids, max_length)
+        temporary.mkdir(parents=True)
+        _write_files(temporary, model, tokenizer_file, special_tokens, special_ids, max_length)
         if folder.exists():
             folder.rmdir()
-        os.rename(beside, folder)
+        os.rename(temporary, folder)
     except (OSError, SafetensorError) as error:
         raise UserError(f"Can't write {folder}: {getattr(error, 'strerror', None) or error}.") from error
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
     sync_directory(folder.parent)
 
 
@@ -171,6 +174,16 @@ def _special_ids(tokenizer_file: Path, special_tokens: dict[str, str], vocab_siz
     return ids
 
 
+def _as_read_in_training(tokenizer_file: Path, special_tokens: dict[str, str], special_ids: dict[str, int]) -> str:
+    """The tokenizer, as JSON, with ``bos_token`` before every text if there is one."""
+    tokenizer = Tokenizer.from_file(str(tokenizer_file))
+    if bos := special_tokens.get("bos_token"):
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"{bos} $A", pair=f"{bos} $A {bos} $B:1", special_tokens=[(bos, special_ids["bos_token"])]
+        )
+    return str(tokenizer.to_str())
+
+
 def _write_files(
     folder: Path,
     model: LanguageModel,
@@ -179,6 +192,11 @@ def _write_files(
     special_ids: dict[str, int],
     max_length: int,
 ) -> None:
+    """Write all files of the export to ``folder``.
+
+    ``model``, ``tokenizer_file``, ``special_tokens`` and ``max_length`` are those of ``export_hf``; ``special_ids`` has
+    the ids of the special tokens by the same names.
+    """
     generation = {
         f"{name}_id": special_ids[name] for name in ("bos_token", "eos_token", "pad_token") if name in special_ids
     }
@@ -193,9 +211,8 @@ def _write_files(
     write_json(folder / "generation_config.json", generation)
     write_json(folder / "tokenizer_config.json", tokenizer_config)
     write_json(folder / "special_tokens_map.json", special_tokens)
-    shutil.copyfile(tokenizer_file, folder / "tokenizer.json")
+    write_text(folder / "tokenizer.json", _as_read_in_training(tokenizer_file, special_tokens, special_ids))
     with usual_mode(folder / "model.safetensors"):
         save_file(hf_weights(model), folder / "model.safetensors", metadata={"format": "pt"})
-    for name in ("tokenizer.json", "model.safetensors"):
-        sync_file(folder / name)
+    sync_file(folder / "model.safetensors")
     sync_directory(folder)

@@ -2,7 +2,8 @@
 
 loss            nats per token                      sum of -ln p / tokens
 perplexity      exp(loss)                           comparable with the same tokenizer only
-bits_per_byte   sum of -log2 p / UTF-8 bytes        comparable across tokenizers
+bits_per_byte   sum of -log2 p / UTF-8 bytes        comparable across tokenizers; only where the tokens reproduce every
+                                                    text exactly: else they are more probable than the text
 accuracy        tokens whose most probable prediction is right / tokens
 """
 

@@ -53,7 +53,7 @@ def read_pairs(sources: tuple[str, ...]) -> list[Pair]:
                 pairs += _read_file(Path(file))
     if not pairs:
         where = ", ".join(sources) or "it: name files of BLiMP JSON lines, or grammar"
-        raise DataError(f"data.minimal_pairs: there are no pairs in {where}")
+        raise DataError(f"data.minimal_pairs: no pairs in {where}")
     return pairs
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,7 +17,7 @@ from vaak.core.errors import UserError
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.nn.decoding.cache import StackCache
 from vaak.nn.decoding.rows import without_dropout
-from vaak.nn.decoding.sampling import SamplingSettings, next_tokens
+from vaak.nn.decoding.sampling import SamplingSettings, next_tokens, uniform_numbers
 from vaak.tasks.lm.model import LanguageModel
 
 
@@ -39,7 +40,7 @@ def generate_batch(
     *,
     max_length: int | None = None,
 ) -> list[list[int]]:
-    """What follows each prompt, read together; each has a separate random generator, the first as in ``generate``."""
+    """What follows each prompt, read together; each has its own draws, the first those of ``generate``."""
     texts: list[list[int]] = [[] for _ in prompts]
     for tokens in _steps(model, prompts, settings, max_length) if prompts else ():
         for text, token in zip(texts, tokens, strict=True):
@@ -66,7 +67,7 @@ class RowDecoder:
 
     @torch.inference_mode()
     def next_logits(self) -> Tensor:
-        """Scores of the token after each row, ``(rows, vocab)``, on the CPU, in float32 at least."""
+        """Scores of the token after each row, ``(rows, vocab)``, on the model's device, in float32 at least."""
         unread = self.contexts if self.cache is None else [context[-1:] for context in self.contexts]
         self.cache = self.cache or self.model.new_cache()
         time = max(map(len, unread))
@@ -75,7 +76,7 @@ class RowDecoder:
         padded = torch.tensor([[-1] * (time - len(row)) + [0] * len(row) for row in unread], device=device)
         with without_dropout(self.model):
             hidden = self.model.hidden(input_ids, documents=padded if self._separate else None, cache=self.cache)
-            logits = self.model.logits(hidden[:, -1]).cpu()
+            logits = self.model.logits(hidden[:, -1])
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
     def _recent(self, context: list[int]) -> list[int]:
@@ -103,10 +104,11 @@ def _steps(
 
 def _draw_steps(reader: RowDecoder, settings: SamplingSettings) -> Iterator[list[int | None]]:
     rows = range(len(reader.contexts))
-    generators = [torch.Generator().manual_seed(draw_key(Purpose.GENERATE, settings.seed, row)) for row in rows]
+    keys = np.array([draw_key(Purpose.GENERATE, settings.seed, row) for row in rows], dtype=np.uint64)
     ended = [False for _ in rows]
-    for _ in range(settings.max_new_tokens):
-        drawn = next_tokens(reader.next_logits(), reader.contexts, settings, generators)
+    for position in range(settings.max_new_tokens):
+        uniforms = uniform_numbers(keys, position)
+        drawn = next_tokens(reader.next_logits(), reader.contexts, settings, uniforms).tolist()
         ended = [done or token in settings.stop_ids for done, token in zip(ended, drawn, strict=True)]
         if all(ended):
             return

@@ -9,7 +9,7 @@ FOLDER (RUN/prepared, or CACHE_DIR/FINGERPRINT, to which RUN/prepared then point
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from itertools import islice
@@ -33,45 +33,47 @@ ROUND_TRIP_DOCUMENTS = 2000
 class Prepared(PreparedFolder):
     """Tokenizer and token stores."""
 
+    load_tokenizer: Callable[[Path], Tokenizer] = Tokenizer.load
+
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        return Tokenizer.load(self.folder / "tokenizer")
+        return self.load_tokenizer(self.folder / "tokenizer")
 
     def store(self, split: str) -> TokenStore:
         """The tokens of a split. Raises UserError if the corpus has no such split."""
         return TokenStore(self.split_folder(split))
 
 
-def fingerprint(data: LanguageModelDataConfig) -> str:
+def fingerprint(data: LanguageModelDataConfig, code: Path = Path()) -> str:
     """A hash of everything prepared data depend on: options, and size and time of change of every source file."""
     tokenizer_file = [Path(data.tokenizer.path)] if data.tokenizer.path else []
     files = [*CorpusBuilder(data.corpus, data.corpus.seed).files, *tokenizer_file]
-    sources = {"corpus": data.corpus.model_dump(mode="json"), "tokenizer": data.tokenizer.model_dump(mode="json")}
-    return fingerprint_with_files(sources, files)
+    of_tokenizer = {**TokenizerFactory(data.tokenizer, code).decides(), "path": data.tokenizer.path}
+    return fingerprint_with_files({"corpus": data.corpus.model_dump(mode="json"), "tokenizer": of_tokenizer}, files)
 
 
-def recipe(data: LanguageModelDataConfig, splits: tuple[str, ...] | None = None) -> Recipe:
-    """How tokenizer and token stores of ``splits`` (all there are) are made."""
-    return Recipe(partial(_make, data, splits), partial(fingerprint, data), _options(data))
-
-
-def _options(data: LanguageModelDataConfig) -> dict[str, Any]:
-    """What determines the data, without its path, which may differ after a run was moved."""
+def recipe(data: LanguageModelDataConfig, splits: tuple[str, ...] | None = None, code: Path = Path()) -> Recipe:
+    """How tokenizer and token stores of ``splits`` (all there are) are made; a user's files are seen from ``code``."""
+    tokenizer = TokenizerFactory(data.tokenizer, code)
+    # Without its path, which may differ after a run was moved.
     corpus = data.corpus.model_dump(mode="json", exclude={"train", "valid", "test", "name"})
-    return {"corpus": corpus, "tokenizer": data.tokenizer.model_dump(mode="json", exclude={"path"})}
+    options = {"corpus": corpus, "tokenizer": tokenizer.decides()}
+    return Recipe(partial(_make, data, tokenizer, splits), partial(fingerprint, data, code), options)
 
 
-def _make(data: LanguageModelDataConfig, splits: tuple[str, ...] | None, folder: Path) -> dict[str, Any]:
+def _make(
+    data: LanguageModelDataConfig, factory: TokenizerFactory, splits: tuple[str, ...] | None, folder: Path
+) -> dict[str, Any]:
     """Fill ``folder``, and return the statistics and the round trip."""
     corpus = CorpusBuilder(data.corpus, data.corpus.seed)
-    splits = ("train", *(split for split in corpus.splits if split != "train")) if splits is None else splits
+    splits = corpus.with_train_first() if splits is None else splits
     texts: Iterator[str] = iter(()) if data.tokenizer.path else corpus.documents("train")
-    tokenizer = TokenizerFactory(data.tokenizer).create_tokenizer(texts)
+    tokenizer = factory.create_tokenizer(texts)
     tokenizer.save(folder / "tokenizer")
     for split in splits:
         store = write_tokens(folder / split, corpus.documents(split), tokenizer)
         log.info("%s: %s documents, %s tokens", split, f"{len(store):,}", f"{len(store.tokens):,}")
-    statistics = corpus.statistics(splits)
+    statistics = {split: corpus.statistics[split] for split in splits}
     log.info("%s", format_statistics(statistics))
     trip = round_trip_report(tokenizer, islice(corpus.documents(splits[-1]), ROUND_TRIP_DOCUMENTS))
     (log.info if trip.exact == trip.documents else log.warning)("tokenizer: %s", trip)

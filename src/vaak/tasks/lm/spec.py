@@ -1,8 +1,9 @@
 """The specification of the language-model task. Imports no torch."""
 
 from vaak.config.task_spec import TaskSpec
-from vaak.tasks.lm.checks import checks
+from vaak.tasks.lm.checks import checks, metrics, num_parameters
 from vaak.tasks.lm.config import ALIASES, DEFAULTS, SHARED, SIDES, LanguageModelConfig, LanguageModelDataConfig
+from vaak.text.checks import NO_CLASSES, losses_of_tokens
 
 SPEC = TaskSpec(
     task="vaak.tasks.lm.task:LanguageModelTask",
@@ -10,10 +11,16 @@ SPEC = TaskSpec(
     data=LanguageModelDataConfig,
     recognised_by=("model.preset", "model.model_type=decoder", "model.model_type=encoder", "data.minimal_pairs"),
     also_recognised_by=("data.corpus", "data.tokenizer"),
+    used_by_models=("data.tokenizer",),
     length_unit="tokens",
     defaults=DEFAULTS,
     aliases=ALIASES,
     shared=SHARED,
     sides=SIDES,
+    metrics=metrics,
+    losses=losses_of_tokens,
+    auxiliary_losses=("norm_reg",),
+    refused_batching=NO_CLASSES,
+    num_parameters=num_parameters,
     checks=checks,
 )

@@ -9,23 +9,20 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-import weakref
-from collections.abc import Iterable, Iterator
+import logging
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from torch import nn
 
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
-from vaak.core.split_ranges import SPLITS
 from vaak.engine.objective.losses import losses_of_logits
 from vaak.nn.decoding.sampling import SamplingSettings
 from vaak.nn.kernels.squared_norms import NORM_REG, SquaredNorms, norm_reg
 from vaak.runs.prepared import Recipe
-from vaak.tasks.base import PreparedTask
-from vaak.tasks.lm.config import CorpusConfig, LanguageModelExperiment
+from vaak.tasks.base import PreparedTask, in_temporary_folder, without_unread_files
+from vaak.tasks.lm.config import LanguageModelExperiment
 from vaak.tasks.lm.data import IGNORED, Corruption, SpecialTokens, StreamDataset, TextDataset
 from vaak.tasks.lm.estimate import sketch, sketch_batch, source_files
 from vaak.tasks.lm.export import export_hf
@@ -38,6 +35,10 @@ from vaak.tasks.lm.spec import SPEC
 from vaak.text.corpora.token_store import TokenStore, write_tokens
 from vaak.text.tokenizers.normalise import normalise
 from vaak.text.tokenizers.tokenizer import Tokenizer
+from vaak.text.tokenizers.training import TokenizerFactory
+from vaak.text.tokenizers.users_tokenizer import UsersTokenizer
+
+log = logging.getLogger("vaak")
 
 SHOWN_SAMPLES = 5
 
@@ -59,10 +60,16 @@ class LanguageModelTask(PreparedTask[LanguageModelExperiment, Prepared]):
     # Data.
 
     def recipe(self, splits: tuple[str, ...] | None = None) -> Recipe:
-        return recipe(self.data, splits)
+        return recipe(self.data, splits, self.folder)
+
+    @property
+    def reading(self) -> tuple[Callable[[Path], Tokenizer]]:
+        return (TokenizerFactory(self.data.tokenizer, self.folder).load,)
 
     def prepare(self) -> None:
         super().prepare()
+        if self.causal and (reason := self._without_bytes("valid")):
+            log.warning("valid: no bits per byte: %s", reason)
         if self.data.minimal_pairs:
             self.dataset("pairs")  # what is wrong with them shows now, and not at the first evaluation
 
@@ -71,9 +78,9 @@ class LanguageModelTask(PreparedTask[LanguageModelExperiment, Prepared]):
         texts = tuple(split for split in splits if split != "pairs")
         if texts and self.data.corpus != own.data.corpus:
             tokenizer = self.data.tokenizer.model_copy(update={"path": str(self.prepared.folder / "tokenizer")})
-            corpus = _without_unread_files(self.data.corpus, texts)
+            corpus = without_unread_files(self.data.corpus, texts)
             data = self.data.model_copy(update={"tokenizer": tokenizer, "corpus": corpus})
-            self.prepared = Prepared.make(recipe(data, texts), folder)
+            self.prepared = Prepared.make(recipe(data, texts, self.folder), folder, *self.reading)
 
     def _refuse_pairs_of_an_encoder(self) -> None:
         if self.data.minimal_pairs and not self.causal:
@@ -99,16 +106,19 @@ class LanguageModelTask(PreparedTask[LanguageModelExperiment, Prepared]):
         return self._evaluated(store, masking)
 
     def dataset_of(self, data: Iterable[str]) -> TextDataset:
-        """Texts, each a document, read as those of an evaluation. Raises UserError for what is no text."""
+        """Texts, each a document, read as those of an evaluation. Raises UserError for anything but text."""
         texts = list(data)
         for text in texts:
             if not isinstance(text, str):
                 raise UserError(f"a language model is evaluated on texts, not on a {type(text).__name__}")
-        folder = tempfile.mkdtemp(prefix="vaak-texts-")
-        store = write_tokens(Path(folder) / "texts", map(normalise, texts), self.tokenizer)
-        dataset = self._evaluated(store, 0.0 if self.causal else self.data.masking_probability)
-        weakref.finalize(dataset, shutil.rmtree, folder, ignore_errors=True)
-        return dataset
+
+        def made(folder: Path) -> TextDataset:
+            store = write_tokens(folder / "texts", map(normalise, texts), self.tokenizer)
+            if self.causal and (reason := _loss_of_text(store)):
+                log.warning("no bits per byte: %s", reason)
+            return self._evaluated(store, 0.0 if self.causal else self.data.masking_probability)
+
+        return in_temporary_folder(made)
 
     def _evaluated(self, store: TokenStore, masking: float) -> TextDataset:
         """Documents as an evaluation reads them."""
@@ -129,9 +139,9 @@ class LanguageModelTask(PreparedTask[LanguageModelExperiment, Prepared]):
 
     # Training.
 
-    def sketch(self) -> LanguageModel:
-        """A model as large as the trained one may become, before there is a tokenizer."""
-        return sketch(self.options, self.data)
+    def sketch(self) -> LanguageModel | None:
+        """A model as large as the trained one may become, before there is a tokenizer; None for a user's tokenizer."""
+        return None if self.data.tokenizer.is_users(self.data.tokenizer.type) else sketch(self.options, self.data)
 
     def sketch_batch(self) -> Batch:
         """A microbatch as large as one of training may become."""
@@ -162,7 +172,13 @@ class LanguageModelTask(PreparedTask[LanguageModelExperiment, Prepared]):
             return PairMeters(protocol | pairs, self.options)
         windows = {"max_length": str(self.data.max_length), "stride": str(self._stride()), "layout": self.data.layout}
         others = {"newline": self._newlines(), "tokenizer": self.tokenizer.fingerprint}
-        return TextMeters(protocol | windows | others, self.options)
+        reason = self._without_bytes(split) if self.causal else ""
+        withheld = {"bits_per_byte": f"withheld, {reason}"} if reason else {}
+        return TextMeters(protocol | windows | others | withheld, self.options)
+
+    def _without_bytes(self, split: str) -> str:
+        """Why a split has no bits per byte; empty if it has."""
+        return _loss_of_text(self.prepared.store(split)) if split in self.prepared.about["statistics"] else ""
 
     def _newlines(self) -> str:
         """Which newlines of the files are scored and counted as bytes."""
@@ -213,14 +229,15 @@ class LanguageModelTask(PreparedTask[LanguageModelExperiment, Prepared]):
     def export_hf(self, model: nn.Module, folder: Path) -> None:
         """Write a folder that transformers loads without Vaak."""
         assert isinstance(model, LanguageModel)
+        if isinstance(self.tokenizer, UsersTokenizer):
+            raise UserError(f"data.tokenizer: transformers can't load a {self.data.tokenizer.type}; it isn't exported")
         names = {f"{role}_token": token for role, token in self.tokenizer.special_tokens.items()}
         if self.data.layout == "stream":  # a document has no end token, only the next one's beginning
             names["eos_token"] = names["bos_token"]
         export_hf(model, self.prepared.folder / "tokenizer" / "tokenizer.json", names, self.data.max_length, folder)
 
 
-def _without_unread_files(corpus: CorpusConfig, splits: tuple[str, ...]) -> CorpusConfig:
-    """The corpus without the files of splits that aren't requested, if all requested ones have separate files."""
-    if not all(getattr(corpus, split, ()) for split in splits):
-        return corpus
-    return corpus.model_copy(update={split: () for split in SPLITS if split not in splits})
+def _loss_of_text(store: TokenStore) -> str:
+    """What a store's tokens don't reproduce, in words; empty if they reproduce everything."""
+    lost = store.num_documents - store.num_reproduced
+    return f"the tokenizer loses text in {lost:,} of {store.num_documents:,} documents" if lost else ""

@@ -2,16 +2,17 @@
 
     rows: target tokens      columns: source tokens      darker: more attention; each row adds up to 1
 
+All tables of a page, means and single heads, have one scale: from 0 to the highest attention on the page.
 One HTML page without dependencies: a browser has fonts for every script, and matplotlib's own has no Devanagari.
 Source: Bahdanau et al. 2015, "Neural Machine Translation by Jointly Learning to Align and Translate", figure 3.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -33,16 +34,31 @@ h2 {{ font-size: 1em; }}
 table {{ border-collapse: collapse; }}
 th {{ font-weight: normal; white-space: pre; padding: 2px 6px; text-align: right; }}
 thead th {{ writing-mode: vertical-rl; transform: rotate(180deg); text-align: left; padding: 6px 2px; }}
-td {{ width: 1.6em; min-width: 1.6em; height: 1.6em; border: 1px solid #eee; }}
+td, .legend i {{ width: 1.6em; min-width: 1.6em; height: 1.6em; border: 1px solid #eee; }}
+.legend i {{ display: inline-block; vertical-align: middle; box-sizing: border-box; margin: 0 -1px 0 0; }}
+dt {{ float: left; clear: left; width: 7em; color: #666; }}
+dd {{ margin: 0 0 0.3em 7em; }}
+summary {{ cursor: pointer; margin: 1.5em 0 0.5em; }}
 {shades}
 </style></head><body>
 <h1>Cross-attention</h1>
-<p>Rows: target tokens as they are written. Columns: source tokens. Darker is more attention, the mean of all heads;
-each row adds up to 1. The darkest cell of a table is its highest; hover over a cell to see its value.</p>
+<dl><dt>source</dt><dd>{source}</dd><dt>translation</dt><dd>{target}</dd></dl>
+<p>Rows: target tokens as they are written. Columns: source tokens. Each row adds up to 1. Hover over a cell to see its
+value.</p>
+<p class="legend">0 {legend} {highest:.2f}, the highest on this page; all tables have this scale</p>
 <div class="panels">
 {panels}
-</div></body></html>
+</div>
+{heads}
+</body></html>
 """
+
+
+class Sentence(NamedTuple):
+    """A text, and the texts of its tokens."""
+
+    text: str
+    tokens: Sequence[str]
 
 
 def draw_translation(translator: Translator, translation: Translation, path: Path) -> None:
@@ -53,49 +69,61 @@ def draw_translation(translator: Translator, translation: Translation, path: Pat
     best, target = translation.candidates[0], translator.target
     written = [*best.tokens, target.eos_id] if best.ended else list(best.tokens)
     draw_attention(
-        translator.model,
-        source_ids,
-        [target.bos_id, *written[:-1]],
-        token_texts(translator.source, source_ids),
-        token_texts(target, written),
+        cross_attention(translator.model, source_ids, [target.bos_id, *written[:-1]]),
+        Sentence(translation.source, token_texts(translator.source, source_ids)),
+        Sentence(best.text, token_texts(target, written)),
         path,
     )
 
 
-def draw_attention(
-    model: EncoderDecoderModel,
-    source_ids: Sequence[int],
-    target_ids: Sequence[int],
-    source_tokens: Sequence[str],
-    target_tokens: Sequence[str],
-    path: Path,
-) -> None:
-    """Write a page with the cross-attention of every layer, and their mean first.
+def draw_attention(weights: Tensor, source: Sentence, target: Sentence, path: Path) -> None:
+    """Write a page with the cross-attention of every layer, their mean first, and of every head, folded up.
 
-    ``target_ids`` are what the decoder reads, ``[bos] t1 … tn``, and ``target_tokens`` the texts of what it writes
-    after each, ``t1 … tn [eos]``. Raises UserError if ``path`` can't be written or has another extension.
+    ``weights`` are ``(layer, head, target, source)``. Raises UserError if ``path`` can't be written or has another
+    extension.
     """
     if path.suffix.lower() not in (".html", ".htm"):
         raise UserError(f"{path}: the attention picture is an HTML page; use a file name that ends in .html")
-    weights = cross_attention(model, source_ids, target_ids)
-    assert weights.shape[1:] == (len(target_tokens), len(source_tokens))
-    panels = {f"layer {number}": layer for number, layer in enumerate(weights, 1)}
-    if len(weights) > 1:
-        panels = {"mean of all layers": weights.mean(0)} | panels
-    drawn = "\n".join(_panel(title, layer, source_tokens, target_tokens) for title, layer in panels.items())
+    assert weights.shape[2:] == (len(target.tokens), len(source.tokens))
+    layers, highest = weights.mean(1), float(weights.max())
+    means = {f"layer {number}": layer for number, layer in enumerate(layers, 1)}
+    if len(layers) > 1:
+        means = {"mean of all layers": layers.mean(0)} | means
+
+    def panels(shown: Mapping[str, Tensor]) -> str:
+        return "\n".join(_panel(title, one, highest, source.tokens, target.tokens) for title, one in shown.items())
+
+    heads = (
+        f'<details><summary>the heads of layer {number}</summary><div class="panels">\n'
+        f"{panels({f'layer {number}, head {head}': one for head, one in enumerate(layer, 1)})}\n</div></details>"
+        for number, layer in enumerate(weights, 1)
+        if len(layer) > 1
+    )
+    page = PAGE.format(
+        shades=_shades(),
+        source=_shown(source.text),
+        target=_shown(target.text),
+        legend="".join(f'<i class="w{number}"></i>' for number in range(SHADES + 1)),
+        highest=highest,
+        panels=panels(means),
+        heads="\n".join(heads),
+    )
     try:
-        write_text(path, PAGE.format(shades=_shades(), panels=drawn))
+        write_text(path, page)
     except OSError as error:
         raise UserError(f"{path} can't be written: {error.strerror or error}") from error
 
 
 def cross_attention(model: EncoderDecoderModel, source_ids: Sequence[int], target_ids: Sequence[int]) -> Tensor:
-    """How much each layer takes of each source token at each target token, ``(layer, target, source)``: heads' mean."""
+    """How much each head takes of each source token at each target token, ``(layer, head, target, source)``.
+
+    ``target_ids`` are what the decoder reads, ``[bos] t1 … tn``; each row is of what it writes after one of them.
+    """
     seen: list[Tensor] = []
 
     def look(attention: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
         x, visibility = arguments
-        seen.append(attention.weights(x, named["memory"], visibility)[0].float().mean(0).cpu())
+        seen.append(attention.weights(x, named["memory"], visibility)[0].float().cpu())
 
     layers: list[nn.Module] = [block.cross_attention for block in model.decoder.blocks]  # type: ignore[misc]
     hooks = [layer.register_forward_pre_hook(look, with_kwargs=True) for layer in layers]
@@ -115,10 +143,14 @@ def token_texts(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
     return [tokenizer.decode([token], skip_special_tokens=False) for token in ids]
 
 
-def _panel(title: str, weights: Tensor, source_tokens: Sequence[str], target_tokens: Sequence[str]) -> str:
-    """One table; ``weights`` is ``(target, source)``."""
+def _panel(
+    title: str, weights: Tensor, highest: float, source_tokens: Sequence[str], target_tokens: Sequence[str]
+) -> str:
+    """One table under its ``title``; ``weights`` is ``(target, source)``, and ``highest`` has the darkest shade.
+
+    ``source_tokens`` head the columns, ``target_tokens`` the rows.
+    """
     head = "".join(f'<th scope="col">{_shown(token)}</th>' for token in source_tokens)
-    highest = float(weights.max())
     rows = (
         f'<tr><th scope="row">{_shown(token)}</th>{"".join(_cell(weight, highest) for weight in row)}</tr>'
         for token, row in zip(target_tokens, weights.tolist(), strict=True)

@@ -6,22 +6,46 @@ from collections.abc import Iterator
 from typing import Any
 
 from vaak.config.experiment import Experiment
-from vaak.config.task_spec import CheckFinding, impossible, impossible_if_given
-from vaak.nn.checks import stack_findings
-from vaak.tasks.seq2seq.config import Seq2SeqConfig, Seq2SeqDataConfig
+from vaak.config.task_spec import CheckFinding, impossible, impossible_if_given, no_effect
+from vaak.nn.checks import stack_findings, stack_parameters
+from vaak.tasks.seq2seq.config import METHOD_OPTIONS, DecodingConfig, Seq2SeqConfig, Seq2SeqDataConfig
+from vaak.text.checks import corpus_findings, tokenizer_findings
+
+_FILES = ("json", "tsv", "text")
+READ_BY: dict[str, tuple[str, ...]] = {
+    "train": _FILES,
+    "valid": _FILES,
+    "test": _FILES,
+    "name": ("huggingface",),
+    "subset": ("huggingface",),
+    "source_column": ("json", "tsv", "huggingface"),
+    "target_column": ("json", "tsv", "huggingface"),
+    "num_sentences": ("grammar",),
+    "seed": ("grammar",),
+}
+"""The types of corpora that read an option which not all read."""
 
 
 def checks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
     """The findings on an experiment of this task."""
     model: Seq2SeqConfig = experiment.model
     data: Seq2SeqDataConfig = experiment.data
-    yield from stack_findings("model.encoder", model.encoder, is_encoder=True)
-    yield from stack_findings("model.decoder", model.decoder, is_encoder=False)
-    if experiment.training.batching.type == "packed":
-        yield impossible(
-            "training.batching.type", "a row is one source and its target, so packing is impossible; expected bucketed"
-        )
+    yield from stack_findings("model.encoder", model.encoder, is_encoder=True, longest=data.max_source_length)
+    yield from stack_findings("model.decoder", model.decoder, is_encoder=False, longest=data.max_target_length)
     yield from _separate_tokenizers(model, data)
+    yield from corpus_findings(data.corpus, READ_BY)
+    yield from tokenizer_findings("data.tokenizer", data.tokenizer)
+    yield from tokenizer_findings("data.target_tokenizer", data.target_tokenizer)
+    yield from _unread_by_decoding(data.decoding)
+
+
+def _unread_by_decoding(decoding: DecodingConfig) -> Iterator[CheckFinding]:
+    for name in dict.fromkeys(name for names in METHOD_OPTIONS.values() for name in names):
+        methods = [method for method, names in METHOD_OPTIONS.items() if name in names]
+        if decoding.method not in methods:
+            yield no_effect(
+                f"data.decoding.{name}", f"method is {decoding.method}, and only {' and '.join(methods)} reads it"
+            )
 
 
 def _separate_tokenizers(model: Seq2SeqConfig, data: Seq2SeqDataConfig) -> Iterator[CheckFinding]:
@@ -43,3 +67,22 @@ def _separate_tokenizers(model: Seq2SeqConfig, data: Seq2SeqDataConfig) -> Itera
         yield impossible_if_given(
             "model.share_embeddings", f"the widths differ (d_model {widths}); make them equal, or leave it out"
         )
+
+
+def metrics(experiment: Experiment[Any, Any]) -> list[str]:
+    """The figures that evaluations give."""
+    names = ["val_loss", "val_perplexity", "val_accuracy"]
+    translated = experiment.data.decoding.valid_examples != 0
+    return [*names, "val_bleu", "val_chrf", "val_chrf_plus_plus"] if translated else names
+
+
+def num_parameters(experiment: Experiment[Any, Any]) -> int:
+    """About how many parameters the model has."""
+    model: Seq2SeqConfig = experiment.model
+    data: Seq2SeqDataConfig = experiment.data
+    encoder, decoder = model.encoder, model.decoder
+    shared = model.share_embeddings and data.target_tokenizer is None and encoder.d_model == decoder.d_model
+    of_target = (1 if model.tie_embeddings else 2) * (data.target_tokenizer or data.tokenizer).vocab_size
+    of_source = 0 if shared else data.tokenizer.vocab_size
+    embeddings = of_target * decoder.d_model + of_source * encoder.d_model
+    return embeddings + stack_parameters(encoder) + stack_parameters(decoder, memory_width=encoder.d_model)

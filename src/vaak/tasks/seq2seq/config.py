@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import field_validator, model_validator
 
-from vaak.config.base import ResumeClass, Section, option
+from vaak.config.base import LARGEST_COUNT, LARGEST_LENGTH, ResumeClass, Section, option
 from vaak.config.experiment import Experiment
 from vaak.nn.config import STACK_ALIASES, EncoderDecoderConfig
 from vaak.text.config import TokenizerConfig
@@ -67,7 +67,7 @@ class ParallelCorpusConfig(Section):
     )
     target_column: str = option("Key or column of the target; a list has several references.", "hi")
     training_references: Literal["all", "first"] = option("Which references of a target are used in training.", "all")
-    num_sentences: int = option("grammar: number of pairs to use.", 20000, gt=0)
+    num_sentences: int = option("grammar: number of pairs to use.", 20000, gt=0, le=LARGEST_COUNT)
     seed: int = option("grammar: random seed of the selection; training.random_seed doesn't change the text.", 0, ge=0)
     deduplicate: bool = option("Drop exact duplicates of a training pair.", True)
     train_fraction: float = option("Fraction of the pairs for train, if valid and test are not given.", 0.9, gt=0, lt=1)
@@ -95,6 +95,15 @@ class ParallelCorpusConfig(Section):
         return self
 
 
+METHOD_OPTIONS: dict[str, tuple[str, ...]] = {
+    "greedy": (),
+    "beam": ("beam_size", "length_penalty"),
+    "sampling": ("temperature", "top_k", "top_p"),
+    "mbr": ("num_samples", "temperature", "top_k", "top_p"),
+}
+"""The options that the translations of each method of decoding depend on."""
+
+
 class DecodingConfig(Section):
     """Options of decoding: in evaluation, and by default in vaak translate."""
 
@@ -106,15 +115,17 @@ class DecodingConfig(Section):
         "and chooses the one most similar to the others.",
         "greedy",
     )
-    beam_size: int = option("beam: number of hypotheses.", 4, ge=1)
+    beam_size: int = option("beam: number of hypotheses.", 4, ge=1, le=10_000)
     length_penalty: float = option(
         "beam: scores are divided by length to this power; 0 prefers short texts.", 1.0, ge=0
     )
-    num_samples: int = option("mbr: number of samples.", 16, ge=2)
+    num_samples: int = option("mbr: number of samples.", 16, ge=2, le=1_000_000)
     temperature: float = option("sampling, mbr: below 1, probable tokens become more probable; 0 is greedy.", 1.0, ge=0)
     top_k: int = option("sampling, mbr: only the K most probable tokens; 0 for all.", 0, ge=0)
     top_p: float = option("sampling, mbr: only the most probable tokens with this total probability.", 1.0, ge=0, le=1)
-    max_new_tokens: int | None = option("Maximum number of tokens to generate; null is max_target_length.", None, gt=0)
+    max_new_tokens: int | None = option(
+        "Maximum number of tokens to generate; null is max_target_length.", None, gt=0, le=LARGEST_LENGTH
+    )
     valid_examples: int | None = option(
         "Number of validation examples that are translated during training; null is all.", None, ge=0
     )
@@ -143,10 +154,10 @@ class Seq2SeqDataConfig(Section):
         "A separate tokenizer for the target; tokenizer is then only the source's. null: one for both.", None
     )
     max_source_length: int = option(
-        "Longest source, in tokens; longer training pairs are dropped and counted.", 128, gt=1
+        "Longest source, in tokens; longer training pairs are dropped and counted.", 128, gt=1, le=LARGEST_LENGTH
     )
     max_target_length: int = option(
-        "Longest target, in tokens; longer training pairs are dropped and counted.", 128, gt=1
+        "Longest target, in tokens; longer training pairs are dropped and counted.", 128, gt=1, le=LARGEST_LENGTH
     )
     token_dropout: float = option(
         "Fraction of the input tokens, on both sides, replaced by the mask token in training.",

@@ -22,7 +22,7 @@ from vaak.core.errors import UserError
 from vaak.core.storage.files import fingerprint_of
 from vaak.core.task import Dataset
 from vaak.tasks.seq2seq.config import Seq2SeqDataConfig
-from vaak.tasks.seq2seq.examples.filters import used_pairs
+from vaak.tasks.seq2seq.examples.filters import SplitStores, used_pairs
 from vaak.tasks.seq2seq.prepare import Prepared
 from vaak.text.corpora.parallel import Pair
 from vaak.text.difficulty.measures import MEASURES
@@ -69,10 +69,15 @@ class PairDataset(Dataset):
 
     draws_globally = False
 
-    def __init__(self, prepared: Prepared, split: str, data: Seq2SeqDataConfig) -> None:
-        """Raises UserError for a split that doesn't exist, DataError for an evaluation source that is too long."""
+    def __init__(
+        self, prepared: Prepared, split: str, data: Seq2SeqDataConfig, stores: SplitStores | None = None
+    ) -> None:
+        """``stores`` are those of pairs that were not prepared with the others.
+
+        Raises UserError for a split that doesn't exist, DataError for an evaluation source that is too long.
+        """
         self.special = SpecialTokens.of(prepared)
-        stores = prepared.stores(split)
+        stores = prepared.stores(split) if stores is None else stores
         self.pairs, self.source, self.target = stores
         self.indices = used_pairs(split, stores, data, cut=split in prepared.cut_splits).indices
         self.max_target_length = data.max_target_length

@@ -14,8 +14,8 @@ from vaak.tasks.seq2seq.config import Seq2SeqConfig, Seq2SeqDataConfig
 from vaak.tasks.seq2seq.data import Example, SpecialTokens, collate
 from vaak.tasks.seq2seq.model import Seq2SeqModel
 from vaak.text.config import TokenizerConfig
-from vaak.text.corpora.huggingface import files_of
 from vaak.text.corpora.parallel import ParallelCorpus
+from vaak.text.corpora.sources import files_of
 from vaak.text.tokenizers.tokenizer import Tokenizer
 
 

@@ -28,15 +28,7 @@ from torch.nn import functional as F
 from vaak.core.batch import Batch
 from vaak.core.task import Meters
 from vaak.engine.objective.cross_entropy import IGNORED
-from vaak.tasks.seq2seq.config import DecodingConfig
-
-METHOD_OPTIONS: dict[str, tuple[str, ...]] = {
-    "greedy": (),
-    "beam": ("beam_size", "length_penalty"),
-    "sampling": ("temperature", "top_k", "top_p"),
-    "mbr": ("num_samples", "temperature", "top_k", "top_p"),
-}
-"""The options that the translations of each method of decoding depend on."""
+from vaak.tasks.seq2seq.config import METHOD_OPTIONS, DecodingConfig
 
 Translate = Callable[[nn.Module, Batch], list[str]]
 

@@ -1,8 +1,8 @@
 """Translations from a trained model: texts in, texts out, in the order they came in.
 
 Texts of similar length are translated together, as many at a time as ``batch_size`` and ``max_tokens`` allow. The
-translation of a text depends on the model, the text and the settings, and on other texts only by rounding: each
-uses a generator that is seeded by its own tokens.
+translation of a text depends on the model, the text and the settings, and on other texts only by rounding: what is
+drawn for it is decided by its own tokens.
 """
 
 from __future__ import annotations
@@ -138,11 +138,10 @@ class Translator:
             if settings.method == "greedy":
                 return [[one] for one in write(writer, begin, settings.sampling(end))]
             copies = settings.width
-            keys = (draw_key(Purpose.TRANSLATE, settings.seed, copy, *ids) for ids in sources for copy in range(copies))
-            generators = [torch.Generator().manual_seed(key) for key in keys]
+            keys = [draw_key(Purpose.TRANSLATE, settings.seed, copy, *ids) for ids in sources for copy in range(copies)]
             rows = torch.arange(len(sources), device=writer.device).repeat_interleave(copies)
             writer.select(rows)
-            drawn = write(writer, begin[rows], settings.sampling(end), generators)
+            drawn = write(writer, begin[rows], settings.sampling(end), keys)
         return [drawn[place : place + copies] for place in range(0, len(drawn), copies)]
 
     def impossible(self) -> list[int]:
@@ -161,6 +160,7 @@ class TargetWriter:
         time = max(map(len, sources))
         padded = [[*source, *[0] * (time - len(source))] for source in sources]
         real = [[place < len(source) for place in range(time)] for source in sources]
+        self.sources = torch.arange(len(sources), device=self.device)  # of each row
         self.source_mask = torch.tensor(real, device=self.device)
         self.source = torch.tensor(padded, device=self.device)
         self.memory = model.encode(self.source, self.source_mask)
@@ -172,8 +172,12 @@ class TargetWriter:
         return logits.to(torch.promote_types(logits.dtype, torch.float32)).index_fill(1, self.impossible, -torch.inf)
 
     def select(self, rows: Tensor) -> None:
-        self.source, self.memory, self.source_mask = self.source[rows], self.memory[rows], self.source_mask[rows]
-        self.cache.select(rows)
+        sources = self.sources[rows]
+        moved = not torch.equal(sources, self.sources)  # in a beam rows are exchanged within their source
+        if moved:
+            self.source, self.memory, self.source_mask = self.source[rows], self.memory[rows], self.source_mask[rows]
+        self.sources = sources
+        self.cache.select(rows, memory=moved)
 
 
 def groups(lengths: list[int], settings: DecodingSettings) -> Iterator[list[int]]:

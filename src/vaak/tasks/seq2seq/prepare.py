@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from itertools import islice
@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from vaak.core.errors import DataError
+from vaak.core.progress import followed
 from vaak.runs.prepared import PreparedFolder, Recipe, fingerprint_with_files
 from vaak.tasks.seq2seq.config import Seq2SeqDataConfig
 from vaak.tasks.seq2seq.examples.filters import Selection, SplitStores, used_pairs
-from vaak.text.config import TokenizerConfig
 from vaak.text.corpora.pair_store import PairStore, Texts, write_pairs
 from vaak.text.corpora.parallel import ParallelCorpus
 from vaak.text.corpora.scripts import script_of_language, script_of_texts
@@ -44,15 +44,18 @@ DICTIONARY = "dictionary.json"
 class Prepared(PreparedFolder):
     """Tokenizers, token stores and, with ``data.gloss``, the dictionary."""
 
+    load_tokenizer: Callable[[Path], Tokenizer] = Tokenizer.load
+    load_target_tokenizer: Callable[[Path], Tokenizer] = Tokenizer.load
+
     @cached_property
     def source_tokenizer(self) -> Tokenizer:
-        return Tokenizer.load(self.folder / "tokenizer")
+        return self.load_tokenizer(self.folder / "tokenizer")
 
     @cached_property
     def target_tokenizer(self) -> Tokenizer:
         """The target's own, or the one of both sides."""
         own = self.folder / "target_tokenizer"
-        return Tokenizer.load(own) if own.is_dir() else self.source_tokenizer
+        return self.load_target_tokenizer(own) if own.is_dir() else self.source_tokenizer
 
     @cached_property
     def dictionary(self) -> WordDictionary | None:
@@ -70,11 +73,13 @@ class Prepared(PreparedFolder):
         return tuple(self.about["cut_splits"])
 
 
-def fingerprint(data: Seq2SeqDataConfig) -> str:
+def fingerprint(data: Seq2SeqDataConfig, code: Path = Path()) -> str:
     """A hash of everything prepared data depend on: options, and size and time of change of every source file."""
-    paths = [options.path for options in _tokenizers(data).values() if options.path]
-    files = [*ParallelCorpus(data.corpus).files, *map(Path, paths)]
-    return fingerprint_with_files(data.model_dump(mode="json", include=set(_DECIDING)), files)
+    factories = tokenizer_factories(data, code)
+    paths = {name: one.options.path for name, one in factories.items()}
+    files = [*ParallelCorpus(data.corpus).files, *(Path(path) for path in paths.values() if path)]
+    tokenizers = {name: {**one.decides(), "path": paths[name]} for name, one in factories.items()}
+    return fingerprint_with_files(_decides(data, tokenizers), files)
 
 
 _DECIDING = ("corpus", "tokenizer", "target_tokenizer", "gloss", "max_source_length", "max_target_length")
@@ -82,50 +87,62 @@ _PLACES = ("train", "valid", "test", "train_target", "valid_target", "test_targe
 
 
 def recipe(
-    data: Seq2SeqDataConfig, splits: tuple[str, ...] | None = None, dictionary: WordDictionary | None = None
+    data: Seq2SeqDataConfig,
+    splits: tuple[str, ...] | None = None,
+    dictionary: WordDictionary | None = None,
+    code: Path = Path(),
 ) -> Recipe:
-    """How tokenizers and token stores of ``splits`` (default: all) are made.
+    """How tokenizers and token stores of ``splits`` (default: all) are made; a user's files are seen from ``code``.
 
     Without ``train`` among the splits, the paths of the tokenizers must be given, and of the dictionary that glosses
     sources, if there is one. Making them raises DataError for pairs that can't be used.
     """
     sections = "data.corpus, a tokenizer or a greatest length in data"
-    return Recipe(partial(_make, data, splits, dictionary), partial(fingerprint, data), _options(data), sections)
+    factories = tokenizer_factories(data, code)
+    options = _decides(data, {name: factory.decides() for name, factory in factories.items()})
+    for name in _PLACES:  # may differ after a run was moved
+        del options["corpus"][name]
+    make = partial(_make, data, factories, splits, dictionary)
+    return Recipe(make, partial(fingerprint, data, code), options, sections)
 
 
-def _options(data: Seq2SeqDataConfig) -> dict[str, Any]:
-    """What determines the data, without its path, which may differ after a run was moved."""
-    options = data.model_dump(mode="json", include=set(_DECIDING))
-    for section, names in {"corpus": _PLACES, "tokenizer": ("path",), "target_tokenizer": ("path",)}.items():
-        for name in names if options[section] else ():
-            del options[section][name]
-    return options
+def _decides(data: Seq2SeqDataConfig, tokenizers: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """The options that determine the data, with what decides its ``tokenizers``."""
+    return data.model_dump(mode="json", include=set(_DECIDING)) | {"target_tokenizer": None} | tokenizers
 
 
-def _tokenizers(data: Seq2SeqDataConfig) -> dict[str, TokenizerConfig]:
-    """The options of each tokenizer there is, by its folder."""
-    own = {"target_tokenizer": data.target_tokenizer} if data.target_tokenizer else {}
-    return {"tokenizer": data.tokenizer, **own}
+Factories = dict[str, TokenizerFactory]
+
+
+def tokenizer_factories(data: Seq2SeqDataConfig, code: Path) -> Factories:
+    """What makes each tokenizer there is, by its folder."""
+    own = {"target_tokenizer": TokenizerFactory(data.target_tokenizer, code)} if data.target_tokenizer else {}
+    return {"tokenizer": TokenizerFactory(data.tokenizer, code), **own}
 
 
 def _make(
-    data: Seq2SeqDataConfig, splits: tuple[str, ...] | None, dictionary: WordDictionary | None, folder: Path
+    data: Seq2SeqDataConfig,
+    factories: Factories,
+    splits: tuple[str, ...] | None,
+    dictionary: WordDictionary | None,
+    folder: Path,
 ) -> dict[str, Any]:
-    """Fill ``folder``, and return its statistics."""
+    """Fill ``folder``, and return its statistics.
+
+    ``splits`` of what ``data`` describes (None: all) are tokenised by what ``factories`` make; ``dictionary`` glosses
+    the sources, if one is given.
+    """
     corpus = ParallelCorpus(data.corpus)
-    splits = ("train", *(split for split in corpus.splits if split != "train")) if splits is None else splits
+    splits = corpus.with_train_first() if splits is None else splits
     stores = {split: write_pairs(folder / split, corpus.pairs(split)) for split in splits}
     _compare_scripts(data, stores[splits[0]])
-    tokenizers = _tokenizers_of_sides(data, stores, folder)
+    tokenizers = _tokenizers_of_sides(factories, stores, folder)
     if data.gloss:
         dictionary = dictionary or WordDictionary.drawn_from(_both(stores["train"]))
         dictionary.save(folder / DICTIONARY)
     statistics = {}
     for split, store in stores.items():
-        sources = _glossed(split, store, dictionary) if dictionary else Texts(store, "source")
-        write_tokens(folder / split / "source", sources, tokenizers["source"])
-        write_tokens(folder / split / "target", Texts(store, "target"), tokenizers["target"])
-        tokenised = SplitStores.open(folder / split)
+        tokenised = write_split_tokens(split, store, tokenizers, dictionary)
         selection = used_pairs(split, tokenised, data, cut=split in corpus.cut_splits)
         counts = corpus.statistics[split].to_json()
         counts["dropped"] |= selection.dropped
@@ -136,6 +153,17 @@ def _make(
         (log.info if trip.exact == trip.documents else log.warning)("tokenizer of the %s: %s", side, trip)
     about = {"statistics": statistics, "round_trip": {side: asdict(trip) for side, trip in trips.items()}}
     return about | {"cut_splits": list(corpus.cut_splits)}
+
+
+def write_split_tokens(
+    split: str, store: PairStore, tokenizers: Mapping[str, Tokenizer], dictionary: WordDictionary | None
+) -> SplitStores:
+    """Tokenise both sides of a store's pairs, next to them."""
+    sources = _glossed(split, store, dictionary) if dictionary else Texts(store, "source")
+    for side, texts in {"source": sources, "target": Texts(store, "target")}.items():
+        texts = followed(texts, f"tokens of {split}, {side}", len(store))
+        write_tokens(store.folder / side, texts, tokenizers[side])
+    return SplitStores.open(store.folder)
 
 
 def glossed(source: str, gloss: str) -> str:
@@ -172,14 +200,14 @@ def _compare_scripts(data: Seq2SeqDataConfig, store: PairStore) -> None:
     log.warning("corpus: %s; expected %s and %s", said, expected["source"], expected["target"])
 
 
-def _tokenizers_of_sides(data: Seq2SeqDataConfig, stores: dict[str, PairStore], folder: Path) -> dict[str, Tokenizer]:
+def _tokenizers_of_sides(factories: Factories, stores: dict[str, PairStore], folder: Path) -> dict[str, Tokenizer]:
     """Train the tokenizers, or use existing ones, and put them in the folder."""
     shutil.rmtree(folder / "target_tokenizer", ignore_errors=True)
-    for name, options in _tokenizers(data).items():
-        sides = SIDES if data.target_tokenizer is None else ("source",) if name == "tokenizer" else ("target",)
-        texts = () if options.path else Texts(stores["train"], *sides)
-        TokenizerFactory(options).create_tokenizer(texts).save(folder / name)
-    prepared = Prepared(folder)
+    for name, factory in factories.items():
+        sides = SIDES if len(factories) == 1 else ("source",) if name == "tokenizer" else ("target",)
+        texts = () if factory.options.path else Texts(stores["train"], *sides)
+        factory.create_tokenizer(texts).save(folder / name)
+    prepared = Prepared(folder, *(factory.load for factory in factories.values()))
     return {"source": prepared.source_tokenizer, "target": prepared.target_tokenizer}
 
 

@@ -1,8 +1,9 @@
 """The specification of the sequence-to-sequence task. Imports no torch."""
 
 from vaak.config.task_spec import TaskSpec
-from vaak.tasks.seq2seq.checks import checks
+from vaak.tasks.seq2seq.checks import checks, metrics, num_parameters
 from vaak.tasks.seq2seq.config import ALIASES, DEFAULTS, SHARED, SIDES, Seq2SeqConfig, Seq2SeqDataConfig
+from vaak.text.checks import NO_CLASSES, losses_of_tokens
 
 SPEC = TaskSpec(
     task="vaak.tasks.seq2seq.task:Seq2SeqTask",
@@ -10,7 +11,6 @@ SPEC = TaskSpec(
     data=Seq2SeqDataConfig,
     recognised_by=(
         "model.model_type=encoder_decoder",
-        "model.encoder",
         "data.target_tokenizer",
         "data.max_source_length",
         "data.max_target_length",
@@ -18,10 +18,20 @@ SPEC = TaskSpec(
         "data.corpus.source_column",
         "data.corpus.target_column",
     ),
+    also_recognised_by=("model.encoder",),
+    used_by_models=("data.tokenizer", "data.target_tokenizer"),
     length_unit="tokens",
     defaults=DEFAULTS,
     aliases=ALIASES,
     shared=SHARED,
     sides=SIDES,
+    metrics=metrics,
+    losses=losses_of_tokens,
+    auxiliary_losses=("norm_reg",),
+    refused_batching={
+        **NO_CLASSES,
+        "packed": "a row is one source and its target, so packing is impossible; expected bucketed",
+    },
+    num_parameters=num_parameters,
     checks=checks,
 )

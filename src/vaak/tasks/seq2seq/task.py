@@ -9,17 +9,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
 from vaak.core.batch import Batch, Term
-from vaak.core.split_ranges import SPLITS
+from vaak.core.errors import UserError
 from vaak.engine.objective.losses import losses_of_logits
 from vaak.nn.kernels.squared_norms import NORM_REG, SquaredNorms, norm_reg
 from vaak.runs.prepared import Recipe
-from vaak.tasks.base import PreparedTask
+from vaak.tasks.base import PreparedTask, in_temporary_folder, without_unread_files
 from vaak.tasks.seq2seq.attention_picture import draw_translation
 from vaak.tasks.seq2seq.config import Seq2SeqExperiment
 from vaak.tasks.seq2seq.data import IGNORED, PairDataset
@@ -28,12 +29,16 @@ from vaak.tasks.seq2seq.estimate import sketch, sketch_batch, source_files
 from vaak.tasks.seq2seq.metrics import TranslationMeters, translation_protocol
 from vaak.tasks.seq2seq.model import Seq2SeqModel
 from vaak.tasks.seq2seq.predict import Translator
-from vaak.tasks.seq2seq.prepare import Prepared, recipe
+from vaak.tasks.seq2seq.prepare import Prepared, recipe, tokenizer_factories, write_split_tokens
 from vaak.tasks.seq2seq.spec import SPEC
+from vaak.text.corpora.pair_store import write_pairs
+from vaak.text.corpora.parallel import Pair, cleaned
 from vaak.text.tokenizers.tokenizer import Tokenizer
 
 SHOWN_TRANSLATIONS = 5
 PICTURE = "attention.html"
+GIVEN = "given"
+"""What messages call the split of pairs that were not prepared."""
 
 
 class Seq2SeqTask(PreparedTask[Seq2SeqExperiment, Prepared]):
@@ -50,7 +55,11 @@ class Seq2SeqTask(PreparedTask[Seq2SeqExperiment, Prepared]):
     # Data.
 
     def recipe(self, splits: tuple[str, ...] | None = None) -> Recipe:
-        return recipe(self.data, splits)
+        return recipe(self.data, splits, code=self.folder)
+
+    @property
+    def reading(self) -> tuple[Callable[[Path], Tokenizer], ...]:
+        return tuple(factory.load for factory in tokenizer_factories(self.data, self.folder).values())
 
     def prepare_others(self, own: Seq2SeqExperiment, folder: Path, splits: tuple[str, ...]) -> None:
         """With the run's tokenizers. If the corpus is the run's own, its prepared data is used."""
@@ -61,15 +70,28 @@ class Seq2SeqTask(PreparedTask[Seq2SeqExperiment, Prepared]):
         if data.target_tokenizer is not None:
             paths["target_tokenizer"] = str(self.prepared.folder / "target_tokenizer")
         tokenizers = {name: getattr(data, name).model_copy(update={"path": path}) for name, path in paths.items()}
-        corpus = data.corpus
-        if all(getattr(corpus, split) for split in splits):  # don't read what isn't requested
-            unread = (name for split in SPLITS if split not in splits for name in (split, f"{split}_target"))
-            corpus = corpus.model_copy(update=dict.fromkeys(unread, ()))
+        corpus = without_unread_files(data.corpus, splits, ("", "_target"))
         others = data.model_copy(update={**tokenizers, "corpus": corpus})
-        self.prepared = Prepared.make(recipe(others, splits, self.prepared.dictionary), folder)
+        how = recipe(others, splits, self.prepared.dictionary, self.folder)
+        self.prepared = Prepared.make(how, folder, *self.reading)
 
     def dataset(self, split: str) -> PairDataset:
         return PairDataset(self.prepared, split, self.data)
+
+    def dataset_of(self, data: Iterable[tuple[str, str | Sequence[str]]]) -> PairDataset:
+        """Pairs of a source and its target, or its targets, read as those of an evaluation.
+
+        Raises UserError for anything else.
+        """
+        pairs = [_given_pair(one, f"example {number}") for number, one in enumerate(data)]
+        tokenizers = {"source": self.prepared.source_tokenizer, "target": self.prepared.target_tokenizer}
+
+        def made(folder: Path) -> PairDataset:
+            store = write_pairs(folder, pairs)
+            stores = write_split_tokens(GIVEN, store, tokenizers, self.prepared.dictionary)
+            return PairDataset(self.prepared, GIVEN, self.data, stores)
+
+        return in_temporary_folder(made)
 
     def sources(self) -> list[Path]:
         """The files that ``prepare`` would read. Raises DataError for one that doesn't exist."""
@@ -77,9 +99,10 @@ class Seq2SeqTask(PreparedTask[Seq2SeqExperiment, Prepared]):
 
     # Training.
 
-    def sketch(self) -> Seq2SeqModel:
-        """A model as large as the trained one may become, before there are tokenizers."""
-        return sketch(self.options, self.data)
+    def sketch(self) -> Seq2SeqModel | None:
+        """A model as large as the trained one may become, before there are tokenizers; None for a user's tokenizer."""
+        factories = tokenizer_factories(self.data, self.folder).values()
+        return None if any(one.is_users for one in factories) else sketch(self.options, self.data)
 
     def sketch_batch(self) -> Batch:
         """A microbatch as large as one of training may become."""
@@ -163,3 +186,21 @@ class Seq2SeqTask(PreparedTask[Seq2SeqExperiment, Prepared]):
             f"{pair.source} → {translation.text} (reference: {pair.targets[0]})"
             for pair, translation in zip(pairs, translations, strict=True)
         ]
+
+
+def _given_pair(example: Any, where: str) -> Pair:
+    """A pair from a program. Raises UserError for what has not a source and at least one target."""
+    if not isinstance(example, list | tuple) or len(example) != 2:
+        raise UserError(f"{where}: a translator is evaluated on pairs (source, target), not on a {_kind(example)}")
+    source, targets = example
+    if not isinstance(source, str) or not isinstance(targets, str | list | tuple):
+        raise UserError(f"{where}: a pair is (source, target) of texts, not ({_kind(source)}, {_kind(targets)})")
+    targets = [targets] if isinstance(targets, str) else targets
+    texts = [cleaned(text) if isinstance(text, str) else "" for text in (source, *targets)]
+    if len(texts) < 2 or not all(texts):
+        raise UserError(f"{where}: its source or a target is empty or not text")
+    return Pair(texts[0], tuple(texts[1:]), where)
+
+
+def _kind(value: Any) -> str:
+    return type(value).__name__

@@ -14,32 +14,26 @@ document is in memory and, while training documents are read, 8 bytes of digest 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+from vaak.core.corpus import SplitCorpus
 from vaak.core.errors import DataError
-from vaak.core.split_ranges import SPLITS, digest_of, fraction_of, split_ranges
-from vaak.text.corpora import huggingface
-from vaak.text.corpora.readers import Document, ReadingOptions, find_files, read_documents
+from vaak.core.progress import followed
+from vaak.core.split_ranges import SPLITS
+from vaak.text.corpora.kept import Kept
+from vaak.text.corpora.readers import Document, ReadingOptions, find_files, missing_column, read_documents
+from vaak.text.corpora.sources import (
+    FileSource,
+    GrammarOptions,
+    GrammarSource,
+    HuggingFaceSource,
+    TextSource,
+    sentences_of_splits,
+)
 from vaak.text.corpora.statistics import SplitStatistics
 from vaak.text.tokenizers.normalise import normalise
-
-
-class SplittingOptions(Protocol):
-    """How one source is divided into three splits."""
-
-    @property
-    def train_fraction(self) -> float: ...
-    @property
-    def valid_fraction(self) -> float: ...
-
-
-class GrammarOptions(SplittingOptions, Protocol):
-    """The number of sentences of a grammar, and their splits."""
-
-    @property
-    def num_sentences(self) -> int: ...
 
 
 class CorpusOptions(ReadingOptions, GrammarOptions, Protocol):
@@ -59,7 +53,7 @@ class CorpusOptions(ReadingOptions, GrammarOptions, Protocol):
     def deduplicate(self) -> bool: ...
 
 
-class Splits(dict[str, list[str]]):
+class DocumentsBySplit(dict[str, list[str]]):
     """Documents by split; ``val`` and ``validation`` are other names of ``valid``."""
 
     def __missing__(self, split: str) -> list[str]:
@@ -68,8 +62,8 @@ class Splits(dict[str, list[str]]):
         raise KeyError(split)
 
 
-class CorpusBuilder:
-    """The documents that the options describe, by split; the same ones in the same order each time they are read."""
+class CorpusBuilder(SplitCorpus[Document, str, SplitStatistics]):
+    """The documents that the options describe, by split."""
 
     def __init__(self, options: CorpusOptions, seed: int = 0):
         """Look up the sources without reading them; ``seed`` is the grammar's.
@@ -77,177 +71,94 @@ class CorpusBuilder:
         Raises DataError for files, patterns and datasets that don't exist.
         """
         self.options = options
-        self._source = _open_source(options, seed)
-        self._ranges = split_ranges(self._source.given, options.train_fraction, options.valid_fraction, "corpus")
-        self._statistics: dict[str, SplitStatistics] = {}
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        """All splits, given or split off from train."""
-        return tuple(split for split in SPLITS if split in self._ranges or split in self._source.given)
-
-    @property
-    def files(self) -> list[Path]:
-        """The files it reads, to detect whether they have changed."""
-        return self._source.source_files
+        source = _open_source(options, seed)
+        self._described = source.describe
+        super().__init__(source, options, "corpus")
 
     def documents(self, split: str) -> Iterator[str]:
-        """The normalised documents of ``split``, none of them empty.
+        """The normalised documents of ``split``, without the empty ones.
 
-        Raises DataError for what can't be read, and at the end when there was no document at all.
+        Raises DataError for what can't be read, and at the end when no document was found.
         """
-        if split not in self.splits:
-            if split == "train":
-                raise DataError(self._source.lacks_train)
-            raise DataError(f"corpus: there is no split {split!r}; expected one of {', '.join(self.splits)}")
-        counts = SplitStatistics()
-        documents = self._from_train(split, counts) if split in self._ranges else self._given(split, counts)
-        for text in documents:
-            counts.add(text)
-            yield text
-        if not counts.documents:
-            raise DataError(self._why_empty(split, counts))
-        self._statistics[split] = counts
+        return self.read(split)
 
-    def statistics(self, splits: tuple[str, ...] | None = None) -> dict[str, SplitStatistics]:
-        """Statistics of ``splits`` (default: all); reads those that haven't been read completely."""
-        splits = self.splits if splits is None else splits
-        for split in splits:
-            if split not in self._statistics:
-                for _ in self.documents(split):
-                    pass
-        return {split: self._statistics[split] for split in splits}
-
-    def load_splits(self) -> Splits:
+    def load_splits(self) -> DocumentsBySplit:
         """All documents in memory, for corpora that fit."""
-        return Splits({split: list(self.documents(split)) for split in self.splits})
+        return DocumentsBySplit({split: list(self.documents(split)) for split in self.splits})
 
-    def _given(self, split: str, counts: SplitStatistics) -> Iterator[str]:
-        for document in self._source.read(split):
-            text = normalise(document.text)
-            counts.replaced_bytes += document.replaced_bytes
-            if self._is_document(text):
-                yield text
-            else:
-                counts.empty += 1
+    def new_statistics(self) -> SplitStatistics:
+        return SplitStatistics()
 
-    def _from_train(self, split: str, counts: SplitStatistics) -> Iterator[str]:
-        """Documents of the training source whose hash falls in the split's range."""
-        held_out = self._held_out()
-        low, high = self._ranges[split]
-        seen: set[int] = set()
-        for document in self._source.read("train"):
-            text = normalise(document.text)
-            digest = digest_of(text)
-            if not low <= fraction_of(digest) < high:
-                continue
-            counts.replaced_bytes += document.replaced_bytes
+    def cleaned(self, entry: Document) -> Document:
+        return entry._replace(text=normalise(entry.text))
+
+    def split_of(self, entry: Document, split: str, counts: SplitStatistics) -> str | None:
+        return self.division.of(entry.text)
+
+    def items(self, split: str, entries: Iterator[Document], counts: SplitStatistics) -> Iterator[str]:
+        kept = Kept(self._evaluated(), deduplicate=self.options.deduplicate) if split in self.division.ranges else None
+        for text, replaced_bytes in entries:
+            counts.replaced_bytes += replaced_bytes
             if not self._is_document(text):
-                counts.empty += 1
-            elif digest in held_out:
-                counts.also_in_evaluation += 1
-            elif digest in seen:
-                counts.duplicates += 1
+                counts.drop("empty")
+            elif kept is not None and (reason := kept.why_dropped(((text,),))):
+                counts.drop(reason)
             else:
-                if self.options.deduplicate:
-                    seen.add(digest)
                 yield text
 
-    def _held_out(self) -> set[int]:
-        """Digests of the given evaluation documents."""
-        given = [split for split in self._source.given if split != "train"]
-        return {digest_of(normalise(document.text)) for split in given for document in self._source.read(split)}
+    def _evaluated(self) -> Iterator[tuple[tuple[str]]]:
+        """The given evaluation documents."""
+        for split in self.division.given:
+            if split != "train":
+                yield from (((normalise(document.text),),) for document in self.source.read(split))
 
     def _is_document(self, text: str) -> bool:
         """Blank lines and cells are none; in a file that is one document, every newline counts."""
         whole = self.options.type == "text" and self.options.document == "file"
         return bool(text if whole else text.strip())
 
-    def _why_empty(self, split: str, counts: SplitStatistics) -> str:
+    def why_empty(self, split: str, counts: SplitStatistics) -> str:
+        source = self._described(self.division.source_of(split))
         if counts.also_in_evaluation:
-            return f"corpus: {split} is empty: all of its documents are also in a given evaluation split"
-        if split in self._source.given and self._ranges.get(split, (0.0, 1.0)) == (0.0, 1.0):
-            return f"corpus: {split} is empty: {self._source.describe(split)} has no text"
-        return (
-            f"corpus: {split} is empty: no document of {self._source.describe('train')} fell into it; "
-            "give more documents, other fractions, or files for this split"
-        )
+            return "all of its documents are also in a given evaluation split"
+        if self.division.is_all_of_its_source(split):
+            return f"{source} has no text"
+        return f"no document of {source} fell into it; give more documents, other fractions, or files for this split"
 
 
-class Source(Protocol):
-    """Raw documents; ``given`` names the splits that have a separate source.
-
-    ``lacks_train`` is the message if there is no training text.
-    """
-
-    @property
-    def given(self) -> tuple[str, ...]: ...
-
-    @property
-    def lacks_train(self) -> str: ...
-
-    @property
-    def source_files(self) -> list[Path]: ...
-
-    def read(self, split: str) -> Iterator[Document]: ...
-
-    def describe(self, split: str) -> str: ...
+def _open_source(options: CorpusOptions, seed: int) -> TextSource[Document]:
+    if options.type == "grammar":
+        return _open_grammar(options, seed)
+    if options.type == "huggingface":
+        columns, document = functools.partial(_text_column, options), functools.partial(_document, options)
+        return HuggingFaceSource(options.name, options.subset, columns, document)
+    files = {split: [(path,) for path in find_files(getattr(options, split), f"corpus.{split}")] for split in SPLITS}
+    lacks_train = f"corpus.train: give the files of the training text (type: {options.type})"
+    return FileSource(files, lambda together: read_documents((path for (path,) in together), options), lacks_train)
 
 
-class FileSource:
-    """Documents of files by split."""
+def _open_grammar(options: CorpusOptions, seed: int) -> GrammarSource[Document]:
+    """The grammar's sentences, made once and kept."""
 
-    def __init__(self, options: CorpusOptions):
-        patterns = {"train": options.train, "valid": options.valid, "test": options.test}
-        self.lacks_train = f"corpus.train: give the files of the training text (type: {options.type})"
-        if not any(patterns.values()):
-            raise DataError(self.lacks_train)
-        self.options = options
-        self.files = {split: find_files(names, f"corpus.{split}") for split, names in patterns.items() if names}
-        self.given = tuple(self.files)
-        self.source_files = [path for paths in self.files.values() for path in paths]
-
-    def read(self, split: str) -> Iterator[Document]:
-        return read_documents(self.files[split], self.options)
-
-    def describe(self, split: str) -> str:
-        files = self.files[split]
-        return str(files[0]) if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
-
-
-class GrammarSource:
-    """Sentences of the built-in Hindi grammar, made once and kept; its splits hold out combinations of words."""
-
-    given = SPLITS
-    lacks_train = ""
-    source_files: list[Path] = []  # noqa: RUF012 - never changed
-
-    def __init__(self, options: CorpusOptions, seed: int):
-        self.counts = sentences_of_splits(options)
-        self.seed = seed
-        self._made: dict[str, list[Document]] = {}
-
-    def read(self, split: str) -> Iterator[Document]:
+    @functools.cache
+    def made(split: str, number: int) -> list[Document]:
         from vaak.text.grammar import sentences
 
-        if split not in self._made:
-            self._made[split] = [Document(text) for text in sentences(split, self.counts[split], self.seed)]
-        return iter(self._made[split])
+        texts = followed(sentences(split, number, seed), f"composing {split}", number)
+        return [Document(text) for text in texts]
 
-    def describe(self, split: str) -> str:
-        return f"the grammar's {self.counts[split]} sentences"
+    return GrammarSource(sentences_of_splits(options), lambda split, number: iter(made(split, number)), "sentences")
 
 
-def sentences_of_splits(options: GrammarOptions) -> dict[str, int]:
-    """The number of sentences of a grammar in each split."""
-    valid = round(options.num_sentences * options.valid_fraction)
-    train = round(options.num_sentences * options.train_fraction)
-    return {"train": train, "valid": valid, "test": max(options.num_sentences - train - valid, 0)}
+def _text_column(options: CorpusOptions, where: str, columns: list[str]) -> list[str]:
+    if options.text_column not in columns:
+        raise missing_column(where, options.text_column, columns)
+    return [options.text_column]
 
 
-def _open_source(options: CorpusOptions, seed: int) -> Source:
-    if options.type == "grammar":
-        return GrammarSource(options, seed)
-    if options.type == "huggingface":
-        return huggingface.HuggingFaceSource(options.name, options.subset, options.text_column)
-    return FileSource(options)
+def _document(options: CorpusOptions, row: dict[str, Any], where: str) -> Document:
+    text = row[options.text_column]
+    if not isinstance(text, str | None):
+        kind = type(text).__name__
+        raise DataError(f"dataset {options.name}: {options.text_column} is a {kind}, not a string")
+    return Document(text or "")

@@ -19,23 +19,62 @@ them, and for each side of an evaluation pair.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from vaak.core.corpus import SplitCorpus
 from vaak.core.errors import DataError
-from vaak.core.split_ranges import SPLITS, digest_of, fraction_of, split_ranges
-from vaak.text.corpora.parallel_readers import Row
-from vaak.text.corpora.parallel_sources import SourceOptions, open_source
+from vaak.core.split_ranges import SPLITS
+from vaak.text.corpora.kept import Kept, Reason, Sides
+from vaak.text.corpora.parallel_readers import ColumnOptions, Row, read_rows, row_of
+from vaak.text.corpora.readers import find_files, missing_column
+from vaak.text.corpora.sources import (
+    FileSource,
+    GrammarOptions,
+    GrammarSource,
+    HuggingFaceSource,
+    TextSource,
+    sentences_of_splits,
+)
 from vaak.text.corpora.statistics import SplitStatistics
 from vaak.text.tokenizers.normalise import normalise
 
+GRAMMAR_COLUMNS = ("en", "hi")
+COLUMN_OPTIONS = ("source_column", "target_column")
+DROPPED: dict[Reason, str] = {
+    "empty": "a side is empty",
+    "also_in_evaluation": "also in an evaluation split",
+    "duplicates": "duplicate",
+}
 
-class ParallelOptions(SourceOptions, Protocol):
+
+class ParallelOptions(ColumnOptions, GrammarOptions, Protocol):
     """The source of the pairs and their splits; a ``corpus:`` section is one."""
 
+    @property
+    def type(self) -> str: ...
+    @property
+    def train(self) -> tuple[str, ...]: ...
+    @property
+    def valid(self) -> tuple[str, ...]: ...
+    @property
+    def test(self) -> tuple[str, ...]: ...
+    @property
+    def train_target(self) -> tuple[str, ...]: ...
+    @property
+    def valid_target(self) -> tuple[str, ...]: ...
+    @property
+    def test_target(self) -> tuple[str, ...]: ...
+    @property
+    def name(self) -> str | None: ...
+    @property
+    def subset(self) -> str | None: ...
+    @property
+    def seed(self) -> int: ...
     @property
     def training_references(self) -> str: ...
     @property
@@ -64,13 +103,16 @@ class PairStatistics:
     def pairs(self) -> int:
         return self.source.documents
 
+    def __len__(self) -> int:
+        return self.pairs
+
     def add(self, pair: Pair) -> None:
         self.source.add(pair.source)
         self.target.add(pair.targets[0])
         self.references += len(pair.targets)
 
-    def drop(self, reason: str) -> None:
-        self.dropped[reason] = self.dropped.get(reason, 0) + 1
+    def drop(self, reason: Reason) -> None:
+        self.dropped[DROPPED[reason]] = self.dropped.get(DROPPED[reason], 0) + 1
 
     def to_json(self) -> dict[str, Any]:
         """The values for a JSON file."""
@@ -81,94 +123,44 @@ class PairStatistics:
         return {"pairs": self.pairs, **figures, **others}
 
 
-class HeldOut(NamedTuple):
-    """Digests of evaluation texts, which training must not have seen."""
-
-    sources: set[int]
-    targets: set[int]
-
-    def add(self, pair: Pair) -> None:
-        self.sources.add(digest_of(pair.source))
-        self.targets.update(map(digest_of, pair.targets))
-
-    def has(self, pair: Pair) -> bool:
-        """Whether the pair shares a side with them."""
-        return digest_of(pair.source) in self.sources or any(digest_of(text) in self.targets for text in pair.targets)
-
-
-class ParallelCorpus:
-    """The pairs that the options describe, by split; the same ones in the same order each time they are read."""
+class ParallelCorpus(SplitCorpus[Row, Pair, PairStatistics]):
+    """The pairs that the options describe, by split."""
 
     def __init__(self, options: ParallelOptions) -> None:
         """Look up the sources without reading them. Raises UserError for those that don't exist."""
         self.options = options
-        self._source = open_source(options)
-        self._ranges = split_ranges(self._source.given, options.train_fraction, options.valid_fraction, "corpus")
-        self.statistics: dict[str, PairStatistics] = {}
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        """All splits, given or split off from train."""
-        return tuple(split for split in SPLITS if split in self._ranges or split in self._source.given)
-
-    @property
-    def cut_splits(self) -> tuple[str, ...]:
-        """The evaluation splits that are split off from train."""
-        return tuple(split for split in self._ranges if split != "train")
-
-    @property
-    def files(self) -> list[Path]:
-        """The files it reads, to detect whether they have changed."""
-        return self._source.source_files
+        source = _open_source(options)
+        self._described = source.describe
+        super().__init__(source, options, "corpus")
 
     def pairs(self, split: str) -> Iterator[Pair]:
-        """The pairs of ``split``; at the end its ``statistics`` are complete.
+        """The pairs of ``split``. Raises DataError for what can't be read, and at the end when there was none."""
+        return self.read(split)
 
-        Raises DataError for what can't be read, and at the end when there was no pair at all.
-        """
-        if split not in self.splits:
-            if split == "train":
-                raise DataError(self._source.lacks_train)
-            raise DataError(f"corpus: there is no split {split!r}; expected one of {', '.join(self.splits)}")
-        counts = PairStatistics()
-        for pair in self._from_train(split, counts) if split in self._ranges else self._given(split, counts):
-            counts.add(pair)
-            yield pair
-        if not counts.pairs:
-            raise DataError(self._why_empty(split, counts))
-        self.statistics[split] = counts
+    def new_statistics(self) -> PairStatistics:
+        return PairStatistics()
 
-    def _given(self, split: str, counts: PairStatistics) -> Iterator[Pair]:
-        for row in self._source.read(split):
-            counts.replaced_bytes += row.replaced_bytes
-            row = cleaned_row(row)
-            for name, texts in (("source", row.sources[:1]), ("target", row.targets)):
-                if not texts or not all(texts):
-                    raise DataError(
-                        f"{row.where}: the {name} is empty; {split} is kept complete: fix or remove this pair"
-                    )
-            yield Pair(row.sources[0], row.targets, row.where)
+    def cleaned(self, entry: Row) -> Row:
+        sources, targets = (tuple(map(cleaned, texts)) for texts in (entry.sources, entry.targets))
+        return entry._replace(sources=sources, targets=targets)
 
-    def _from_train(self, split: str, counts: PairStatistics) -> Iterator[Pair]:
-        """Pairs of the training source whose hash falls in the split's range."""
-        held_out = self._held_out(split)
-        seen: set[int] = set()
-        for row in self._source.read("train"):
-            row = cleaned_row(row)
-            if not self._falls_in(split, row):
-                continue
+    def split_of(self, entry: Row, split: str, counts: PairStatistics) -> str | None:
+        return self.division.of(entry.sources[0] if entry.sources else "")
+
+    def items(self, split: str, entries: Iterator[Row], counts: PairStatistics) -> Iterator[Pair]:
+        is_cut = split in self.division.ranges
+        kept = Kept(self._evaluated(split), deduplicate=self.options.deduplicate) if is_cut else None
+        for row in entries:
             counts.replaced_bytes += row.replaced_bytes
             for pair in self._pairs_of(split, row):
-                digest = digest_of("\0".join((pair.source, *pair.targets)))
-                if not pair.source or not all(pair.targets):
-                    counts.drop("a side is empty")
-                elif held_out.has(pair):
-                    counts.drop("also in an evaluation split")
-                elif digest in seen:
-                    counts.drop("duplicate")
+                if kept is None:
+                    _demand_complete(pair, split)
+                    yield pair
+                elif not pair.source or not all(pair.targets):
+                    counts.drop("empty")
+                elif reason := kept.why_dropped(_sides(pair)):
+                    counts.drop(reason)
                 else:
-                    if self.options.deduplicate:
-                        seen.add(digest)
                     yield pair
 
     def _pairs_of(self, split: str, row: Row) -> Iterator[Pair]:
@@ -182,41 +174,99 @@ class ParallelCorpus:
         for source, target in product(sources, targets):
             yield Pair(source, (target,), row.where)
 
-    def _held_out(self, split: str) -> HeldOut:
+    def _evaluated(self, split: str) -> Iterator[Sides]:
         """What ``split`` must not share: the given evaluation splits, and for train those that are split off, too."""
-        held_out = HeldOut(set(), set())
-        for given in self._source.given:
+        counts = PairStatistics()
+        for given in self.division.given:
             if given != "train":
-                for pair in self._given(given, PairStatistics()):
-                    held_out.add(pair)
+                yield from map(_sides, self.items(given, self.entries(given, counts), counts))
         if split == "train" and self.cut_splits:
-            for row in map(cleaned_row, self._source.read("train")):
-                if not self._falls_in("train", row):
-                    held_out.add(next(self._pairs_of("valid", row)))
-        return held_out
+            for row in map(self.cleaned, self.source.read("train")):
+                if self.split_of(row, split, counts) != "train":
+                    yield from map(_sides, self._pairs_of("valid", row))
 
-    def _falls_in(self, split: str, row: Row) -> bool:
-        low, high = self._ranges[split]
-        return low <= fraction_of(digest_of(row.sources[0] if row.sources else "")) < high
-
-    def _why_empty(self, split: str, counts: PairStatistics) -> str:
-        source = self._source.describe("train" if split in self._ranges else split)
+    def why_empty(self, split: str, counts: PairStatistics) -> str:
+        source = self._described(self.division.source_of(split))
         if counts.dropped:
             reasons = ", ".join(f"{number} because {reason}" for reason, number in counts.dropped.items())
-            return f"corpus: {split} is empty: all its pairs in {source} were dropped ({reasons})"
-        if self._ranges.get(split, (0.0, 1.0)) == (0.0, 1.0):
-            return f"corpus: {split} is empty: {source} has no pair"
-        return (
-            f"corpus: {split} is empty: no pair of {source} fell into it; give more pairs, other fractions, or files "
-            "for this split"
-        )
-
-
-def cleaned_row(row: Row) -> Row:
-    """The row with its texts cleaned."""
-    return row._replace(sources=tuple(map(cleaned, row.sources)), targets=tuple(map(cleaned, row.targets)))
+            return f"all its pairs in {source} were dropped ({reasons})"
+        if self.division.is_all_of_its_source(split):
+            return f"{source} has no pair"
+        return f"no pair of {source} fell into it; give more pairs, other fractions, or files for this split"
 
 
 def cleaned(text: str) -> str:
     """The form in which a side is stored, compared and translated: normalised, without surrounding space."""
     return normalise(text).strip()
+
+
+def _sides(pair: Pair) -> Sides:
+    return (pair.source,), pair.targets
+
+
+def _demand_complete(pair: Pair, split: str) -> None:
+    """Raises DataError for a pair of a given evaluation split that lacks a text."""
+    for name, texts in (("source", (pair.source,)), ("target", pair.targets)):
+        if not all(texts):
+            raise DataError(f"{pair.where}: the {name} is empty; {split} is kept complete: fix or remove this pair")
+
+
+def _open_source(options: ParallelOptions) -> TextSource[Row]:
+    """The source that the options name, looked up and not yet read. Raises UserError for one that isn't there."""
+    if options.type == "grammar":
+        return _open_grammar(options)
+    if options.type == "huggingface":
+        columns = functools.partial(_side_columns, options)
+        return HuggingFaceSource(options.name, options.subset, columns, lambda row, where: row_of(row, where, options))
+    lacks_train = f"corpus.train: give the files of the training pairs (type: {options.type})"
+    files = {split: _files(options, split) for split in SPLITS}
+    return FileSource(files, lambda together: read_rows(together, options.type, options), lacks_train)
+
+
+def _files(options: ParallelOptions, split: str) -> list[tuple[Path, ...]]:
+    """A tuple for each file; of ``text`` for the two, of sources and of targets, that belong together."""
+    sources = find_files(getattr(options, split), f"corpus.{split}")
+    if options.type != "text":
+        return [(path,) for path in sources]
+    targets = find_files(getattr(options, f"{split}_target"), f"corpus.{split}_target")
+    if len(sources) != len(targets):
+        raise DataError(
+            f"corpus: {split} names {len(sources)} files and {split}_target {len(targets)}: "
+            "each file of sources requires one of targets"
+        )
+    return list(zip(sources, targets, strict=True))
+
+
+def _side_columns(options: ParallelOptions, where: str, columns: list[str]) -> list[str]:
+    """The columns of the two sides, or those that they are nested in."""
+    asked: set[str] = set()
+    for option in COLUMN_OPTIONS:
+        column = getattr(options, option)
+        own = {column, column.split(".")[0]}
+        if not own & set(columns):
+            raise missing_column(where, column, columns, option)
+        asked |= own
+    return [column for column in columns if column in asked]
+
+
+def _open_grammar(options: ParallelOptions) -> GrammarSource[Row]:
+    """The grammar's pairs, in English and Hindi. Raises DataError if a split requires more pairs than there are."""
+    from vaak.text.grammar.translation import NUM_PAIRS, grammar_pairs
+
+    for option in COLUMN_OPTIONS:
+        if getattr(options, option) not in GRAMMAR_COLUMNS:
+            raise missing_column("the grammar", getattr(options, option), GRAMMAR_COLUMNS, option)
+    counts = sentences_of_splits(options)
+    for split, count in counts.items():
+        if count > NUM_PAIRS[split]:
+            raise DataError(
+                f"corpus.num_sentences: {split} would have {count} of {options.num_sentences} pairs; the "
+                f"built-in grammar has {NUM_PAIRS[split]} for it: give a smaller number, or other fractions"
+            )
+
+    def rows(split: str, count: int) -> Iterator[Row]:
+        for number, pair in enumerate(grammar_pairs(split, count, options.seed)):
+            entry = dict(zip(GRAMMAR_COLUMNS, pair, strict=True))
+            yield row_of(entry, f"the grammar's {split}: pair {number}", options)
+
+    return GrammarSource(counts, rows, "pairs")

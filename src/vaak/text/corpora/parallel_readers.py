@@ -9,7 +9,7 @@ text   two files at a time                  line i of both files
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -36,7 +36,7 @@ class Row(NamedTuple):
     replaced_bytes: int = 0
 
 
-def read_rows(files: list[tuple[Path, ...]], kind: str, options: ColumnOptions) -> Iterator[Row]:
+def read_rows(files: Iterable[tuple[Path, ...]], kind: str, options: ColumnOptions) -> Iterator[Row]:
     """The rows of files, in order; of ``text`` each is a file of sources and one of targets.
 
     Raises DataError naming file and line for what can't be read.
@@ -107,7 +107,7 @@ def _numbers(options: ColumnOptions) -> tuple[int, int] | None:
     if source.isdecimal() != target.isdecimal():
         raise UserError(
             f"corpus: source_column {source!r} and target_column {target!r}: give two names of the first line, or "
-            "two numbers if there is no header"
+            "two numbers for a file without a header"
         )
     return (int(source), int(target)) if source.isdecimal() else None
 

@@ -26,6 +26,12 @@ _ESCAPED_BYTES = re.compile("[\udc80-\udcff]")
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
+class Read:
+    """How much this process has read, for those who show progress."""
+
+    num_bytes = 0.0
+
+
 class BytesOptions(Protocol):
     """How bytes become text."""
 
@@ -160,12 +166,13 @@ def _read_parquet(path: Path, options: ReadingOptions) -> Iterator[Document]:
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
             _column(file.schema_arrow.names, str(path), options)
-            row = 0
+            row, bytes_per_row = 0, path.stat().st_size / max(file.metadata.num_rows, 1)
             for batch in file.iter_batches(batch_size=1024, columns=[options.text_column]):
                 for value in batch.column(0).to_pylist():
                     where = f"{path}: row {row}"
                     yield checked(_text_of(value, where, options), 0, where, options)
                     row += 1
+                    Read.num_bytes += bytes_per_row
     except (pyarrow.ArrowException, UnicodeDecodeError) as error:
         raise DataError(f"{path}: this is not a readable Parquet file: {error}") from error
 
@@ -193,6 +200,7 @@ def file_lines(path: Path) -> Iterator[LocatedBytes]:
         for number, line in enumerate(file, start=1):
             yield LocatedBytes(line.rstrip(b"\r\n"), number, offset)
             offset += len(line)
+            Read.num_bytes += len(line)
 
 
 def _paragraphs(path: Path) -> Iterator[LocatedBytes]:
@@ -213,7 +221,9 @@ def _joined(lines: list[LocatedBytes]) -> LocatedBytes:
 
 
 def _whole(path: Path) -> Iterator[LocatedBytes]:
-    yield LocatedBytes(path.read_bytes(), 1, 0)
+    content = path.read_bytes()
+    Read.num_bytes += len(content)
+    yield LocatedBytes(content, 1, 0)
 
 
 def decoded(piece: LocatedBytes, path: Path, options: BytesOptions) -> Document:
@@ -264,4 +274,4 @@ def missing_column(where: str, column: str, names: Iterable[str], option: str = 
     names = [str(name) for name in names]
     close = difflib.get_close_matches(column, names, n=1)
     hint = f"set {option}; did you mean {close[0]!r}?" if close else f"set {option}"
-    return DataError(f"{where}: there is no column {column!r}; the columns are: {', '.join(names) or 'none'} ({hint})")
+    return DataError(f"{where}: no column {column!r}; the columns are: {', '.join(names) or 'none'} ({hint})")

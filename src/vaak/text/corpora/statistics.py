@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from vaak.text.corpora.kept import Reason
+
 # Letters, vowel signs and other marks of Devanagari, without its digits and dandas.
 _DEVANAGARI = re.compile("[\u0900-\u0963\u0971-\u097f\ua8e0-\ua8ff]+")
 _LETTERS = re.compile(r"[^\W\d_]+")
@@ -43,9 +45,16 @@ class SplitStatistics:
         self.other_letters += sum(map(len, _LETTERS.findall(without_devanagari)))
         self.longest_document = max(self.longest_document, len(text))
 
+    def drop(self, reason: Reason) -> None:
+        """Count a document that is not kept."""
+        setattr(self, reason, getattr(self, reason) + 1)
+
+    def __len__(self) -> int:
+        return self.documents
+
     @property
     def devanagari_share(self) -> float:
-        """Fraction of the letters that are Devanagari; 0 if there are no letters."""
+        """Fraction of the letters that are Devanagari; 0 without any letters."""
         return self.devanagari / max(self.devanagari + self.other_letters, 1)
 
     def to_json(self) -> dict[str, Any]:

@@ -4,7 +4,8 @@ r"""Tokens of a split on disk, memory-mapped: random access, none in memory.
       tokens.bin     ids of all documents one after another: uint16, or uint32 for more than 65,536 tokens
       offsets.bin    int64, one more than documents: document i is tokens[offsets[i]:offsets[i + 1]]
       num_bytes.bin  int64, each document's length in UTF-8: what bits per byte divides by
-      store.json     format, counts, type, the tokenizer's fingerprint and the tokens'; little-endian throughout
+      store.json     format, counts, how many documents the tokens reproduce, type, the tokenizer's fingerprint and the
+                     tokens'; little-endian throughout
 
 The folder is written under a temporary name, flushed, and renamed: it is complete or not there. Texts are tokenised
 about half a million characters at a time, so memory grows with the longest document and never with the corpus.
@@ -22,10 +23,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from vaak.core.errors import DataError
-from vaak.core.storage.files import read_json, sync_directory, sync_file, write_json
+from vaak.core.storage.files import read_json, remedy_of, sync_directory, sync_file, write_json
 from vaak.text.tokenizers.tokenizer import Tokenizer
 
-FORMAT = "vaak tokens 1"
+FORMAT = "vaak tokens 2"
 BATCH_CHARACTERS = 1 << 19
 PIECE_CHARACTERS = 1 << 16
 
@@ -44,6 +45,7 @@ class TokenStore:
         self.folder = Path(folder)
         about = _read_about(self.folder)
         self.num_documents: int = about["documents"]
+        self.num_reproduced: int = about["reproduced"]
         self.tokenizer_fingerprint: str = about["tokenizer"]
         self.fingerprint: str = about["fingerprint"]
         self.tokens = _mapped(self.folder / "tokens.bin", about["dtype"], about["tokens"])
@@ -54,6 +56,11 @@ class TokenStore:
     def open(cls, folder: str | Path) -> TokenStore:
         """The store in ``folder``; the same as ``TokenStore(folder)``."""
         return cls(folder)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether decoding gives every document back, to the character."""
+        return self.num_reproduced == self.num_documents
 
     def document(self, index: int) -> np.ndarray:
         """The ids of document ``index``, ``(token,)``: a view of the mapped file, read only."""
@@ -80,14 +87,14 @@ def write_tokens(folder: str | Path, texts: Iterable[str], tokenizer: Tokenizer)
     """
     folder = Path(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    beside = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
-    shutil.rmtree(beside, ignore_errors=True)
-    beside.mkdir()
+    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
     try:
-        _write_files(beside, texts, tokenizer)
-        _put_in_place(beside, folder)
+        _write_files(temporary, texts, tokenizer)
+        _put_in_place(temporary, folder)
     except BaseException:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
         raise
     return TokenStore(folder)
 
@@ -96,26 +103,30 @@ def _write_files(folder: Path, texts: Iterable[str], tokenizer: Tokenizer) -> No
     """Stream the tokens out and write ``store.json`` last."""
     dtype = np.dtype("<u2" if tokenizer.vocab_size <= 1 << 16 else "<u4")
     digest = hashlib.blake2b(digest_size=16)
-    num_tokens = num_documents = document_bytes = 0
+    num_tokens = num_documents = num_reproduced = document_bytes = 0
+    is_reproduced = True
     paths = [folder / name for name in ("tokens.bin", "offsets.bin", "num_bytes.bin")]
     with open(paths[0], "wb") as tokens, open(paths[1], "wb") as offsets, open(paths[2], "wb") as num_bytes:
         offsets.write(_int64(0))
-        for ids, (text, ends_document) in _encoded(texts, tokenizer):
+        for ids, returned, (text, ends_document) in _encoded(texts, tokenizer):
             content = np.asarray(ids, dtype).tobytes()
             tokens.write(content)
             digest.update(content)
             num_tokens += len(ids)
             document_bytes += len(text.encode())
+            is_reproduced &= returned == text
             if ends_document:
                 offsets.write(_int64(num_tokens))
                 num_bytes.write(_int64(document_bytes))
                 digest.update(_int64(num_tokens) + _int64(document_bytes))
                 num_documents += 1
-                document_bytes = 0
+                num_reproduced += is_reproduced
+                document_bytes, is_reproduced = 0, True
     for path in paths:
         sync_file(path)
-    about = {"format": FORMAT, "documents": num_documents, "tokens": num_tokens, "dtype": dtype.str}
-    write_json(folder / "store.json", about | {"tokenizer": tokenizer.fingerprint, "fingerprint": digest.hexdigest()})
+    counts = {"documents": num_documents, "reproduced": num_reproduced, "tokens": num_tokens}
+    about = {"dtype": dtype.str, "tokenizer": tokenizer.fingerprint, "fingerprint": digest.hexdigest()}
+    write_json(folder / "store.json", {"format": FORMAT} | counts | about)
 
 
 def _int64(number: int) -> bytes:
@@ -129,17 +140,22 @@ class _Piece(NamedTuple):
     ends_document: bool
 
 
-def _encoded(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[tuple[list[int], _Piece]]:
-    """Each piece with its ids, tokenised ``BATCH_CHARACTERS`` or a little more at a time."""
+def _encoded(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[tuple[list[int], str, _Piece]]:
+    """The ids of each piece, what they decode to, and the piece; ``BATCH_CHARACTERS`` or a little more at a time."""
+
+    def both_ways() -> Iterator[tuple[list[int], str, _Piece]]:
+        ids = tokenizer.encode_batch([piece.text for piece in batch])
+        return zip(ids, tokenizer.decode_batch(ids), batch, strict=True)
+
     batch: list[_Piece] = []
     characters = 0
     for piece in _pieces(texts, tokenizer.isolates_newlines):
         batch.append(piece)
         characters += len(piece.text)
         if characters >= BATCH_CHARACTERS:
-            yield from zip(tokenizer.encode_batch([piece.text for piece in batch]), batch, strict=True)
+            yield from both_ways()
             batch, characters = [], 0
-    yield from zip(tokenizer.encode_batch([piece.text for piece in batch]), batch, strict=True)
+    yield from both_ways()
 
 
 def _pieces(texts: Iterable[str], cut_at_newlines: bool) -> Iterator[_Piece]:
@@ -155,14 +171,14 @@ def _pieces(texts: Iterable[str], cut_at_newlines: bool) -> Iterator[_Piece]:
         yield _Piece(text[start:], True)
 
 
-def _put_in_place(beside: Path, folder: Path) -> None:
+def _put_in_place(temporary: Path, folder: Path) -> None:
     """Rename the finished folder to its name; an old one is renamed first, then deleted."""
-    sync_directory(beside)
+    sync_directory(temporary)
     old = folder.with_name(f".{folder.name}.{os.getpid()}.old")
     shutil.rmtree(old, ignore_errors=True)
     if folder.exists():
         os.rename(folder, old)
-    os.rename(beside, folder)
+    os.rename(temporary, folder)
     sync_directory(folder.parent)
     shutil.rmtree(old, ignore_errors=True)
 
@@ -172,13 +188,13 @@ def _read_about(folder: Path) -> dict[str, Any]:
     try:
         about = read_json(path)
     except FileNotFoundError as error:
-        raise DataError(f"{folder}: there are no tokens here (no store.json)") from error
+        raise DataError(f"{folder}: no tokens here (store.json is missing)") from error
     except (OSError, ValueError) as error:
-        raise DataError(f"{path}: this can't be read: {error}; delete the folder to make it again") from error
-    kinds = {"documents": int, "tokens": int, "dtype": str, "tokenizer": str, "fingerprint": str}
+        raise DataError(f"{path}: this can't be read: {error}; {remedy_of(error)}") from error
+    kinds = {"documents": int, "reproduced": int, "tokens": int, "dtype": str, "tokenizer": str, "fingerprint": str}
     known = isinstance(about, dict) and about.get("format") == FORMAT and about.get("dtype") in ("<u2", "<u4")
     if not known or not all(isinstance(about.get(name), kind) for name, kind in kinds.items()):
-        raise DataError(f"{path}: this version can't read these tokens; delete the folder to make it again")
+        raise DataError(f"{path}: this version can't read these tokens; delete the folder and run again")
     found: dict[str, Any] = about
     return found
 
@@ -189,8 +205,8 @@ def _mapped(path: Path, dtype: str, length: int) -> np.ndarray:
     try:
         size = path.stat().st_size
         if size != expected:
-            raise DataError(f"{path}: {size} bytes; expected {expected}; delete the folder to make it again")
+            raise DataError(f"{path}: {size} bytes; expected {expected}; delete the folder and run again")
         # As a plain array: slicing a memmap makes another memmap, which takes longer.
         return np.asarray(np.memmap(path, dtype, mode="r", shape=(length,))) if length else np.empty(0, dtype)
     except OSError as error:
-        raise DataError(f"{path}: {error.strerror}; delete the folder to make it again") from error
+        raise DataError(f"{path}: {error.strerror}; {remedy_of(error)}") from error

@@ -24,6 +24,8 @@ def kept_difficulties(
 ) -> np.ndarray:
     """How hard each of ``number`` texts is by ``lexical`` or ``morphology``, ``(text,)``, harder ones higher.
 
+    They are kept in ``folder`` under ``key``, and computed by ``measure`` from ``texts`` where they aren't there.
+
     Raises UserError for another measure, and if ``morphology`` finds no inflection.
     """
     path = folder / f"difficulty-{measure}-{key}.bin"

@@ -99,12 +99,13 @@ def predicate_adjective(composer: Composer) -> Twins:
     adjective = composer.adjective(model, ("quality", "state", "posture"), inflecting=True)
     if kind not in adjective.classes:
         raise NoChoiceError
-    many = composer.one(("sg", "pl"))
     middle, distractor = setting(composer, model, adjective)
+    nouns = [_certain(composer, (kind,), sex, (distractor.lemma,)) for sex in "mf"]
+    countable = all(noun.inflection != "mass" for noun in nouns)
+    many = composer.one(("sg", "pl")) if countable else "sg"
     found = []
-    for sex in "mf":
-        noun = _certain(composer, (kind,), sex, (distractor.lemma,))
-        subject = Nominal(noun, composer.one((many,)), composer.modifiers(noun, 0.35))
+    for noun in nouns:
+        subject = Nominal(noun, many, composer.modifiers(noun, 0.35))
         state = adjective_form(adjective.lemma, *subject.features[:2])
         words = (*subject.words(), *middle)
         found.append(Marked((*words, state, copula(subject.features), "।"), len(words)))
@@ -334,7 +335,11 @@ def _with_objects(
     composer: Composer, verb: Verb, kind: str, subject: Nominal, agreeing: Words, description: Words
 ) -> Twins:
     """Twins with objects of two genders; the target is the last word of ``agreeing``, and the verb shows no gender of
-    theirs, for its tense is imperfective."""
+    theirs, for its tense is imperfective.
+
+    The ``composer`` draws the rest: objects of this ``kind``, which ``agreeing`` and then ``description`` modify, of a
+    ``verb`` with this ``subject``.
+    """
     tense = composer.one(IMPERFECTIVE)
     found = []
     for sex in "mf":

@@ -1,7 +1,7 @@
 """Sentences of the built-in grammar, in three splits that share no sentence and no set of lexemes.
 
 A sentence is its words joined by single spaces, and its last word is the mark "।" or "?": the danda stands apart from
-the word before it, as in much printed Hindi, so that every sign between two spaces is one word. There are no commas.
+the word before it, as in much printed Hindi, so that every sign between two spaces is one word. Commas aren't used.
 """
 
 from __future__ import annotations

@@ -32,6 +32,9 @@ class Nominal:
     number: str = "sg"
     modifiers: tuple[Words, ...] = ()
 
+    def __post_init__(self) -> None:
+        assert self.number == "sg" or self.noun.inflection != "mass", f"{self.noun.lemma} has no plural"
+
     @property
     def honorific(self) -> bool:
         return "elder" in self.noun.classes

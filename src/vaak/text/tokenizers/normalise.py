@@ -1,7 +1,7 @@
 """Text in one canonical form, so that the same words are always the same bytes.
 
 NFC only, never NFKC: compatibility forms, and the zero-width joiner and non-joiner that choose between a conjunct and a
-half form in Devanagari, carry meaning. NFC writes the eight letters with a nukta of their own (U+0958 to U+095F) as
+half form in Devanagari, carry meaning. NFC writes the eight letters that include a nukta (U+0958 to U+095F) as
 letter and nukta, since Unicode excludes them from composition, and joins the other three (U+0929, U+0931, U+0934).
 Source: Unicode Standard Annex 15.
 """

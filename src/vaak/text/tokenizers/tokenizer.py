@@ -6,6 +6,7 @@ the special token's id. Special ids are inserted by code only.
 
 from __future__ import annotations
 
+import codecs
 import json
 import logging
 import re
@@ -17,7 +18,7 @@ from typing import Any
 
 from tokenizers import Tokenizer as Backend
 
-from vaak.core.errors import DataError
+from vaak.core.errors import DataError, UserError
 from vaak.core.storage.files import fingerprint_of, write_json, write_text
 
 logger = logging.getLogger(__name__)
@@ -31,6 +32,20 @@ SPECIAL_NAMES: dict[str, tuple[str, ...]] = {
     "mask": ("<mask>", "[MASK]", "<MASK>", "<|mask|>"),
 }
 SPECIAL_TOKENS = tuple(names[0] for names in SPECIAL_NAMES.values())
+
+_PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+_BYTES = {chr(byte): byte for byte in _PRINTABLE} | {
+    chr(0x100 + number): byte for number, byte in enumerate(sorted({*range(256)} - {*_PRINTABLE}))
+}
+"""The byte of each character by which GPT-2 writes it (Radford et al. 2019)."""
+
+
+def _bytes_readable(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeDecodeError)
+    return "".join(f"‹{byte:02X}›" for byte in error.object[error.start : error.end]), error.end
+
+
+codecs.register_error("vaak_readable", _bytes_readable)
 
 _BYTE_TOKEN = re.compile("<0x[0-9A-F]{2}>")
 
@@ -112,6 +127,28 @@ class Tokenizer:
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """The text of ``ids``; bytes that are not UTF-8 (half a character) become U+FFFD."""
         return self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
+
+    def decode_batch(self, batch: Sequence[list[int]]) -> list[str]:
+        """``decode`` of each row of ids, on all threads."""
+        return self.backend.decode_batch(list(batch))
+
+    def readable(self, token: int) -> str:
+        """A token as text: ␣ is a space, ⏎ a newline, and ‹E0› a byte that isn't a character by itself.
+
+        Raises UserError for a number beyond the vocabulary.
+        """
+        name = self.backend.id_to_token(token)
+        if name is None:
+            raise UserError(f"{token} is not a token; the tokenizer has {self.vocab_size}")
+        if name in self.special_tokens.values():
+            return name
+        if _BYTE_TOKEN.fullmatch(name):
+            text = f"‹{name[3:5]}›"
+        elif "ByteLevel" in str(json.loads(self.to_json())["decoder"]) and all(char in _BYTES for char in name):
+            text = bytes(_BYTES[char] for char in name).decode(errors="vaak_readable")
+        else:
+            text = name
+        return text.replace(" ", "␣").replace("\n", "⏎")
 
     def is_byte(self, token: int) -> bool:
         """Whether a token is one byte of byte fallback, which may become a character with the tokens after it."""

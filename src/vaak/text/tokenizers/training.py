@@ -6,6 +6,9 @@ together: GPT-2's own expression knows no ``\p{M}`` and cuts a Hindi word at eve
 
     "नमस्ते दुनिया।\n"  ->  "नमस्ते", " दुनिया", "।", "\n"
 
+A piece has at most 100 characters, the most that WordPiece takes: text without spaces would be one piece of millions,
+and training would need 80 bytes of memory for each of them.
+
 Characters that are not in the vocabulary become UTF-8 bytes, so every type but WordPiece reproduces any text
 exactly; WordPiece loses the words with characters that it never saw (``round_trip_report`` counts them).
 Source: Radford et al. 2019 (byte-level BPE, leading spaces); Kudo 2018 (unigram); Schuster and Nakajima 2012
@@ -14,32 +17,47 @@ Source: Radford et al. 2019 (byte-level BPE, leading spaces); Kudo 2018 (unigram
 
 from __future__ import annotations
 
+import heapq
 import json
 import logging
+import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
 
 from vaak.core.errors import DataError, UserError
+from vaak.core.progress import progress
+from vaak.core.split_ranges import digest_of
 from vaak.text.tokenizers.tokenizer import SPECIAL_TOKENS, Tokenizer
+from vaak.text.tokenizers.users_tokenizer import UsersTokenizer, decides
 
 logger = logging.getLogger(__name__)
 
 PIECES = (
-    r" ?[\p{L}\p{M}][\p{L}\p{M}\x{200C}\x{200D}]*"
-    r"| ?\p{N}+"
-    r"| ?[^\s\p{L}\p{M}\p{N}]+"
+    r" ?[\p{L}\p{M}][\p{L}\p{M}\x{200C}\x{200D}]{0,98}"
+    r"| ?\p{N}{1,99}"
+    r"| ?[^\s\p{L}\p{M}\p{N}]{1,99}"
     r"|\n|"
-    r"[^\S\n]+(?!\S)"
+    r"[^\S\n]{1,99}(?!\S)"
     r"|[^\S\n]"
 )
 # WordPiece marks what continues a word by "##": a piece must not begin with it.
 WORDPIECE_PIECES = f" ?#|{PIECES}"
 CONTINUATION = "##"
 BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]
+
+
+MERGING = ("byte_level", "bpe", "wordpiece")
+"""Types whose trainer counts pairs of neighbours, in 32 bits with a sign: beyond, a merge is lost without an error."""
+MOST_OF_A_PAIR = 2**31
+MARGIN = 0.9
+COUNTED = 1 << 18
+"""Units of the text whose pairs are all counted; then one text in 64."""
 
 
 class TokenizerOptions(Protocol):
@@ -52,14 +70,33 @@ class TokenizerOptions(Protocol):
     @property
     def min_frequency(self) -> int: ...
     @property
+    def training_characters(self) -> int | None: ...
+    @property
     def path(self) -> str | None: ...
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """Those of a user's class."""
+        ...
 
 
 class TokenizerFactory:
-    """Makes the tokenizer that the options describe."""
+    """Makes the tokenizer that the options describe; a user's ``./file.py`` is looked for in ``folder``."""
 
-    def __init__(self, options: TokenizerOptions):
-        self.options = options
+    def __init__(self, options: TokenizerOptions, folder: Path = Path()):
+        self.options, self.folder = options, folder
+        self.is_users = options.type not in _TRAINERS
+
+    def load(self, path: str | Path) -> Tokenizer:
+        """The tokenizer that was saved at ``path``. Raises DataError if there is none or it is damaged."""
+        if self.is_users:
+            return UsersTokenizer.saved_in(Path(path), self.options, self.folder)
+        return Tokenizer.load(path)
+
+    def decides(self) -> dict[str, Any]:
+        """What decides the tokenizer, but for the texts and the path of an existing one."""
+        if self.is_users:
+            return decides(self.options, self.folder)
+        return {name: getattr(self.options, name) for name in ("type", "vocab_size", "min_frequency")}
 
     def create_tokenizer(self, texts: Iterable[str]) -> Tokenizer:
         """The tokenizer at ``options.path``, or one trained on ``texts``, which are read as a stream.
@@ -68,14 +105,22 @@ class TokenizerFactory:
         tokenizer in every process. (The library adds unigram's probabilities up in the order of a hash table; what
         this changes in the last digits is rounded away, so only an exact tie between pieces could fall otherwise.)
 
-        Raises UserError for a vocabulary smaller than the text needs, DataError when there is no text.
+        Raises UserError for a vocabulary smaller than the text needs and for more text than the library can count,
+        DataError without any text.
         """
         if self.options.path is not None:
-            return Tokenizer.load(self.options.path)
+            return self.load(self.options.path)
+        if self.is_users:
+            return UsersTokenizer.trained(self.options, self.folder, _some(texts))
         least = self._least_size()
         if self.options.vocab_size < least:
             raise self._too_small(least)
-        tokenizer = Tokenizer(_TRAINERS[self.options.type](texts, self.options))
+        if self.options.training_characters is not None:
+            texts = sample_of(texts, self.options.training_characters)
+        if self.options.type in MERGING:
+            texts = _below_the_limit(texts, self.options.type == "byte_level")
+        with progress("training the tokenizer"):
+            tokenizer = Tokenizer(_TRAINERS[self.options.type](texts, self.options))
         self._check_size(tokenizer.vocab_size)
         return tokenizer
 
@@ -229,6 +274,54 @@ def _canonical_unigram(model: dict[str, Any]) -> None:
     model["byte_fallback"] = True
 
 
+def sample_of(texts: Iterable[str], most: int) -> list[str]:
+    """Whole texts, in their order, with at most ``most`` characters in all: those whose content has the lowest hashes.
+
+    So the sample is a function of the texts, and a larger one contains a smaller one. A single text that is too long is
+    cut.
+    """
+    kept: list[tuple[int, int, str]] = []
+    total, highest_kept = 0, math.inf
+    for number, text in enumerate(texts):
+        digest = digest_of(text)
+        if digest >= highest_kept:
+            continue
+        heapq.heappush(kept, (-digest, -number, text))
+        total += len(text)
+        while total > most and len(kept) > 1:
+            dropped = heapq.heappop(kept)
+            total, highest_kept = total - len(dropped[2]), -dropped[0]
+    ordered = [text for _, _, text in sorted(kept, key=lambda item: -item[1])]
+    return [text[:most] for text in ordered]
+
+
+def _below_the_limit(texts: Iterable[str], of_bytes: bool) -> Iterator[str]:
+    """``texts``. Raises UserError where the most frequent pair of neighbours comes near what the library can count."""
+    seen = counted = number = 0
+    pairs: Counter[int] = Counter()
+    for text in texts:
+        units = np.frombuffer(text.encode() if of_bytes else text.encode("utf-32-le"), np.uint8 if of_bytes else "<u4")
+        seen, number = seen + len(units), number + 1
+        if counted < COUNTED or number % 64 == 0:
+            counted += len(units)
+            found, counts = np.unique(units[:-1].astype(np.int64) << 32 | units[1:], return_counts=True)
+            pairs.update(dict(zip(found.tolist(), counts.tolist(), strict=True)))
+        if seen > MARGIN * MOST_OF_A_PAIR and pairs:
+            estimate = max(pairs.values()) * seen / counted
+            if estimate > MARGIN * MOST_OF_A_PAIR:
+                raise _too_much_text(estimate, seen, of_bytes)
+        yield text
+
+
+def _too_much_text(estimate: float, seen: int, of_bytes: bool) -> UserError:
+    """What to do about a pair that can't be counted."""
+    fits = int(seen * MARGIN * MOST_OF_A_PAIR / estimate / 2 / (3 if of_bytes else 1))
+    return UserError(
+        f"data.tokenizer: the most frequent pair occurs about {estimate:,.0f} times in the training text, and the "
+        f"tokenizers library counts to {MOST_OF_A_PAIR:,}; train on a sample: data.tokenizer.training_characters={fits}"
+    )
+
+
 def _some(texts: Iterable[str]) -> Iterator[str]:
     """``texts``, of which there must be at least one."""
     empty = True
@@ -236,4 +329,4 @@ def _some(texts: Iterable[str]) -> Iterator[str]:
         empty = False
         yield text
     if empty:
-        raise DataError("there is no text to train the tokenizer on: the training split is empty")
+        raise DataError("no text to train the tokenizer on: the training split is empty")

@@ -132,7 +132,7 @@ def test_each_part_has_its_probability(options: dict[str, Any], probability: flo
 
 def test_switching_one_part_off_leaves_the_draws_of_the_others() -> None:
     audio = spoken()
-    only = {"volume": {"volume": (-6, 6)}, "speed": {"speed": (0.8, 0.9, 1.1, 1.2)}}
+    only: dict[str, dict[str, Any]] = {"volume": {"volume": (-6, 6)}, "speed": {"speed": (0.8, 0.9, 1.1, 1.2)}}
     for seed in range(10):
         both = augmented(audio, of(**only["volume"], **only["speed"]), generator(seed))
         fast = augmented(audio, of(**only["speed"]), generator(seed))
@@ -163,7 +163,7 @@ def test_babble_is_made_of_the_voices_given() -> None:
         return np.ones(100, np.float32)
 
     noisy = [augmented(spoken(), config, generator(4), voice).samples for _ in range(2)]
-    assert np.array_equal(*noisy)
+    assert np.array_equal(noisy[0], noisy[1])
     assert 6 <= len(calls) <= 14
     assert calls[: len(calls) // 2] == calls[len(calls) // 2 :]
     with pytest.raises(UserError, match="babble requires utterances"):
@@ -173,7 +173,7 @@ def test_babble_is_made_of_the_voices_given() -> None:
 def test_voices_are_stretches_of_speech_of_other_examples() -> None:
     class Source:
         durations = np.ones(3)
-        speakers = ("Asha", "Ravi")
+        speakers: tuple[str, ...] = ("Asha", "Ravi")
         fingerprint = ""
 
         def load(self, index: int, rng: np.random.Generator) -> LabelledAudio:

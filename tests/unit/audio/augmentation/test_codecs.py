@@ -50,7 +50,7 @@ def mu_law(sample: int) -> int:
 
 
 def a_law(sample: int) -> int:
-    """G.711, table 1: the first two chords have one step; decoded values lie in the middle of theirs."""
+    """G.711, table 1: the first two chords have one step; decoded values are in the middle of theirs."""
     magnitude = min(abs(sample) // 16, 2047)
     width = 1 << max(magnitude.bit_length() - 5, 0)
     decoded = 8 * (2 * (magnitude // width) * width + width)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -120,7 +121,7 @@ def recordings(tmp_path: Path) -> Path:
 
 def test_recordings_are_drawn_in_any_depth_at_any_place(recordings: Path) -> None:
     step = 0.5 / (4 * RATE - 1)
-    starts = set()
+    starts: set[str | float] = set()
     for seed in range(12):
         noise = file_noise(recordings, RATE, RATE, generator(seed))
         assert noise.shape == (RATE,)
@@ -170,7 +171,7 @@ def test_a_folder_without_recordings_is_named(tmp_path: Path) -> None:
 
 
 def test_the_type_asked_for_is_drawn(recordings: Path) -> None:
-    def drawn(**options: object) -> np.ndarray:
+    def drawn(**options: Any) -> np.ndarray:
         return drawn_noise(NoiseConfig(**options), 500, RATE, generator(), lambda: np.ones(100, np.float32))
 
     assert np.array_equal(drawn(type="coloured"), coloured_noise(500, generator()))

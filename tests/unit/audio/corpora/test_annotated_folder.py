@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,14 +13,14 @@ from vaak.audio.corpora.annotated_folder import UNLABELLED, WITHOUT_AUDIO
 from vaak.audio.corpora.corpus import AudioCorpus
 from vaak.audio.formats.textgrid import Interval, write_textgrid
 from vaak.audio.labelled import Segment
-from vaak.audio.waveforms.reading import segments_of
+from vaak.audio.waveforms.reading import lacks_times, segments_of
 from vaak.audio.waveforms.recordings import A_LITTLE_BEYOND, FAR_BEYOND, OVERLAPPING
 from vaak.core.errors import DataError
 
 
-def corpus(*train: Path | str, **options) -> AudioCorpus:
-    options = {"train_fraction": 1, "valid_fraction": 0, **options}
-    return AudioCorpus(DatasetConfig(name="d", type="folder", train=tuple(map(str, train)), **options), AudioConfig())
+def corpus(*train: Path | str, **options: Any) -> AudioCorpus:
+    given = {"train": tuple(map(str, train)), "train_fraction": 1, "valid_fraction": 0, **options}
+    return AudioCorpus(DatasetConfig(name="d", type="folder", **given), AudioConfig())
 
 
 def rttm(*rows: tuple[str, float, float, str]) -> str:
@@ -42,7 +43,7 @@ def test_audio_and_annotations_beside_each_other_or_in_folders(tmp_path: Path):
         for name in "ab":
             (folder / places[1] / f"{name}.rttm").write_text(rttm((name, 0.5, 1, "A")))
         (folder / places[2] / "b.uem").write_text("b 1 0.25 1.5\n")
-        asked = [(folder,), (f"{folder}/{places[0]}*.wav", f"{folder}/{places[0]}b.flac")]
+        asked: list[tuple[Path | str, ...]] = [(folder,), (f"{folder}/{places[0]}*.wav", f"{folder}/{places[0]}b.flac")]
         for train in asked:
             found = list((there := corpus(*train)).cuts("train"))
             assert [cut.id for cut in found] == ["a", "b"]
@@ -78,7 +79,7 @@ def test_what_does_not_fit_is_counted(tmp_path: Path):
     assert found["silent"] == ()
     statistics = there.statistics["train"]
     assert statistics.dropped == {UNLABELLED: 1, WITHOUT_AUDIO: 1}
-    assert statistics.mended == {OVERLAPPING: 1, A_LITTLE_BEYOND: 1, FAR_BEYOND: 1}
+    assert statistics.remarks == {OVERLAPPING: 1, A_LITTLE_BEYOND: 1, FAR_BEYOND: 1}
     about = statistics.to_json()
     assert about["cuts"] == about["resampled"] == 4
     assert (about["seconds"], about["speech_seconds"], about["overlap_seconds"]) == (8, 6, 1.3)
@@ -111,7 +112,11 @@ def test_stereo_is_one_recording_of_two_channels(tmp_path: Path):
 def test_given_splits_and_names_in_a_corpus_folder(tmp_path: Path):
     recordings(tmp_path / "audio", "t1.wav", "t2.wav", "d1.wav")
     (tmp_path / "all.rttm").write_text(rttm(*((name, 0, 1, "A") for name in ("t1", "t2", "d1"))))
-    options = {"train": ("audio/t*.wav", "all.rttm"), "valid": ("audio/d*.wav", "*.rttm"), "corpus_dir": str(tmp_path)}
+    options: dict[str, Any] = {
+        "train": ("audio/t*.wav", "all.rttm"),
+        "valid": ("audio/d*.wav", "*.rttm"),
+        "corpus_dir": str(tmp_path),
+    }
     there = AudioCorpus(DatasetConfig(name="d", type="folder", **options), AudioConfig())
     assert there.splits == ("train", "valid")
     assert [cut.id for split in there.splits for cut in there.cuts(split)] == ["t1", "t2", "d1"]
@@ -123,7 +128,7 @@ def test_given_splits_and_names_in_a_corpus_folder(tmp_path: Path):
 def test_splits_made_here_do_not_move_when_recordings_are_added(tmp_path: Path):
     names = [f"r{number}" for number in range(30)]
     (tmp_path / "all.rttm").write_text(rttm(*((name, 0, 1, f"S{name[1:]}") for name in names)))
-    options = {"train_fraction": 0.5, "valid_fraction": 0.25}
+    options: dict[str, Any] = {"train_fraction": 0.5, "valid_fraction": 0.25}
 
     def splits(split_by: str) -> dict[str, str]:
         there = corpus(tmp_path, split_by=split_by, **options)
@@ -145,7 +150,8 @@ def test_no_speaker_is_in_two_splits(tmp_path: Path):
     (tmp_path / "all.rttm").write_text(rttm(*rows))
     recordings(tmp_path, *(f"{name}.wav" for name in names), seconds=1)
     there = corpus(tmp_path, split_by="speaker", train_fraction=0.5, valid_fraction=0.2)
-    speakers, cuts = {}, 0
+    speakers: dict[str, str] = {}
+    cuts = 0
     for split in there.splits:
         for cut in there.cuts(split):
             cuts += 1
@@ -191,7 +197,7 @@ def test_what_is_not_there_is_told_at_once(tmp_path: Path):
     with pytest.raises(DataError, match=r"datasets, d, train: nothing matches .*\*\.wav"):
         corpus(f"{tmp_path}/*.wav")
     (tmp_path / "a.rttm").write_text("")
-    with pytest.raises(DataError, match=r"datasets, d, train: there is no audio"):
+    with pytest.raises(DataError, match=r"datasets, d, train: no audio found"):
         corpus(tmp_path)
     with pytest.raises(DataError, match=r"datasets, d: train: give its files or folders \(type: folder\)"):
         corpus()
@@ -202,5 +208,13 @@ def test_what_is_not_there_is_told_at_once(tmp_path: Path):
         corpus(tmp_path, tmp_path)
     with pytest.raises(DataError, match="datasets, d: train: give its files"):
         list(corpus(test=(str(tmp_path),)).cuts("train"))
-    with pytest.raises(DataError, match="datasets, d: there is no split dev; expected one of train"):
+    with pytest.raises(DataError, match="datasets, d: unknown split 'dev'; expected one of train"):
         list(corpus(tmp_path).cuts("dev"))
+
+
+def test_one_segment_of_all_of_a_recording_has_times(tmp_path: Path):
+    """An annotator said so; it became six segments of a detector of energy, in valid and test, too."""
+    recordings(tmp_path, "a.wav", seconds=3.0)
+    (tmp_path / "a.rttm").write_text(rttm(("a", 0.0, 3.0, "Ann")))
+    [cut] = corpus(tmp_path).cuts("train")
+    assert not lacks_times(cut)

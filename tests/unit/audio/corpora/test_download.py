@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import http.server
-import re
 import tarfile
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from file_server import Server, serving
 from tiny_audio import write_audio
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.corpus import AudioCorpus
@@ -22,55 +20,10 @@ from vaak.core.errors import UserError
 CONTENT = bytes(range(256)) * 4000
 
 
-class Server(http.server.ThreadingHTTPServer):
-    """Serves ``files``; says which ranges were asked for. ``breaks_after`` ends each answer after so many bytes."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.files: dict[str, bytes] = {}
-        self.asked: list[tuple[str, str | None]] = []
-        self.knows_ranges = True
-        self.breaks_after: int | None = None
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
-
-
-class Handler(http.server.BaseHTTPRequestHandler):
-    server: Server
-
-    def do_GET(self) -> None:
-        server, asked = self.server, self.headers.get("Range")
-        server.asked.append((self.path, asked))
-        content = server.files.get(self.path)
-        if content is None:
-            self.send_error(404)
-            return
-        mark = f'"{hashlib.md5(content).hexdigest()}"'
-        begin = 0
-        if asked and server.knows_ranges and self.headers.get("If-Range", mark) == mark:
-            begin = int(re.fullmatch(r"bytes=(\d+)-", asked)[1])
-            if begin >= len(content):
-                self.send_error(416)
-                return
-        self.send_response(206 if begin else 200)
-        self.send_header("ETag", mark)
-        self.send_header("Content-Length", str(len(content) - begin))
-        self.end_headers()
-        self.wfile.write(content[begin:][: server.breaks_after])
-
-    def log_message(self, *_: object) -> None: ...
-
-
 @pytest.fixture
 def server() -> Iterator[Server]:
-    with Server() as found:
-        thread = threading.Thread(target=found.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-        thread.start()
+    with serving() as found:
         yield found
-        found.shutdown()
-        thread.join()
 
 
 def interrupted(server: Server, path: Path, after: int = 300_000) -> None:

@@ -14,7 +14,7 @@ from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.corpus import AudioCorpus
 from vaak.audio.corpora.json_manifest import NOTHING_SAID
 from vaak.audio.labelled import Segment
-from vaak.audio.waveforms.reading import read_cut, segments_of, text_of
+from vaak.audio.waveforms.reading import NO_TIMES, lacks_times, read_cut, segments_of, text_of
 from vaak.audio.waveforms.recordings import A_LITTLE_BEYOND, OVERLAPPING
 from vaak.core.errors import DataError
 
@@ -63,12 +63,12 @@ def test_utterances_and_recordings(folder: Path):
         "z": (Segment(0, 0.75, "unknown"),),
     }
     assert [text_of(cut) for cut in cuts.values()] == ["so it is", "a b", None, "it"]
-    assert cuts["a"].supervisions[0].custom == {"gender": "F"}
+    assert cuts["a"].supervisions[0].custom == {"gender": "F", NO_TIMES: True}
     assert cuts["y"].custom == {"uem": [[0, 0.75]]}
     whole, part = (read_cut(cuts[name], AudioConfig()).samples for name in ("a", "z"))
     assert (part == whole[8000:20000]).all()
     assert there.statistics["train"].dropped == {NOTHING_SAID: 1}
-    assert there.statistics["train"].mended == {OVERLAPPING: 1, A_LITTLE_BEYOND: 1}
+    assert there.statistics["train"].remarks == {OVERLAPPING: 1, A_LITTLE_BEYOND: 1}
     assert there.files == [folder / "manifest.jsonl"]
 
 
@@ -181,3 +181,10 @@ def test_two_of_one_name_an_empty_manifest_and_a_folder(folder: Path):
 def test_links_within_the_folder_are_fine(folder: Path):
     os.symlink(folder / "b.wav", folder / "c.wav")
     assert len(list(corpus(folder, {**GOOD, "audio": "c.wav"}).cuts("train"))) == 1
+
+
+def test_a_line_without_times_says_so_and_one_with_times_does_not(folder: Path):
+    lines = [{"audio": "b.wav", "id": "told", "segments": [{"start": 0, "end": 1, "speaker": "A"}]},
+             {"audio": "b.wav", "id": "whole", "speaker": "A"}]  # fmt: skip
+    cuts = {cut.id: cut for cut in corpus(folder, *lines).cuts("train")}
+    assert {name: lacks_times(cut) for name, cut in cuts.items()} == {"told": False, "whole": True}

@@ -11,9 +11,9 @@ from lhotse.audio import AudioSource
 from tiny_audio import write_audio
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.corpus import AudioCorpus
-from vaak.audio.corpora.lhotse_manifests import WITHOUT_RECORDING, WITHOUT_SUPERVISIONS
+from vaak.audio.corpora.lhotse_manifests import WITHOUT_RECORDING, WITHOUT_SUPERVISIONS, ManifestReader
 from vaak.audio.sources.cut_store import write_cuts
-from vaak.audio.waveforms.reading import read_cut
+from vaak.audio.waveforms.reading import lacks_times, read_cut
 from vaak.core.errors import DataError
 
 
@@ -130,3 +130,17 @@ def test_faults_are_clear_lines(tmp_path: Path):
     CutSet.from_cuts([MonoCut("c", 0, 1, 0)]).to_file(path)
     with pytest.raises(DataError, match=r"m\.jsonl:1: cut c has no recording"):
         list(corpus(path).cuts("train"))
+
+
+def test_an_utterance_as_long_as_its_label_has_no_times_but_a_turn_of_all_of_a_recording_has(tmp_path: Path):
+    """Lhotse's recipes copy the duration where they know no times; a human's label has no text."""
+    cuts = []
+    for name, length, text in (("utterance", 1.0, "so it is"), ("turn", 1.0, None), ("timed", 0.9, "so it is")):
+        cut = recording(tmp_path, name).to_cut()
+        cut.supervisions = [SupervisionSegment(name, name, 0.0, length, speaker="A", text=text)]
+        cuts.append(cut)
+    CutSet.from_cuts(cuts).to_file(tmp_path / "cuts.jsonl")
+    found = {cut.id: lacks_times(cut) for cut in corpus(tmp_path / "cuts.jsonl").cuts("train")}
+    assert found == {"utterance": True, "turn": False, "timed": False}
+    of_recipe = ManifestReader(DatasetConfig(type="recipe"), {"train": [tmp_path / "cuts.jsonl"]}).read("train")
+    assert [lacks_times(reading.cut) for reading in of_recipe] == [True, True, False]

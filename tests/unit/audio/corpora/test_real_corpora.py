@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from vaak.audio.sources.cut_store import write_cuts
 from vaak.audio.waveforms.reading import segments_of
 
 AUDIO = AudioConfig()
-WHOLE = {"train_fraction": 1, "valid_fraction": 0}
+WHOLE: dict[str, Any] = {"train_fraction": 1, "valid_fraction": 0}
 
 
 def test_ami_excerpts_as_a_folder_a_manifest_and_by_patterns(vaak_data: Callable[[str], Path], tmp_path: Path):
@@ -30,7 +31,7 @@ def test_ami_excerpts_as_a_folder_a_manifest_and_by_patterns(vaak_data: Callable
     assert {n: segments_of(c) for n, c in found["folder"].items()} == {
         n: segments_of(c) for n, c in found["manifest"].items()
     }
-    patterns = {"train": (str(folder / "audio" / "trn*"),), "valid": (str(folder / "audio" / "dev*"),)}
+    patterns: dict[str, Any] = {"train": (str(folder / "audio" / "trn*"),), "valid": (str(folder / "audio" / "dev*"),)}
     there = AudioCorpus(DatasetConfig(name="ami", type="folder", **patterns), AUDIO)
     assert [len(list(there.cuts(split))) for split in there.splits] == [9, 2]
     assert abs(there.statistics["valid"].speech_seconds - 42.59) < 0.01

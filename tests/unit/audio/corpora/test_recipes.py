@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,10 @@ from vaak.audio.corpora.corpus import AudioCorpus
 from vaak.audio.corpora.recipe_corpus import prepare_corpus
 from vaak.audio.corpora.recipes import recipe_named, recipes
 from vaak.audio.waveforms.recordings import ReadRecording
+from vaak.config.load import load
 from vaak.core.errors import DataError, UserError
+
+REPOSITORY = Path(__file__).resolve().parents[4]
 
 
 def write_librispeech(folder: Path) -> None:
@@ -78,14 +82,14 @@ def test_librispeech_by_its_name_with_its_own_splits(tmp_path: Path, audio: Audi
     assert all(cut.supervisions[0].text == "SO IT IS" for cuts in found.values() for cut in cuts)
     shutil.rmtree(tmp_path / "data")
     (tmp_path / "data" / "librispeech").mkdir(parents=True)
-    assert AudioCorpus(dataset, audio).splits == corpus.splits  # found, not made again
+    assert AudioCorpus(dataset, audio).splits == corpus.splits  # found, not prepared twice
 
 
 def test_parts_are_chosen_by_name(tmp_path: Path, audio: AudioConfig):
     write_librispeech(tmp_path / "data" / "librispeech")
     chosen = DatasetConfig(name="librispeech", train=("dev-clean-2", "test-clean"), train_fraction=1, valid_fraction=0)
     assert len(list(AudioCorpus(chosen, audio).cuts("train"))) == 8
-    with pytest.raises(DataError, match=r"librispeech, train: there is no part dev; expected one of .*train-clean-5"):
+    with pytest.raises(DataError, match=r"librispeech, train: unknown part dev; expected one of .*train-clean-5"):
         AudioCorpus(DatasetConfig(name="librispeech", train=("dev",)), audio)
     with pytest.raises(DataError, match="a part is in two splits; name each once"):
         AudioCorpus(DatasetConfig(name="librispeech", train=("test-clean",), test=("test-clean",)), audio)
@@ -93,6 +97,16 @@ def test_parts_are_chosen_by_name(tmp_path: Path, audio: AudioConfig):
     assert evaluated.splits == ("test",)
     with pytest.raises(DataError, match=r"train: name some of the parts of librispeech: .*train-clean-5"):
         list(evaluated.cuts("train"))
+
+
+def test_the_shipped_recipe_of_mini_librispeech_finds_its_parts(tmp_path: Path, audio: AudioConfig):
+    write_librispeech(tmp_path / "data" / "librispeech")
+    experiment = load([REPOSITORY / "configs/diarization/mini_librispeech.yml"]).experiment
+    halves = {"train_fraction": 0.5, "valid_fraction": 0.5}
+    corpus = AudioCorpus(experiment.datasets[0].model_copy(update=halves), audio)
+    speakers = {split: {cut.supervisions[0].speaker for cut in corpus.cuts(split)} for split in corpus.splits}
+    assert speakers["test"] == {"11", "12"}
+    assert speakers["train"] | speakers["valid"] == {"1", "2"}
 
 
 def test_a_corpus_of_one_part_is_split(tmp_path: Path, audio: AudioConfig):
@@ -104,7 +118,7 @@ def test_a_corpus_of_one_part_is_split(tmp_path: Path, audio: AudioConfig):
 
 def test_ami_with_an_option(tmp_path: Path, audio: AudioConfig):
     write_ami(tmp_path / "elsewhere")
-    place = {"corpus_dir": str(tmp_path / "elsewhere"), "output_dir": str(tmp_path / "out")}
+    place: dict[str, Any] = {"corpus_dir": str(tmp_path / "elsewhere"), "output_dir": str(tmp_path / "out")}
     corpus = AudioCorpus(DatasetConfig(name="ami", options={"normalize_text": "upper"}, **place), audio)
     (cut,) = corpus.cuts("train")
     assert (cut.id, cut.num_channels) == ("ES2002a", 4)
@@ -161,12 +175,12 @@ def test_a_preparation_that_fails_or_is_interrupted_is_made_again(tmp_path: Path
     assert len(list(corpus.cuts("train"))) + len(list(corpus.cuts("valid"))) == 30
     about = tmp_path / "manifests" / "yesno" / "cuts.json"
     about.write_text("{")
-    with pytest.raises(DataError, match=r"cuts\.json: this is damaged; delete the folder to make it again"):
+    with pytest.raises(DataError, match=r"cuts\.json: this is damaged; delete the folder and run again"):
         prepare_corpus(dataset, audio)
 
 
 def test_a_corpus_that_is_not_there_says_what_to_do(audio: AudioConfig):
-    with pytest.raises(DataError, match=r"recipe yesno: there is no corpus in .*data/yesno, .*vaak data get yesno"):
+    with pytest.raises(DataError, match=r"recipe yesno: no corpus in .*data/yesno, .*vaak data get yesno"):
         AudioCorpus(DatasetConfig(name="yesno"), audio)
     with pytest.raises(
         UserError, match=r"Lhotse has no recipe yesnoo; did you mean yesno\? \(vaak data list lists all\)"

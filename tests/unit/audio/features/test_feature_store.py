@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from folders import contents
 from toy_recordings import OneBreaksWhileAnotherIsRead, ToyRecordings, extract_in_small_shards
 from vaak.audio.config import AudioConfig
 from vaak.audio.features import store as feature_store
@@ -36,11 +37,6 @@ def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feature_store, "BATCH_SECONDS", 0.0)
 
 
-def content(store: FeatureStore) -> dict[str, bytes]:
-    """Everything in the store's folder, but for its lock, which names who had it last."""
-    return {path.name: path.read_bytes() for path in store.folder.iterdir() if path.name != ".lock"}
-
-
 def in_a_process(*arguments: Any) -> int | None:
     """The exit code of a process that extracts features."""
     process = multiprocessing.get_context("spawn").Process(target=extract_in_small_shards, args=arguments)
@@ -51,7 +47,7 @@ def in_a_process(*arguments: Any) -> int | None:
 
 @contextmanager
 def file_size_limit(size: int) -> Iterator[None]:
-    """No file grows beyond so many bytes: to a program, a disk that is full."""
+    """No file grows beyond this number of bytes: to a program, a full disk."""
     resource = pytest.importorskip("resource")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
@@ -171,19 +167,19 @@ def test_every_option_that_features_depend_on_makes_other_features(name: str) ->
 
 def test_another_corpus_or_option_never_reads_old_features(tmp_path: Path) -> None:
     old = extract(ToyRecordings(LENGTHS), AudioConfig(), tmp_path)
-    before = content(old)
+    before = contents(old.folder)
     source = ToyRecordings(LENGTHS[::-1], fingerprint="other")
     assert extract(source, AudioConfig(), tmp_path).lengths.tolist() == old.lengths.tolist()[::-1]
     assert extract(ToyRecordings(LENGTHS), AudioConfig(num_mel_bins=23), tmp_path).dims == 23
     again = ToyRecordings(LENGTHS)
-    assert content(extract(again, AudioConfig(num_jobs=2, progress_bar=False), tmp_path)) == before
+    assert contents(extract(again, AudioConfig(num_jobs=2, progress_bar=False), tmp_path).folder) == before
     assert again.loaded == []  # the same ones are read
 
 
 def test_processes_make_the_same_bytes(tmp_path: Path) -> None:
     alone = extract(ToyRecordings(LENGTHS), AudioConfig(), tmp_path / "alone")
     together = extract(ToyRecordings(LENGTHS), AudioConfig(num_jobs=2), tmp_path / "together")
-    assert content(alone) == content(together)
+    assert contents(alone.folder) == contents(together.folder)
     assert len(list(alone.folder.glob("shard-*.bin"))) == len(SHARDS)
 
 
@@ -196,14 +192,14 @@ def test_killed_and_gone_on_with(deadly: int, tmp_path: Path, caplog: pytest.Log
     there = len(list(store_folder.glob("shard-*.bin")))
     assert there == {0: 0, 4: 1, 5: 1}[deadly]
     assert len(list(store_folder.glob(".*.tmp"))) == 1  # half-written
-    with pytest.raises(DataError, match="no features here, or not all"):
+    with pytest.raises(DataError, match="the features are missing or incomplete"):
         FeatureStore.open(store_folder)
     source = ToyRecordings(LENGTHS)
     with caplog.at_level("INFO", "vaak"):
         resumed = extract(source, AudioConfig(), folder)
     assert source.loaded == list(range(3 if there else 0, len(LENGTHS)))
     assert ("1 of 4 parts are in" in caplog.text) == bool(there)
-    assert content(resumed) == content(reference)
+    assert contents(resumed.folder) == contents(reference.folder)
 
 
 def test_a_killed_worker_is_named_and_its_part_made_again(tmp_path: Path) -> None:
@@ -211,7 +207,7 @@ def test_a_killed_worker_is_named_and_its_part_made_again(tmp_path: Path) -> Non
     audio = AudioConfig(num_jobs=2)
     with pytest.raises(UserError, match=r"was killed.*num_jobs"):
         extract(ToyRecordings(LENGTHS, deadly=8), audio, tmp_path / "killed")
-    assert content(extract(ToyRecordings(LENGTHS), audio, tmp_path / "killed")) == content(reference)
+    assert contents(extract(ToyRecordings(LENGTHS), audio, tmp_path / "killed").folder) == contents(reference.folder)
 
 
 @pytest.mark.parametrize("num_jobs", [1, 2])
@@ -228,7 +224,9 @@ def test_a_full_disk_is_one_line_and_counts_nothing_half_written(num_jobs: int, 
     assert not (folder / "features.json").exists()
     for path in folder.glob("shard-*.bin"):
         assert path.read_bytes() == (reference.folder / path.name).read_bytes()
-    assert content(extract(ToyRecordings(LENGTHS), AudioConfig(), tmp_path / "full")) == content(reference)
+    assert contents(extract(ToyRecordings(LENGTHS), AudioConfig(), tmp_path / "full").folder) == contents(
+        reference.folder
+    )
 
 
 def test_what_the_source_raises_leaves_nothing_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,7 +235,7 @@ def test_what_the_source_raises_leaves_nothing_half_written(tmp_path: Path, monk
 
     def broken(index: int, rng: np.random.Generator) -> Any:
         if index == 6:
-            raise DataError("six.wav: this is no audio")
+            raise DataError("six.wav: this isn't audio")
         return load(index, rng)
 
     monkeypatch.setattr(source, "load", broken)
@@ -257,14 +255,14 @@ def test_what_other_processes_have_begun_is_finished_before_the_folder_is_left(t
 
 
 def test_a_shard_that_is_not_whole_is_made_again(tmp_path: Path) -> None:
-    reference = content(extract(ToyRecordings(LENGTHS), AudioConfig(), tmp_path))
+    reference = contents(extract(ToyRecordings(LENGTHS), AudioConfig(), tmp_path).folder)
     (folder,) = tmp_path.iterdir()
     (folder / "features.json").unlink()
     shard = folder / "shard-00002.bin"
     for damaged in (b"", b"x", shard.read_bytes()[:-8], shard.read_bytes() + bytes(8)):
         shard.write_bytes(damaged)
         source = ToyRecordings(LENGTHS)
-        assert content(extract(source, AudioConfig(), tmp_path)) == reference
+        assert contents(extract(source, AudioConfig(), tmp_path).folder) == reference
         assert source.loaded == [6, 7]
         (folder / "features.json").unlink()
 
@@ -276,7 +274,7 @@ def test_damage_is_found_before_training_and_made_again(
 ) -> None:
     """Once a damaged shard was read by a worker first, hours later; or its recordings counted as bad examples."""
     store = extract(ToyRecordings(LENGTHS), AudioConfig(), tmp_path)
-    reference, about = content(store), json.loads((store.folder / "features.json").read_text())
+    reference, about = contents(store.folder), json.loads((store.folder / "features.json").read_text())
     if sizes == "not recorded":
         del about["sizes"]
         (store.folder / "features.json").write_text(json.dumps(about))
@@ -286,7 +284,7 @@ def test_damage_is_found_before_training_and_made_again(
             (store.folder / name).write_bytes(damage)
         source = ToyRecordings(LENGTHS)
         with caplog.at_level("WARNING", "vaak"):
-            assert content(extract(source, AudioConfig(), tmp_path)) == reference
+            assert contents(extract(source, AudioConfig(), tmp_path).folder) == reference
         assert source.loaded == ([3, 4, 5] if name.startswith("shard") else [])
         assert (name in caplog.text) == (name != "features.json" or damage is not None)
         caplog.clear()

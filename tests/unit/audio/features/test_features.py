@@ -158,7 +158,8 @@ def spectra(samples: np.ndarray, window_length: int = 400, shift: int = 160) -> 
 def mel_filters(num_bins: int) -> np.ndarray:
     """Triangles on the mel scale from 20 to 7600 Hz, ``(257, bin)``."""
     mel = 1127 * np.log(1 + np.arange(257) * 16000 / 512 / 700)
-    edges = np.linspace(*(1127 * np.log(1 + np.array([20, 7600]) / 700)), num_bins + 2)
+    lowest, highest = 1127 * np.log(1 + np.array([20, 7600]) / 700)
+    edges = np.linspace(lowest, highest, num_bins + 2)
     rising = (mel[:, None] - edges[:-2]) / (edges[1:-1] - edges[:-2])
     falling = (edges[2:] - mel[:, None]) / (edges[2:] - edges[1:-1])
     return np.clip(np.minimum(rising, falling), 0, None)

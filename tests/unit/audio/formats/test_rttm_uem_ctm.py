@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -29,9 +31,9 @@ def times(shortest: int) -> st.SearchStrategy[tuple[float, float]]:
     return pairs.map(lambda pair: (pair[0] / 1e6, (pair[0] + pair[1]) / 1e6))
 
 
-segments = st.builds(lambda when, speaker: Segment(*when, speaker), times(0), names)
+segments = st.builds(lambda when, speaker: Segment(when[0], when[1], speaker), times(0), names)
 words = st.builds(
-    lambda when, text, sure: Word(*when, text, sure),
+    lambda when, text, sure: Word(when[0], when[1], text, sure),
     times(0),
     names,
     st.none() | st.integers(0, 1000).map(lambda n: n / 1e3),
@@ -145,10 +147,44 @@ def test_broken_ctm(line, wrong, tmp_path: Path):
     assert str(caught.value) == f"{path}:2: {wrong}"
 
 
+@pytest.mark.parametrize(
+    ("read", "lines", "wrong"),
+    [
+        (
+            read_rttm,
+            "SPEAKER rec 1 0 1 <NA> <NA> Speaker 1 <NA> <NA>",
+            "SPEAKER has at most 10 fields, this line has 11",
+        ),
+        (read_rttm, "SPEAKER my rec 1 0 1 <NA> <NA> Ann <NA> <NA>", "SPEAKER has at most 10 fields, this line has 11"),
+        (read_rttm, "SPEAKER rec 1 0 1 <NA> <NA> Speaker 2", "the confidence after speaker Speaker is '2'"),
+        (read_rttm, "SPEAKER rec 1 0 1 <NA> <NA> Ann Lee <NA>", "the confidence after speaker Ann is 'Lee'"),
+        (read_rttm, "SPEAKER rec 1 0 1 <NA> <NA> Ann 0.5 Lee", "the lookahead after speaker Ann is 'Lee'"),
+        (read_uem, "my rec 1 0 5", "a line of a UEM has at most 4 fields, this line has 5"),
+        (read_uem, "rec 2 1 3 5", "a line of a UEM has at most 4 fields, this line has 5"),
+        (read_ctm, "rec 1 0 1 a b c d e", "a line of a CTM has at most 8 fields, this line has 9"),
+        (read_ctm, "rec 1 0 1 two words", "the confidence is 'words', which is not a finite number"),
+    ],
+)
+def test_a_blank_in_a_name_shifts_no_field(read, lines, wrong, tmp_path: Path):
+    """Else Speaker 1 and Speaker 2 are one speaker, and 0 % is printed where 50 is right."""
+    path = tmp_path / "file"
+    path.write_text(f"{lines}\n")
+    with pytest.raises(DataError) as caught:
+        read(path)
+    assert str(caught.value).startswith(f"{path}:1: {wrong}")
+
+
+def test_what_may_follow_a_speaker(tmp_path: Path):
+    path = tmp_path / "file"
+    for rest in ("", "<NA>", "0.93 <NA>", "<NA> <NA>", "1 0.25", "NA 12"):
+        path.write_text(f"SPEAKER rec 1 0 1 <NA> <NA> Ann {rest}\n")
+        assert read_rttm(path) == {"rec": [Segment(0.0, 1.0, "Ann")]}
+
+
 def test_files_that_are_not_there(tmp_path: Path):
     with pytest.raises(DataError, match=r"none\.rttm: can't be read: No such file"):
         read_rttm(tmp_path / "none.rttm")
-    with pytest.raises(DataError, match=r"there is no file \*\.uem in this folder"):
+    with pytest.raises(DataError, match=r"no \*\.uem file in this folder"):
         read_uem(tmp_path)
 
 
@@ -175,6 +211,12 @@ def test_a_name_that_could_not_be_read_again_is_not_written(speaker, tmp_path: P
 
 @pytest.mark.parametrize("when", [(1.0, 0.5), (-1.0, 1.0), (0.0, float("nan")), (0.0, float("inf"))])
 def test_times_that_are_no_times_are_not_written(when, tmp_path: Path):
-    for write, entry in ((write_rttm, Segment(*when, "A")), (write_uem, when), (write_ctm, Word(*when, "word"))):
+    start, end = when
+    writers: list[tuple[Callable[..., None], Any]] = [
+        (write_rttm, Segment(start, end, "A")),
+        (write_uem, when),
+        (write_ctm, Word(start, end, "word")),
+    ]
+    for write, entry in writers:
         with pytest.raises(DataError, match="can't be written: rec has a"):
             write(tmp_path / "out", {"rec": [entry]})

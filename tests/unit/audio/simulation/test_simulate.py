@@ -1,4 +1,6 @@
-"""Conversations of utterances in memory: who speaks is said, the same seed gives the same ones."""
+"""Conversations of utterances in memory: who speaks is known, the same seed gives the same ones."""
+
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,7 +10,7 @@ from vaak.audio.formats.rttm import read_rttm
 from vaak.core.errors import UserError
 
 RATE = 8000
-OPTIONS = {"num_speakers": 2, "duration": 3, "beta": 0.5, "noise": None, "level_difference": 0.0}
+OPTIONS: dict[str, Any] = {"num_speakers": 2, "duration": 3, "beta": 0.5, "noise": None, "level_difference": 0.0}
 
 
 def spoken():

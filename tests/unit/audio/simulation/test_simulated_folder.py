@@ -11,6 +11,7 @@ import soundfile
 from lhotse import CutSet
 from lhotse.qa import validate
 
+from folders import contents
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.corpus import AudioCorpus
 from vaak.audio.formats.rttm import read_rttm
@@ -26,7 +27,7 @@ RATE = 8000
 class Tones:
     """An audio source of drawn lengths, levels and segments."""
 
-    speakers = ("A", "B")
+    speakers: tuple[str, ...] = ("A", "B")
 
     def __init__(self, number: int = 5, level: float = 0.3, fingerprint: str = "tones") -> None:
         self.durations = np.full(number, 2.0)
@@ -51,15 +52,6 @@ class Interrupted(Tones):
         if index == 2:
             raise KeyboardInterrupt
         return super().load(index, rng)
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    """All files; cuts without the folder that they name."""
-    return {
-        path.name: path.read_bytes().replace(str(folder).encode(), b"FOLDER")
-        for path in folder.iterdir()
-        if path.is_file()
-    }
 
 
 def test_audio_manifest_rttm_and_cuts_agree(tmp_path: Path) -> None:
@@ -97,14 +89,14 @@ def test_datasets_read_what_was_written(options: dict, tmp_path: Path) -> None:
     corpus = AudioCorpus(dataset, AudioConfig(sampling_rate=RATE, high_freq=0))
     found = {cut.id: list(segments_of(cut)) for cut in corpus.cuts("train")}
     assert found == read_rttm(tmp_path / "reference.rttm")
-    assert not corpus.statistics["train"].mended
+    assert not corpus.statistics["train"].remarks
 
 
 def test_the_same_seed_gives_the_same_bits_and_another_others(tmp_path: Path) -> None:
     for name, seed in (("one", 1), ("same", 1), ("other", 2)):
         write_conversations(Tones(), tmp_path / name, seed=seed)
-    assert content(tmp_path / "one") == content(tmp_path / "same")
-    one, other = content(tmp_path / "one"), content(tmp_path / "other")
+    assert contents(tmp_path / "one") == contents(tmp_path / "same")
+    one, other = contents(tmp_path / "one"), contents(tmp_path / "other")
     assert all(one[f"tone-{index}.flac"] != other[f"tone-{index}.flac"] for index in range(5))
 
 
@@ -120,11 +112,11 @@ def test_what_was_interrupted_goes_on(tmp_path: Path) -> None:
     written = write_conversations(source, folder, seed=1)
     assert source.loaded == [2, 3, 4]
     assert (written.number, written.new) == (5, 3)
-    assert content(folder) == content(tmp_path / "whole")
+    assert contents(folder) == contents(tmp_path / "whole")
     again = Tones()
     assert write_conversations(again, folder, seed=1).new == 0
     assert again.loaded == []
-    assert content(folder) == content(tmp_path / "whole")
+    assert contents(folder) == contents(tmp_path / "whole")
 
 
 def test_progress_counts_all_conversations(tmp_path: Path) -> None:
@@ -158,11 +150,11 @@ def test_silence_and_no_segments_are_written(tmp_path: Path) -> None:
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     write_conversations(Tones(), tmp_path / "a", seed=1)
-    before = content(tmp_path / "a")
+    before = contents(tmp_path / "a")
     for source, seed in ((Tones(fingerprint="others"), 1), (Tones(), 2), (Tones(6), 1)):
         with pytest.raises(UserError, match="a contains conversations made with other options"):
             write_conversations(source, tmp_path / "a", seed=seed)
-    assert content(tmp_path / "a") == before
+    assert contents(tmp_path / "a") == before
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "thesis.txt").write_text("mine")
     with pytest.raises(UserError, match="b contains other files"):

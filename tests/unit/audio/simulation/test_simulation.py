@@ -48,7 +48,7 @@ class Spoken:
 
 
 def constant(speaker: int, rng: np.random.Generator, rate: int) -> np.ndarray:
-    """As loud as a bit of its own: the sum of voices says who speaks in each sample."""
+    """As loud as the value of a separate bit: the sum of voices says who speaks in each sample."""
     return np.full(int(rng.integers(rate // 2, 2 * rate)), 2.0**speaker, np.float32)
 
 
@@ -70,7 +70,7 @@ def spoken_in(audio: LabelledAudio) -> np.ndarray:
     bits = np.zeros(len(audio.samples), dtype=np.int64)
     for start, end, speaker in audio.segments:
         first, last = (round(seconds * audio.sampling_rate, 6) for seconds in (start, end))
-        assert (first % 1, last % 1) == (0, 0), "a boundary lies between samples"
+        assert (first % 1, last % 1) == (0, 0), "a boundary is between samples"
         bits[int(first) : int(last)] += 1 << "abcdefgh".index(speaker)
     return bits
 
@@ -185,8 +185,8 @@ def test_another_speed_is_another_speaker_of_another_length():
 def test_a_room_leaves_labels_where_they_are():
     utterances = Spoken(2, voice=hiss, rate=16000)
     dry, wet = (
-        conversations(utterances, duration=(8.0, 8.0), beta=3.0, room=room).load(0, draw(4))
-        for room in (None, RoomConfig(t60=(0.4, 0.4)))
+        conversations(utterances, duration=(8.0, 8.0), beta=3.0, room=reverb).load(0, draw(4))
+        for reverb in (None, RoomConfig(t60=(0.4, 0.4)))
     )
     assert wet.segments == dry.segments
     begins = round(min(segment.start for segment in wet.segments) * 16000)

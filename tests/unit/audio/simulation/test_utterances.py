@@ -13,7 +13,8 @@ import soundfile
 
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.corpus import AudioCorpus
-from vaak.audio.simulation.utterances import LEVEL, CutUtterances
+from vaak.audio.simulation.conversations import LEVEL
+from vaak.audio.simulation.utterances import CutUtterances
 from vaak.audio.sources.cut_store import CutStore, write_cuts
 from vaak.core.errors import DataError
 
@@ -34,13 +35,14 @@ def samples_of(regions: list[tuple[float, float]], seconds: float, level: float,
 def store(tmp_path: Path) -> CutStore:
     """Ann's two utterances, of different levels; Ben's, with times of speech; one of both; one of silence."""
     lines: list[dict[str, Any]] = []
-    for name, level, labels in [
+    utterances: list[tuple[str, float, dict[str, Any]]] = [
         ("ann1", 0.3, {"speaker": "Ann"}),
         ("ann2", 0.01, {"speaker": "Ann"}),
         ("ben", 0.1, {"segments": [{"start": 0.5, "end": 1.0, "speaker": "Ben"}]}),
         ("both", 0.1, {"segments": [{"start": n, "end": n + 1, "speaker": who} for n, who in enumerate("AB")]}),
         ("mute", 0.0, {"speaker": "Mute"}),
-    ]:
+    ]
+    for name, level, labels in utterances:
         soundfile.write(tmp_path / f"{name}.wav", samples_of(SPEECH, 3.0, level, len(lines)), RATE, "FLOAT")
         lines.append({"audio": f"{name}.wav", **labels})
     (tmp_path / "list.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

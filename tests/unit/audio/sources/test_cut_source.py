@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from pathlib import Path
 
@@ -15,8 +16,10 @@ from lhotse import Recording, SupervisionSegment
 from tiny_audio import cut_of, write_audio
 from vaak.audio.config import AudioConfig
 from vaak.audio.labelled import LabelledAudio, Segment
-from vaak.audio.sources.cut_source import CutSource, Labels, WindowSource, at_its_pauses, is_one_segment, windows_of
+from vaak.audio.sources.cut_source import CutSource, WindowSource, at_its_pauses, windows_of
 from vaak.audio.sources.cut_store import CutStore, write_cuts
+from vaak.audio.waveforms.reading import NO_TIMES
+from vaak.core.errors import DataError
 
 AUDIO = AudioConfig()
 NO_CACHE = AudioConfig(cache_gigabytes=0)
@@ -157,11 +160,37 @@ def test_a_whole_segment_is_cut_at_its_pauses():
     assert at_its_pauses(LabelledAudio("a", samples, 16000, ())).segments == ()
 
 
-def test_pauses_are_hidden_where_one_segment_is_all_of_a_cut():
-    cut = cut_of("a", 3.0)
-    assert is_one_segment(Labels(cut, (Segment(0, 2.9, "A"),), None, None))
-    for told in ((Segment(0, 2, "A"),), (Segment(0, 3, "A"), Segment(0, 3, "B")), ()):
-        assert not is_one_segment(Labels(cut, told, None, None))
+def a_turn_with_pauses(path: Path, custom: dict | None):
+    """A recording of 30 s with pauses, labelled as one segment."""
+    samples = write_audio(path, 30.0)[:, 0]
+    samples.reshape(-1, 16000)[1::3] *= 1e-4
+    soundfile.write(path, samples, 16000)
+    cut = Recording.from_file(path).to_cut()
+    cut.supervisions = [SupervisionSegment("s", "a", 0.0, 30.0, speaker="Ann", custom=custom)]
+    return cut
+
+
+def test_a_label_of_all_of_a_recording_is_kept_unless_it_says_that_it_has_no_times(tmp_path: Path):
+    for number, (custom, expected) in enumerate(((None, 1), ({"source": "x"}, 1), ({NO_TIMES: True}, 11))):
+        store = write_cuts(tmp_path / f"store{number}", [a_turn_with_pauses(tmp_path / "a.wav", custom)])
+        for source in (
+            CutSource(store, AUDIO, find_speech=True),
+            WindowSource(store, AUDIO, 30.0, False, find_speech=True),
+        ):
+            assert len(source.load(0, generator()).segments) == expected
+            assert source.hides_pauses(0) == (expected > 1)
+        assert len(CutSource(store, AUDIO).load(0, generator()).segments) == 1
+
+
+def test_a_store_that_does_not_say_which_labels_have_times_is_prepared_again(tmp_path: Path):
+    folder = tmp_path / "prepared" / "train" / "0"
+    write_cuts(folder, [a_turn_with_pauses(tmp_path / "a.wav", None)])
+    about = json.loads((folder / "store.json").read_text())
+    del about[NO_TIMES]
+    (folder / "store.json").write_text(json.dumps(about))
+    source = CutSource(CutStore(folder), AUDIO, find_speech=True)
+    with pytest.raises(DataError, match=rf"an earlier version prepared this.*delete {tmp_path / 'prepared'}, and"):
+        source.load(0, generator())
 
 
 def test_a_window_within_a_long_segment_of_a_marked_cut_stays_as_it_is(tmp_path: Path):

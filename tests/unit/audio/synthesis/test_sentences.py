@@ -31,9 +31,9 @@ def test_the_same_seed_gives_the_same_and_another_others() -> None:
 
 def test_no_generator_but_the_given_one_is_drawn_from() -> None:
     np.random.seed(0)
-    before = np.random.get_state()[1].tolist()
+    before = np.random.get_state(legacy=False)["state"]["key"].tolist()
     sentence(generator())
-    assert np.random.get_state()[1].tolist() == before
+    assert np.random.get_state(legacy=False)["state"]["key"].tolist() == before
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,10 @@ import soundfile
 from lhotse import MonoCut
 from lhotse.qa import validate
 
+from folders import contents
 from vaak.audio.config import DatasetConfig
 from vaak.audio.synthesis import voices
+from vaak.audio.synthesis.espeak import Spoken
 from vaak.audio.synthesis.voices import LANGUAGES, VARIANTS, make_voices, utter, voice_cuts
 from vaak.core.errors import UserError
 
@@ -25,12 +27,6 @@ NUM_VOICES, NUM_SENTENCES = 12, 6
 def dataset(**options: object) -> DatasetConfig:
     small = {"num_voices": NUM_VOICES, "num_sentences": NUM_SENTENCES}
     return DatasetConfig.model_validate({"name": "voices", "type": "voices", **small, **options})
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    """Every file below a folder, but for locks, which name who had them last."""
-    files = (path for path in folder.rglob("*") if path.is_file() and path.name != ".lock")
-    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 @pytest.fixture(scope="module")
@@ -175,7 +171,7 @@ def test_they_are_made_once_and_the_same_in_another_process_and_order(
         f"num_sentences={NUM_SENTENCES}), Path(sys.argv[1])))"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
-    assert content(tmp_path) == content(folder)
+    assert contents(tmp_path) == contents(folder)
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     again = list(voice_cuts(dataset(), folder))
     assert [cut.to_dict() for cut in again] == [cut.to_dict() for cut in cuts]
@@ -190,7 +186,7 @@ def test_an_interrupted_making_goes_on(
     (left / "000.flac").write_bytes(b"half")
     said: list[str] = []
 
-    def dying(voice: voices.Voice, text: str) -> voices.Spoken:
+    def dying(voice: voices.Voice, text: str) -> Spoken:
         if len(said) == 15:
             raise KeyboardInterrupt
         said.append(voice.name)
@@ -203,8 +199,8 @@ def test_an_interrupted_making_goes_on(
     assert len(whole) == 2, "the third voice was not whole"
     monkeypatch.setattr(voices, "utter", lambda voice, text: said.append(voice.name) or utter(voice, text))
     list(voice_cuts(dataset(), tmp_path))
-    assert len(said) == 15 + 10 * NUM_SENTENCES, "the two that were there are not made again"
-    assert content(tmp_path) == content(made[0])
+    assert len(said) == 15 + 10 * NUM_SENTENCES, "the two that were there are not spoken twice"
+    assert contents(tmp_path) == contents(made[0])
 
 
 def test_other_options_make_other_files_and_leave_these(tmp_path: Path) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import struct
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from hypothesis import strategies as st
 
 from tiny_audio import noise, write_audio
 from vaak.audio.waveforms.audio_file import AudioFile, read_header, samples_in
+from vaak.audio.waveforms.from_start import FromStart
 from vaak.core.errors import DataError
 
 
@@ -59,18 +62,23 @@ def test_the_number_of_samples_is_known_without_reading(tmp_path_factory, num_sa
 
 def test_channels_are_mixed_or_the_first_or_those_asked_for(tmp_path: Path):
     samples = write_audio(tmp_path / "a.wav", 0.05, 16000, channels=3)
-    expected = {"mix": samples.mean(1), "first": samples[:, 0], (1, 2): samples[:, 1:].mean(1), (2,): samples[:, 2]}
+    expected: dict[Any, np.ndarray] = {
+        "mix": samples.mean(1),
+        "first": samples[:, 0],
+        (1, 2): samples[:, 1:].mean(1),
+        (2,): samples[:, 2],
+    }
     for channels, wanted in expected.items():
         with AudioFile(tmp_path / "a.wav", 16000, channels) as audio:
             np.testing.assert_allclose(audio.read(0, 1), wanted, atol=1e-7)
-    with pytest.raises(DataError, match=r"a\.wav: there is no channel 3: it has 3"):
+    with pytest.raises(DataError, match=r"a\.wav: no channel 3; the file has 3"):
         AudioFile(tmp_path / "a.wav", 16000, (3,))
 
 
 @pytest.mark.parametrize(
     ("name", "how"), [("a.mp3", {}), ("a.ogg", {}), ("a.opus", {"format": "OGG", "subtype": "OPUS"})]
 )
-def test_coded_formats_are_read_from_any_place(tmp_path: Path, name: str, how: dict[str, str]):
+def test_coded_formats_are_read_from_any_place(tmp_path: Path, name: str, how: dict[str, Any]):
     write_audio(tmp_path / name, 4, 16000, **how)
     with AudioFile(tmp_path / name, 16000) as audio:
         whole = audio.read(0, 4)
@@ -112,7 +120,7 @@ FAULTS = {
     "folder": "can't be read: Is a directory",
     "empty": r"the file is empty \(0 bytes\); download it again or remove it",
     "other": r"this is not audio that libsndfile can read \(Format not recognised\); convert it to FLAC or WAV",
-    "no samples": "there are no samples in this file",
+    "no samples": "this file holds no samples",
     "cut short": r"nothing can be read from \d\.\d\d s on \(.*\): it is truncated or damaged",
     "NaN": r"the sample at 0\.002 s is nan, not a number; fix the file",
     "infinite": r"the sample at 0\.001 s is inf, not a number",
@@ -186,3 +194,67 @@ def test_three_hours_are_read_in_the_memory_of_a_window(tmp_path: Path):
     asked = [sys.executable, "-c", WINDOWS_OF_THREE_HOURS, str(tmp_path / "long.flac")]
     grown = int(subprocess.run(asked, check=True, capture_output=True, text=True).stdout)
     assert grown < 20_000  # KiB; all of it would be 690,000
+
+
+COMPRESSED: dict[str, dict[str, Any]] = {
+    "a.ogg": {"format": "OGG", "subtype": "VORBIS"},
+    "a.opus": {"format": "OGG", "subtype": "OPUS"},
+    "a.mp3": {},
+    "gsm.wav": {"subtype": "GSM610"},
+    "adpcm.wav": {"subtype": "IMA_ADPCM"},
+}
+
+
+@pytest.mark.parametrize("wanted", [16000, 22050])
+@pytest.mark.parametrize("name", COMPRESSED)
+def test_a_sample_is_the_same_wherever_a_read_begins(name: str, wanted: int, tmp_path: Path):
+    write_audio(tmp_path / name, 7.0, **COMPRESSED[name])
+    with AudioFile(tmp_path / name, wanted) as file:
+        whole = file.samples(0, file.num_samples)
+    decoded = soundfile.read(tmp_path / name, dtype="float32")[0]
+    if wanted == 16000:
+        np.testing.assert_allclose(whole, decoded, rtol=0, atol=1e-7)
+    windows = [(5000, 9000), (1000, 3000), (60000, 61000), (30000, 90000), (29999, 30001)]
+    with AudioFile(tmp_path / name, wanted) as file:
+        for first, last in windows:
+            np.testing.assert_array_equal(file.samples(first, last), whole[first:last])
+    for first, last in windows:
+        with AudioFile(tmp_path / name, wanted) as file:
+            np.testing.assert_array_equal(file.samples(first, last), whole[first:last])
+
+
+def test_a_long_compressed_file_is_decoded_in_bounded_memory(tmp_path: Path, monkeypatch, caplog):
+    write_audio(tmp_path / "a.ogg", 12.0, format="OGG", subtype="VORBIS")
+    whole = soundfile.read(tmp_path / "a.ogg", dtype="float32")[0]
+    monkeypatch.setattr("vaak.audio.waveforms.from_start.PIECE", 4000)
+    monkeypatch.setattr("vaak.audio.waveforms.from_start.KEPT", 20000)
+    monkeypatch.setattr("vaak.audio.waveforms.from_start.LONG_WAY", 5)
+    reader = FromStart(
+        tmp_path / "a.ogg", lambda: soundfile.SoundFile(tmp_path / "a.ogg"), lambda frames: frames.mean(1)
+    )
+    with contextlib.closing(reader):
+        for first in [*range(0, 170000, 8000), 9000]:  # forward, in windows that overlap, and back again
+            np.testing.assert_array_equal(reader.read(first, first + 16000), whole[first : first + 16000])
+            assert reader.last - reader.first <= 20000 + 4000
+        assert not caplog.records
+        reader.read(150000, 160000)
+    assert "decoded from its beginning" in caplog.text
+    assert "convert long recordings to FLAC" in caplog.text
+
+
+@pytest.mark.parametrize("part", [0.999, 0.9, 0.3])
+@pytest.mark.parametrize("name", COMPRESSED)
+def test_a_truncated_compressed_file_is_noticed(name: str, part: float, tmp_path: Path):
+    write_audio(tmp_path / name, 7.0, **COMPRESSED[name])
+    content = (tmp_path / name).read_bytes()
+    (tmp_path / name).write_bytes(content[: int(part * len(content))])
+    with pytest.raises(DataError, match=rf"{name}: .*truncated"), AudioFile(tmp_path / name, 16000) as file:
+        file.read(0.0, 7.0)
+
+
+def test_ogg_with_something_after_it_is_whole(tmp_path: Path):
+    write_audio(tmp_path / "a.ogg", 3.0, format="OGG", subtype="VORBIS")
+    content = (tmp_path / "a.ogg").read_bytes()
+    (tmp_path / "a.ogg").write_bytes(content + b"TAG" + bytes(125))
+    with AudioFile(tmp_path / "a.ogg", 16000) as file:
+        assert len(file.read(0.0, 3.0)) == 48000

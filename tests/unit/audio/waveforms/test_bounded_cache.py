@@ -18,7 +18,7 @@ def of(size: int, value: int = 0) -> Callable[[], np.ndarray]:
 
 
 def never() -> np.ndarray:
-    raise AssertionError("it was made again")
+    raise AssertionError("it was computed twice")
 
 
 def test_those_used_longest_ago_go_first() -> None:

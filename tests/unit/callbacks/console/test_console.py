@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import logging
 from pathlib import Path
 
 import pytest
+from rich.console import Console
+from rich.progress import TaskID
 
 from toy import toy_trainer
+from vaak.callbacks.console import progress
 from vaak.callbacks.console.lines import ConsoleCallback
 from vaak.callbacks.step_log import StepLogCallback
 
@@ -31,4 +35,30 @@ def test_parts_of_parts_stay_in_the_file(caplog: pytest.LogCaptureFixture):
     record = {"kind": "evaluation", "step": 3, "val_accuracy": 0.5, "val_accuracy/number": 0.25, "scheduled": True}
     with caplog.at_level(logging.INFO, "vaak"):
         ConsoleCallback().say(record)
-    assert caplog.messages == ["step 3  val_accuracy 0.5000"]
+    assert caplog.messages == ["step 3  val_accuracy 50.00 %"]
+
+
+def test_a_line_has_what_a_person_follows(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    with caplog.at_level(logging.INFO, "vaak"):
+        trainer = toy_trainer(tmp_path, StepLogCallback(1), ConsoleCallback(), validation={"interval": 4})
+        trainer.fit()
+    (line,) = (message for message in caplog.messages if message.startswith("step 6/8"))
+    assert "epoch 2" in line
+    assert "(best " in line
+    assert "GiB" in line
+    assert "elapsed, " in line
+    assert line.count("/s") == 1, "one throughput"
+    assert "nan" not in line
+
+
+def test_a_narrow_bar_breaks_no_word(monkeypatch: pytest.MonkeyPatch):
+    for width in (30, 50, 80, 160):
+        console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
+        monkeypatch.setattr(progress, "console", lambda console=console: console)
+        monkeypatch.setattr(progress, "show", lambda bar: None)
+        bar = progress.start_progress(2, 1000, "val_loss 5.3117 (best 5.3117)")
+        bar.update(TaskID(0), completed=20, loss="5.1234", rate="1.00e-02", epoch="epoch 1", memory="0.3 GiB")
+        table = bar.make_tasks_table(bar.tasks)
+        lines = [segment.text for segment in console.render(table)]
+        assert "".join(lines).count("\n") == 1, (width, lines)
+        assert "nan" not in "".join(lines)

@@ -16,6 +16,7 @@ import tiny_runs
 from toy import ToyDataset, ToyMeters, ToyTask, same_bits, toy_trainer, weights
 from vaak.callbacks import InterbatchProfiler
 from vaak.callbacks.profiling.trace import TraceCallback
+from vaak.callbacks.profiling.waiting import WaitingForDataCallback
 from vaak.core.batch import Batch, Term
 from vaak.core.callback import Callback
 from vaak.core.errors import UserError
@@ -94,7 +95,7 @@ class Another(Callback):
 
 
 def timed_run(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, profiler: InterbatchProfiler, example_seconds: float, **training: Any
+    folder: Path, monkeypatch: pytest.MonkeyPatch, profiler: Callback, example_seconds: float, **training: Any
 ) -> list[dict[str, Any]]:
     """Train 8 steps of 3, 3, 3, 1, 3, 3, 3, 1 microbatches of 4 rows; return the profile records."""
     clock = Clock()
@@ -104,7 +105,8 @@ def timed_run(
     trainer.state.optimizers[0].register_step_pre_hook(lambda *_: clock.work(OPTIMIZER))
     trainer.fit()
     assert not trainer.phases.running
-    return [record for record in read_records(folder / "metrics.jsonl") if record["kind"] == "profile"]
+    file = folder / "metrics.jsonl"
+    return [record for record in read_records(file) if record["kind"] == "profile"] if file.exists() else []
 
 
 def test_every_phase_has_exactly_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -265,11 +267,29 @@ def test_what_the_yaml_asks_for_is_what_watches(tiny_text: Path, tmp_path: Path)
         experiment = tiny_runs.loaded(tiny_text, tmp_path / "run", *overrides).experiment
         return {type(callback) for callback in callbacks_of(experiment, tmp_path)}
 
-    assert not {InterbatchProfiler, TraceCallback} & watching()
-    assert watching("training.profiling=true") == watching() | {InterbatchProfiler}
-    assert watching("training.profiling=trace") == watching() | {InterbatchProfiler, TraceCallback}
+    assert {InterbatchProfiler, TraceCallback, WaitingForDataCallback} & watching() == {WaitingForDataCallback}
+    others = watching() - {WaitingForDataCallback}
+    assert watching("training.profiling=true") == others | {InterbatchProfiler}
+    assert watching("training.profiling=trace") == others | {InterbatchProfiler, TraceCallback}
     by_name = "training.callbacks=[{type: interbatch_profiler, peak_tflops: 2.5}, trace]"
-    assert watching(by_name) == watching() | {InterbatchProfiler, TraceCallback}
+    assert watching(by_name) == others | {InterbatchProfiler, TraceCallback}
+
+
+@pytest.mark.parametrize(("example_seconds", "warnings"), [(4.0, 1), (0.25, 1), (0.05, 0)])
+def test_waiting_for_data_is_said_once_without_profiling(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    example_seconds: float,
+    warnings: int,
+):
+    """An example of 0.05 s takes 3 % of the time, one of 0.25 s 13 %."""
+    monkeypatch.setattr("vaak.callbacks.profiling.waiting.cores_of_a_process", lambda: 8)
+    assert timed_run(tmp_path, monkeypatch, WaitingForDataCallback(every=2), example_seconds) == []
+    said = [record.message for record in caplog.records if "waiting for data" in record.message]
+    assert len(said) == warnings
+    if said:
+        assert said[0].endswith("of the time is spent waiting for data: raise training.performance.num_workers (now 0)")
 
 
 def test_a_resumed_run_may_be_profiled(tmp_path: Path):

@@ -11,10 +11,8 @@ from typing import Any
 import pytest
 
 import tiny_runs
-from toy import toy_trainer
+from toy import StopAt, toy_trainer
 from vaak.callbacks.profiling.trace import TraceCallback
-from vaak.core.callback import Callback
-from vaak.core.report import StepReport
 
 
 def events_of(path: Path) -> list[dict[str, Any]]:
@@ -38,17 +36,8 @@ def test_the_trace_holds_three_steps_of_the_language_model(tiny_text: Path, tmp_
     assert f"trace of steps 6 to 8: {path}" in (run / "train.log").read_text()
 
 
-class Stopping(Callback):
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def on_step_end(self, trainer: Any, report: StepReport) -> None:
-        if report.step == self.step:
-            trainer.request_stop("enough")
-
-
 def test_a_run_that_ends_amid_the_steps_has_a_trace_of_those_it_took(tmp_path: Path):
-    toy_trainer(tmp_path, TraceCallback(wait=1, warm_up=1, active=5), Stopping(4)).fit()
+    toy_trainer(tmp_path, TraceCallback(wait=1, warm_up=1, active=5), StopAt(4)).fit()
     (path,) = (tmp_path / "trace").iterdir()
     assert path.name == "steps-3-to-4-rank-0.json.gz"
     assert {"ProfilerStep#2", "ProfilerStep#3"} <= steps_in(path)
@@ -57,7 +46,7 @@ def test_a_run_that_ends_amid_the_steps_has_a_trace_of_those_it_took(tmp_path: P
 @pytest.mark.parametrize("last", [1, 2])
 def test_a_run_that_ends_before_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture, last: int):
     caplog.set_level(logging.INFO, "vaak")
-    toy_trainer(tmp_path, TraceCallback(wait=1, warm_up=2, active=1), Stopping(last)).fit()
+    toy_trainer(tmp_path, TraceCallback(wait=1, warm_up=2, active=1), StopAt(last)).fit()
     assert "the run ended before step 4, the first to be traced" in caplog.text
     assert not (tmp_path / "trace").exists()
 
@@ -73,6 +62,7 @@ def test_a_resumed_run_is_traced_from_where_it_goes_on(tmp_path: Path):
 def test_every_rank_writes_a_file_of_its_own(tmp_path: Path):
     trainer = toy_trainer(tmp_path, TraceCallback(wait=0, warm_up=1, active=1))
     trace = trainer.callbacks[0]
+    assert isinstance(trace, TraceCallback)
     trace.on_fit_start(trainer)
     trainer.ranks.rank = 3
     assert not TraceCallback.main_process_only

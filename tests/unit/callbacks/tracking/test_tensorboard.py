@@ -41,8 +41,8 @@ def events_in(folder: Path) -> dict[str, list[tuple[int, float]]]:
     }
 
 
-def expected_in(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    expected: dict[str, list[tuple[int, float]]] = {}
+def expected_in(folder: Path) -> dict[str, list[tuple[int, Any]]]:
+    expected: dict[str, list[tuple[int, Any]]] = {}
     for record in read_records(folder / "metrics.jsonl"):
         for tag, value in numbers(record, None).items():
             expected.setdefault(tag, []).append((record["step"], pytest.approx(value, rel=1e-6, nan_ok=True)))
@@ -64,7 +64,7 @@ def test_it_repeats_metrics_jsonl_and_no_point_twice_after_a_resume(tmp_path: Pa
 
 @pytest.mark.parametrize("torn", [0, 1, 30])
 def test_after_a_kill_no_point_is_missing(torn: int, tmp_path: Path):
-    """What a killed process left: step 5 was logged, perhaps half its event is on the disk. It goes on from step 3."""
+    """What a killed process left: step 5 was logged, perhaps half its event is on the disk. It resumes from step 3."""
     toy_trainer(tmp_path / "killed", StepLogCallback(1), LeaveAt(5, tmp_path / "run"), **OPTIONS).fit()
     folder = tmp_path / "run"
     (file,) = (folder / "tensorboard").iterdir()
@@ -111,7 +111,7 @@ def test_an_evaluation_done_again_at_the_step_of_the_checkpoint_is_shown_once(tm
 
 def test_a_run_begun_anew_shows_nothing_of_the_one_before(tmp_path: Path):
     """Killed before its first checkpoint, it begins again at step 1."""
-    options = {"checkpoint": {"interval_epochs": None}}
+    options: dict[str, Any] = {"checkpoint": {"interval_epochs": None}}
     for _ in range(2):
         trainer = toy_trainer(tmp_path, StepLogCallback(1), TensorBoardCallback(), **options)
         trainer.resume("auto")

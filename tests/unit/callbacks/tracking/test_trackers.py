@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,8 @@ from toy import toy_trainer
 from vaak.callbacks.step_log import StepLogCallback
 from vaak.callbacks.tracking.tracked import Tracker, numbers, reason_of
 from vaak.callbacks.tracking.trackers import AccelerateTrackerCallback
+from vaak.config.load import load
+from vaak.config.show.resolved import resolved_values
 from vaak.core.callback import Callback
 from vaak.core.errors import UserError
 from vaak.engine.records.metrics_file import Record, read_records
@@ -51,7 +56,7 @@ def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
     [
         ("open", "begin", ["open", "close"]),
         ("write", "continue", ["open", "write", "write", "write", "close"]),
-        ("close", "end", ["open", *["write"] * 8, "close", "close"]),
+        ("close", "end", ["open", *["write"] * 9, "close", "close"]),
     ],
 )
 def test_a_tracker_that_fails_is_said_once_and_left_out(
@@ -63,11 +68,11 @@ def test_a_tracker_that_fails_is_said_once_and_left_out(
     trainer.callbacks[0].on_evaluate_end = lambda *_: None  # type: ignore[method-assign]
     assert trainer.fit() == "finished"
     assert failing.calls == calls
-    assert working.calls == ["open", *["write"] * 8, "close"]
+    assert working.calls == ["open", *["write"] * 9, "close"]
     assert warnings_in(caplog) == [
         f"the tracker can't {what} (no route); training continues without it, and metrics.jsonl has everything"
     ]
-    assert [record["step"] for record in read_records(tmp_path / "metrics.jsonl")] == list(range(1, 9))
+    assert [record["step"] for record in read_records(tmp_path / "metrics.jsonl")] == [1, *range(1, 9)]
 
 
 def test_a_run_that_fails_closes_its_trackers(tmp_path: Path):
@@ -96,6 +101,36 @@ def test_trackers_of_accelerate_by_name(tmp_path: Path):
     shown = events_of(tmp_path / "run" / "run")
     records = read_records(tmp_path / "run" / "metrics.jsonl")
     assert shown == [pytest.approx(record["loss"], rel=1e-6) for record in records if record["kind"] == "step"]
+
+
+def test_a_trackers_configuration_is_flat_so_that_tensorboard_takes_it(
+    tiny_text: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    config = resolved_values(load([tiny_text / "tiny.yml"]).experiment)
+    tracker = AccelerateTrackerCallback("tensorboard", config)
+    toy_trainer(tmp_path / "run", StepLogCallback(1), tracker).fit()
+    assert warnings_in(caplog) == []
+    [kept] = (tmp_path / "run" / "run").rglob("hparams.yml")
+    assert f"training.batch_size: {config['training']['batch_size']}\n" in kept.read_text()
+
+
+TRACKED_BY_WANDB = """
+from pathlib import Path
+from toy import toy_trainer
+from vaak.callbacks.step_log import StepLogCallback
+from vaak.callbacks.tracking.trackers import AccelerateTrackerCallback
+tracker = AccelerateTrackerCallback("wandb", {"name": "run", "training": {"epochs": 3}})
+toy_trainer(Path("runs/run"), StepLogCallback(1), tracker).fit()
+"""
+"""A separate process, because W&B has one service for all runs of a process."""
+
+
+def test_wandb_as_a_tracker_of_accelerate_writes_into_the_run(tmp_path: Path):
+    pytest.importorskip("wandb")
+    environment = {**os.environ, "WANDB_MODE": "offline", "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", TRACKED_BY_WANDB], cwd=tmp_path, env=environment, check=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
+    assert list((tmp_path / "runs" / "run" / "wandb").glob("offline-run-*/*.wandb"))
 
 
 def events_of(folder: Path) -> list[float]:

@@ -42,7 +42,7 @@ def test_mistakes_are_one_line_and_exit_2(vaak, tmp_path: Path):
     (tmp_path / "data" / "ami").mkdir(parents=True)
     for arguments, message in {
         ("prepare", "ljspech"): "Lhotse has no recipe ljspech; did you mean ljspeech?",
-        ("prepare", "yesno"): "recipe yesno: there is no corpus in data/yesno",
+        ("prepare", "yesno"): "recipe yesno: no corpus in data/yesno",
         ("prepare", "ami", "mic"): "'mic' is not of the form key=value",
         ("prepare", "ami", "mike=sdm"): "recipe ami has no option mike",
         ("prepare", "ami"): "recipe ami: data/ami can't be prepared: ValueError: No annotations directory specified",
@@ -64,3 +64,29 @@ def test_the_commands_help_imports_neither_torch_nor_lhotse():
         "assert not {'torch', 'lhotse', 'soundfile', 'numpy'} & set(sys.modules), sorted(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_preprocess_prepares_without_training_and_training_finds_it(vaak, tiny_text, tmp_path):
+    run = tmp_path / "run"
+    code, out, errors = vaak("data", "preprocess", tiny_text / "tiny.yml", f"run_dir={run}")
+    assert (code, out) == (0, f"prepared data are in {run / 'prepared'}\n"), errors
+    assert not (run / "metrics.jsonl").exists()
+    made = (run / "prepared" / "prepared.json").stat().st_mtime_ns
+    code, _, errors = vaak("train", tiny_text / "tiny.yml", f"run_dir={run}")
+    assert code == 0, errors
+    assert "are up to date" in (run / "train.log").read_text()
+    assert (run / "prepared" / "prepared.json").stat().st_mtime_ns == made
+
+
+def test_preprocess_with_the_research_kits_options(vaak, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "raw").mkdir()
+    examples = [{"text": f"राम ने {number} घर देखे ।", "label": 0} for number in range(40)]
+    (tmp_path / "raw" / "data.json").write_text(json.dumps(examples), encoding="utf-8")
+    (tmp_path / "data_config.yaml").write_text("data: {corpus: {type: json}, tokenizer: {type: character}}\n")
+    options = ("--input_dir", "raw", "--output_dir", "processed", "--config", "data_config.yaml")
+    code, out, errors = vaak("data", "preprocess", *options)
+    assert code == 0, errors
+    [made] = (path for path in (tmp_path / "processed").iterdir() if path.is_dir())
+    assert out == f"prepared data are in {made}\n"
+    assert (made / "train").is_dir()

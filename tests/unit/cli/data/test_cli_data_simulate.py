@@ -48,7 +48,7 @@ def test_conversations_of_built_in_voices_with_no_yaml(simulate: Command, tmp_pa
         for start, end, _ in segments:
             speaking[round(start * rate) : round(end * rate)] = True
         levels = [np.mean(np.square(samples[part])) for part in (speaking, ~speaking)]
-        assert levels[0] > 5 * levels[1], "noise is at least 10 dB beneath the speech"
+        assert levels[0] > 5 * levels[1], "noise is at least 10 dB below the speech"
 
 
 def test_the_same_options_give_the_same_bits_and_go_on(simulate: Command, tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_options_of_the_yaml_decide(simulate: Command, vaak: Command, voices: Pa
     code, _, err = vaak("data", "simulate", "out", "some.yml", "--split", "train")
     assert (code, err) == (2, "there are several datasets; --dataset takes one of one, other\n")
     code, _, err = vaak("data", "simulate", "out", "some.yml", "--dataset", "nothing")
-    assert (code, err) == (2, "there is no dataset nothing; --dataset takes one of one, other\n")
+    assert (code, err) == (2, "unknown dataset nothing; --dataset takes one of one, other\n")
     assert not Path("out").exists()
     code, out, err = vaak("data", "simulate", "out", "some.yml", "--split", "train", "--dataset", "one")
     assert (code, err) == (0, "")

@@ -19,7 +19,7 @@ from vaak.runs.open_run import open_run
 
 @pytest.fixture
 def recording(tmp_path: Path) -> Path:
-    """A conversation that training doesn't have, with its reference beside it."""
+    """A conversation that training doesn't have, with its reference next to it."""
     samples, segments = conversation(100)
     path = tmp_path / "in" / "talk.wav"
     path.parent.mkdir()
@@ -65,7 +65,7 @@ def test_every_rate_channel_count_and_format_says_the_same(vaak, diarizer_run: P
     assert code == 0
     for name in ("stereo", "rate44", "six", "lossy"):
         assert rate_of(recording.with_suffix(".rttm"), tmp_path / "out" / f"{name}.rttm") < 0.15, name
-    assert (tmp_path / "out" / "rate8.rttm").exists()  # the high voice lies above what 8 kHz can hold: less is left
+    assert (tmp_path / "out" / "rate8.rttm").exists()  # the high voice is above what 8 kHz can hold: less is left
 
 
 def test_bad_files_are_a_line_each_and_the_others_are_done(vaak, diarizer_run: Path, recording: Path, tmp_path: Path):
@@ -81,7 +81,7 @@ def test_bad_files_are_a_line_each_and_the_others_are_done(vaak, diarizer_run: P
     broken = samples.copy()
     broken[RATE] = np.nan
     soundfile.write(folder / "nan.wav", broken, RATE, subtype="FLOAT")
-    (folder / "text.wav").write_text("this is no audio\n" * 100)
+    (folder / "text.wav").write_text("this isn't audio\n" * 100)
     soundfile.write(folder / "short.wav", samples[8000:8800], RATE)
     soundfile.write(folder / "one.wav", samples[:1], RATE)
     soundfile.write(folder / "silence.wav", np.zeros(5 * RATE, np.float32), RATE)
@@ -95,9 +95,9 @@ def test_bad_files_are_a_line_each_and_the_others_are_done(vaak, diarizer_run: P
     reasons = {Path(one["file"]).name: one["reason"] for one in report["failed"]}
     assert err.splitlines() == list(reasons.values())
     expected = {
-        "nothing": "there is no audio in this folder",
+        "nothing": "no audio in this folder",
         "empty.wav": "the file is empty (0 bytes)",
-        "header.wav": "there are no samples in this file",
+        "header.wav": "this file holds no samples",
         "nan.wav": "the sample at 1.000 s is nan, not a number",
         "text.wav": "this is not audio that libsndfile can read",
         "torn.flac": "it is truncated or damaged",
@@ -118,10 +118,10 @@ def test_bad_files_are_a_line_each_and_the_others_are_done(vaak, diarizer_run: P
 
 def test_one_file_for_all_and_names_that_rttm_can_hold(vaak, diarizer_run: Path, recording: Path, tmp_path: Path):
     for folder in ("a", "b"):
-        (tmp_path / "rooms" / folder).mkdir(parents=True)
-        shutil.copy(recording, tmp_path / "rooms" / folder / "board meeting.wav")
+        (tmp_path / "floors" / folder).mkdir(parents=True)
+        shutil.copy(recording, tmp_path / "floors" / folder / "board meeting.wav")
     output = tmp_path / "new" / "all.rttm"
-    code, out, _ = vaak("diarize", diarizer_run, tmp_path / "rooms", "--output", output)
+    code, out, _ = vaak("diarize", diarizer_run, tmp_path / "floors", "--output", output)
     assert (code, out) == (0, "")
     found = read_rttm(output)
     assert list(found) == ["a-board_meeting", "b-board_meeting"]
@@ -175,7 +175,7 @@ def test_options_go_over_the_run_s(vaak, diarizer_run: Path, recording: Path):
         (("--reference", "other.rttm"), "--reference has none of these recordings (it has other, not talk)"),
         (("--reference", "gone.rttm"), "gone.rttm: can't be read"),
         (("another.wav", "--picture", "one.png"), "is for one recording, but there are 2"),
-        (("--output", "file/in"), "--output: the folder file/in can't be made"),
+        (("--output", "file/in"), "--output: the folder file/in can't be created"),
         (("--device", "tpu"), "unknown device 'tpu'"),
     ],
 )

@@ -29,7 +29,7 @@ def test_a_table_and_json(vaak, tiny_text: Path, tmp_path: Path, monkeypatch: py
     assert (code, errors) == (0, "")
     headings = [line for line in out.splitlines() if line and not line.startswith(" ")]
     assert headings == ["machine", "packages", "what would run", "configuration", "no problems: it can be trained here"]
-    assert "  ok       device         auto takes " in out
+    assert "  ok       device         auto uses " in out
     code, as_json, _ = vaak("doctor", tiny_text / "tiny.yml", "--json")
     report = json.loads(as_json)
     assert (code, report["trains"]) == (0, True)

@@ -86,11 +86,14 @@ def test_missing_recordings_are_said_on_stderr(folder):
     ("arguments", "wrong"),
     [
         (["none.rttm", "hyp.rttm"], "none.rttm: can't be read: No such file or directory"),
-        (["ref.rttm", "empty"], "empty: there is no file *.rttm in this folder"),
+        (["ref.rttm", "empty"], "empty: no *.rttm file in this folder"),
         (["ref.rttm", "broken.rttm"], "broken.rttm:1: the duration is -1 s, which is negative"),
         (["ref.rttm", "hyp.rttm", "--collar", "-1"], "--collar -1: expected seconds, 0 or more"),
         (["ref.rttm", "hyp.rttm", "--collar", "nan"], "--collar nan: expected seconds, 0 or more"),
-        (["ref.rttm", "hyp.rttm", "--uem", "ref.rttm"], "ref.rttm:1: this part ends at 0.0 s, but begins at 1.0 s"),
+        (
+            ["ref.rttm", "hyp.rttm", "--uem", "ref.rttm"],
+            "ref.rttm:1: this is a line of an RTTM; a UEM has: recording channel start end",
+        ),
         (["empty.rttm", "hyp.rttm"], "there is nothing to score: the reference has no segments"),
     ],
 )

@@ -9,6 +9,7 @@ import pytest
 
 from vaak.config.load import Loaded, load
 from vaak.core.errors import UserError
+from vaak.tasks.diarization.config import DiarizationTrainingConfig, EvalKnobsConfig
 
 Read = Callable[..., Loaded]
 
@@ -27,15 +28,21 @@ def read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Read:
     return loaded
 
 
+def knobs(loaded: Loaded) -> EvalKnobsConfig:
+    training = loaded.experiment.training
+    assert isinstance(training, DiarizationTrainingConfig)
+    return training.eval_knobs
+
+
 @pytest.mark.parametrize("label_type", ["binary", "speaker_id", "multilabel", "powerset", "./own.py:Mine"])
 def test_label_types_are_names_or_classes_none_of_which_is_executed(read: Read, label_type: str):
     loaded = read(label_type)
-    assert loaded.experiment.training.eval_knobs.label_type.type == label_type
+    assert knobs(loaded).label_type.type == label_type
     assert loaded.warnings == []
 
 
 def test_options_of_a_class_stand_beside_it(read: Read):
-    component = read("{type: ./own.py:Mine, least: 3}").experiment.training.eval_knobs.label_type
+    component = knobs(read("{type: ./own.py:Mine, least: 3}")).label_type
     assert component.options == {"least": 3}
 
 
@@ -44,7 +51,7 @@ def test_a_class_named_in_a_base_is_seen_from_there(read: Read, tmp_path: Path):
     (tmp_path / "deeper").mkdir()
     (tmp_path / "deeper" / "run.yml").write_text("extends: ../f.yml\n")
     loaded = load([tmp_path / "deeper" / "run.yml"])
-    assert loaded.experiment.training.eval_knobs.label_type.type == "../own.py:Mine"
+    assert knobs(loaded).label_type.type == "../own.py:Mine"
 
 
 KEY = "f.yml:4: training.eval_knobs.label_type"
@@ -88,6 +95,16 @@ KEY = "f.yml:4: training.eval_knobs.label_type"
             "multilabel",
             ["  batching: {type: bucketed, max_tokens: 30}"],
             "f.yml:5: training.batching.max_tokens: audio has no tokens; expected training.batching.max_duration",
+        ),
+        (
+            "multilabel",
+            ["  batching: {type: bucketed, max_duration: 20}"],
+            "f.yml:5: training.batching.max_duration: 20 s is less than the longest training examples (30 s",
+        ),
+        (
+            "multilabel",
+            ["model: {embedding_dim: 0}", "data: {inference: {num_speakers: 3}}"],
+            "f.yml:6: data.inference.num_speakers: the model tells at most 2 speakers apart",
         ),
     ],
 )

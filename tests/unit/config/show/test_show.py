@@ -31,7 +31,9 @@ experiments = sections(
     training=sections(
         optimizer=st.sampled_from(["adamw", "sgd", "muon", {"type": "lion", "lr": 0.1, "groups": [{"match": "no"}]}]),
         scheduler=st.sampled_from(["constant", "plateau", {"type": "wsd", "decay_ratio": 0.3, "min_lr": 1e-9}]),
-        early_stopping=st.none() | st.integers(0, 9) | sections(metric=texts, min_delta=positive),
+        early_stopping=st.none()
+        | st.integers(0, 9)
+        | sections(metric=st.sampled_from(["val_loss", "val_accuracy"]), min_delta=positive),
         mixed_precision=st.sampled_from(["no", "bf16", "fp16", True, False]),
         gradient_clipping=st.none() | positive,
         profiling=st.booleans(),
@@ -39,7 +41,7 @@ experiments = sections(
         feature_redraw_interval=st.none() | st.just(3),
         performance=sections(num_workers=st.integers(0, 2), prefetch_factor=st.integers(1, 3)),
         eval_knobs=sections(label_type=st.sampled_from(("binary", "multilabel"))),
-        loss=st.sampled_from(["mse", {"main": {"type": "focal", "gamma": 2.0, "alpha": [0.1, None]}}]),
+        loss=st.sampled_from(["focal", {"main": {"type": "focal", "gamma": 2.0, "alpha": [0.1, None]}}]),
         callbacks=st.lists(st.sampled_from(["lr_monitor", {"type": "lr_monitor", "every": 3}]), max_size=2),
     ),
     wandb=sections(notes=texts | st.none(), tags=st.lists(texts, max_size=2)),

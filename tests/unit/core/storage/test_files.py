@@ -2,6 +2,7 @@
 
 import errno
 import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -42,3 +43,30 @@ def test_fingerprints_ignore_the_order_of_keys_and_see_values():
 def test_sha256_is_that_of_the_content(tmp_path: Path):
     (tmp_path / "empty").touch()
     assert files.sha256_of(tmp_path / "empty").startswith("e3b0c44298fc1c14")
+
+
+def test_a_device_or_pipe_is_written_to_and_not_replaced(tmp_path):
+    """As root, replacing --output /dev/null would take the device from the whole machine."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reading = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    files.write_bytes(pipe, b"text")
+    assert os.read(reading, 10) == b"text"
+    os.close(reading)
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
+    (tmp_path / "null").symlink_to(os.devnull)
+    files.write_bytes(tmp_path / "null", b"text")
+    assert (tmp_path / "null").is_symlink()
+
+
+def test_a_folder_is_not_replaced_by_a_file(tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to("folder")
+    with pytest.raises(IsADirectoryError):
+        files.write_bytes(tmp_path / "link", b"text")
+
+
+def test_a_device_is_no_input():
+    with pytest.raises(OSError, match="a device, not a file"):
+        files.demand_file(Path(os.devnull))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -21,7 +23,7 @@ any_lengths = token_lengths | second_lengths
 any_seed = st.integers(0, 2**32)
 
 
-def planner_of(kind: str, lengths: np.ndarray, batch_size: int = 4, seed: int = 0, **options: float) -> Planner:
+def planner_of(kind: Any, lengths: np.ndarray, batch_size: int = 4, seed: int = 0, **options: Any) -> Planner:
     strata = np.arange(len(lengths)) % 3
     return make_planner(
         BatchingConfig(type=kind, **options),
@@ -134,7 +136,13 @@ def test_an_example_that_fits_in_no_batch_is_named():
 
 
 def test_what_the_data_lacks_is_said():
-    arguments = {"lengths": np.ones(3), "strata": None, "batch_size": 2, "row_capacity": None, "seed": 0}
+    arguments: dict[str, Any] = {
+        "lengths": np.ones(3),
+        "strata": None,
+        "batch_size": 2,
+        "row_capacity": None,
+        "seed": 0,
+    }
     with pytest.raises(UserError, match="class for each example"):
         make_planner(BatchingConfig(type="stratified"), **arguments)
     with pytest.raises(UserError, match="rows of a known length"):
@@ -171,7 +179,7 @@ def test_evaluation_goes_by_length_and_never_changes():
 
 @given(st.lists(st.floats(0.1, 100), min_size=1, max_size=60), st.integers(1, 8), st.floats(1, 200))
 def test_evaluation_keeps_within_a_budget(lengths: list[float], batch_size: int, budget: float):
-    """No batch goes beyond it but one example alone, none has room for the first of the next, none is lost."""
+    """No batch goes beyond it but one example alone, none could hold the first of the next, none is lost."""
     found = np.array(lengths)
     plan = evaluation_plan(found, batch_size, budget)
     assert sorted(plan.indices.tolist()) == list(range(len(found)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from vaak.config.training import CheckpointConfig
@@ -21,7 +23,7 @@ NAN = float("nan")
         ("max", [float("-inf"), 0], (0, 2)),
     ],
 )
-def test_the_best_is_the_first_of_the_best(mode: str, values: list[float], expected: tuple[float | None, int | None]):
+def test_the_best_is_the_first_of_the_best(mode: Any, values: list[float], expected: tuple[float | None, int | None]):
     best = Best(CheckpointConfig(metric="score", mode=mode))
     for step, value in enumerate(values, 1):
         best.observe({"score": value, "other": 0.0}, step)

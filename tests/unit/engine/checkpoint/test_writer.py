@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from toy import toy_trainer
 from vaak.core.errors import CheckpointError
+from vaak.core.storage import files as storage
 from vaak.engine.checkpoint import files as checkpoint
 from vaak.engine.checkpoint.files import (
     Snapshot,
@@ -144,8 +145,8 @@ def test_the_log_is_flushed_before_the_checkpoint_is_there(tmp_path: Path, monke
     metrics = tmp_path / "metrics.jsonl"
     metrics.touch()
     folder = tmp_path / "checkpoints"
-    flush = checkpoint.files.sync_file
-    monkeypatch.setattr(checkpoint.files, "sync_file", lambda path: (happened.append(path.name), flush(path))[1])
+    flush = storage.sync_file
+    monkeypatch.setattr(storage, "sync_file", lambda path: (happened.append(path.name), flush(path))[1])
     monkeypatch.setattr(
         checkpoint, "point", lambda folder, name, _: happened.append(f"{name} {len(list_checkpoints(folder))}")
     )

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from toy import ToyTask, one_step, same_bits, toy_trainer, weights
+from toy import QUIET, Poisoned, ToyTask, one_step, same_bits, toy_trainer, weights
+from toy_duel import DuelTask
+from vaak.config.training import TrainingConfig
+from vaak.core.batch import Batch, Term
+from vaak.core.errors import NonFiniteError, UserError
 from vaak.engine.devices import precision
 from vaak.engine.devices.precision import LossScale, Precision
 from vaak.engine.trainer import Trainer
+from vaak.testing.witness import KilledError, Witness
 
 CPU = torch.device("cpu")
 
@@ -96,7 +102,7 @@ def test_a_scaled_step_is_the_unscaled_one(fixed: float | None, tmp_path: Path):
 
 def test_an_overflow_skips_the_update_but_is_a_step(tmp_path: Path):
     trainer = trainer_with_scale(tmp_path)
-    trainer.model.head = overflows = Overflows(trainer.model.head)
+    trainer.model.head = overflows = Overflows(trainer.model.get_submodule("head"))
     before, state = weights(trainer), len(trainer.state.optimizers[0].state)
     report, gradients = one_step(trainer)
     assert report.skipped == "overflow"
@@ -140,3 +146,177 @@ def test_autocast_computes_in_the_type_it_is_named_after():
     for name, dtype in (("no", torch.float32), ("bf16", torch.bfloat16)):
         with Precision(name, CPU).autocast():
             assert layer(torch.ones(1, 2)).dtype == dtype
+
+
+class OverflowsInBf16(torch.nn.Module):
+    """The module inside, whose result is infinite in 16 bits in the given steps."""
+
+    def __init__(self, inside: torch.nn.Module, trainer: Trainer, steps: range) -> None:
+        super().__init__()
+        self.inside, self.position, self.steps = inside, trainer.state.position, steps
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.inside(x)
+        failing = self.training and result.dtype == torch.bfloat16 and self.position.step + 1 in self.steps
+        return result * float("inf") if failing else result
+
+
+def overflowing(folder: Path, steps: range, *, poisoned: bool = False, **options: Any) -> Trainer:
+    task = Poisoned() if poisoned else ToyTask(dropout=0.1)
+    trainer = toy_trainer(folder, task=task, mixed_precision="bf16", **options)
+    head, trainer.model.head = trainer.model.head, torch.nn.Identity()
+    trainer.model.head = OverflowsInBf16(head, trainer, steps)  # type: ignore[arg-type]
+    return trainer
+
+
+def test_a_step_that_only_fp32_can_take_is_taken_in_fp32(tmp_path: Path):
+    trainer = overflowing(tmp_path, range(2, 3))
+    reports = [one_step(trainer)[0] for _ in range(3)]
+    assert [report.skipped for report in reports] == [None, None, None]
+    assert (trainer.state.precision.failures, trainer.state.precision.fell_back) == (1, False)
+
+
+def test_after_three_such_steps_training_stays_in_fp32_and_says_so_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    trainer = overflowing(tmp_path, range(2, 99))
+    trainer.state.loss_scale = LossScale(True)
+    with caplog.at_level(logging.WARNING, "vaak"):
+        reports = [one_step(trainer)[0] for _ in range(7)]
+    assert [report.skipped for report in reports] == [None] * 7
+    assert trainer.state.precision.fell_back
+    assert not trainer.state.loss_scale.enabled
+    assert [record.getMessage() for record in caplog.records] == [
+        "mixed_precision: 3 steps were finite in fp32 but not in bf16; training continues in fp32 "
+        "(training.fp32_fallback)"
+    ]
+
+
+def test_a_resume_falls_back_at_the_same_step(tmp_path: Path):
+    whole = overflowing(tmp_path / "whole", range(2, 99))
+    for _ in range(3):
+        one_step(whole)
+    snapshot = whole.saving.snapshot()
+    for _ in range(4):
+        one_step(whole)
+    resumed = overflowing(tmp_path / "resumed", range(2, 99))
+    resumed.restore(snapshot, tmp_path)
+    assert resumed.state.precision.failures == 2
+    for _ in range(4):
+        one_step(resumed)
+    assert resumed.state.precision.fell_back
+    assert same_bits(weights(whole), weights(resumed))
+
+
+def test_without_the_fallback_it_ends_the_run(tmp_path: Path):
+    trainer = overflowing(tmp_path, range(2, 3), fp32_fallback=None)
+    one_step(trainer)
+    with pytest.raises(NonFiniteError):
+        one_step(trainer)
+
+
+class Remembers(torch.nn.Module):
+    """The module inside; a buffer follows the mean of its results, as batch normalisation's do."""
+
+    mean: Tensor
+
+    def __init__(self, inside: torch.nn.Module) -> None:
+        super().__init__()
+        self.inside = inside
+        self.register_buffer("mean", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.inside(x)
+        if self.training:
+            self.mean.lerp_(result.detach().float().mean(), 0.1)
+        return result
+
+
+def remembering(trainer: Trainer) -> Trainer:
+    trainer.model.head = Remembers(trainer.model.head)  # type: ignore[arg-type]
+    return trainer
+
+
+def test_a_step_that_is_computed_again_has_the_bits_of_fp32_in_buffers_too(tmp_path: Path):
+    fallen = remembering(overflowing(tmp_path / "fallen", range(1, 99)))
+    plain = remembering(overflowing(tmp_path / "plain", range(0)))
+    plain.state.precision.name = "no"
+    for _ in range(5):
+        assert one_step(fallen)[0].skipped is None
+        one_step(plain)
+    assert fallen.state.precision.fell_back
+    assert same_bits(weights(fallen), weights(plain))
+
+
+@pytest.mark.parametrize("killed_at", [1, 2, 3, 4, 5])
+def test_killed_between_the_failing_steps_a_run_ends_with_the_same_bits(killed_at: int, tmp_path: Path):
+    """Steps 1, 3 and 4 fail; from then on, training is in fp32."""
+
+    class FailsIn(OverflowsInBf16):
+        def forward(self, x: Tensor) -> Tensor:
+            self.steps = range(0) if self.position.step + 1 == 2 else range(1, 99)
+            return super().forward(x)
+
+    def made(folder: Path, *callbacks: Witness) -> Trainer:
+        trainer = toy_trainer(
+            folder, *callbacks, task=ToyTask(dropout=0.1), mixed_precision="bf16", checkpoint={"interval": 1}
+        )
+        trainer.model.head = FailsIn(trainer.model.head, trainer, range(0))  # type: ignore[arg-type]
+        return trainer
+
+    whole = made(tmp_path / "whole")
+    assert whole.fit() == "finished"
+    witness = Witness(kill_at=killed_at)
+    with pytest.raises(KilledError):
+        made(tmp_path / "killed", witness).fit()
+    resumed = made(tmp_path / "killed")
+    assert resumed.resume("auto") == (killed_at > 1)
+    assert resumed.state.precision.failures == [0, 1, 1, 2, 3][killed_at - 1]
+    assert resumed.fit() == "finished"
+    assert resumed.state.precision.fell_back
+    assert same_bits(weights(whole), weights(resumed))
+    assert whole.metrics == resumed.metrics
+
+
+def duel(folder: Path, task: DuelTask) -> Trainer:
+    """A trainer of two objectives, both of which only fp32 can compute."""
+    folder.mkdir(parents=True, exist_ok=True)
+    trainer = Trainer(task, TrainingConfig(**QUIET, mixed_precision="bf16"), folder)
+    trainer.model.judge = OverflowsInBf16(trainer.model.judge, trainer, range(1, 99))  # type: ignore[arg-type]
+    return trainer
+
+
+def test_a_step_of_two_objectives_is_one_failure(tmp_path: Path):
+    trainer = duel(tmp_path, DuelTask())
+    for failures in (1, 2, 3, 3):
+        assert one_step(trainer)[0].skipped is None
+        assert trainer.state.precision.failures == failures
+
+
+def test_a_step_that_was_not_taken_is_no_failure(tmp_path: Path):
+    class Failing(DuelTask):
+        def maker_losses(self, model: Any, batch: Batch) -> dict[str, Term]:
+            raise UserError("the disk of the maker is full")
+
+    trainer = duel(tmp_path, Failing())
+    before = trainer.state.values()
+    with pytest.raises(UserError, match="of the maker"):
+        one_step(trainer)
+    assert trainer.state.values() == before
+
+
+def test_what_is_not_finite_in_fp32_either_is_diagnosed_in_fp32(tmp_path: Path):
+    trainer = overflowing(tmp_path, range(1, 99), poisoned=True, fp32_fallback=99)
+    with pytest.raises(NonFiniteError, match=r"the loss main is not a finite number, though all outputs of the model"):
+        trainer.fit()
+
+
+def test_a_restored_state_scales_its_loss_again(tmp_path: Path):
+    trainer = overflowing(tmp_path, range(1, 99))
+    trainer.state.loss_scale = LossScale(True)
+    snapshot = trainer.saving.snapshot()
+    for _ in range(4):
+        one_step(trainer)
+    assert not trainer.state.loss_scale.enabled
+    trainer.restore(snapshot, tmp_path)
+    assert (trainer.state.loss_scale.enabled, trainer.state.loss_scale.value) == (True, 65536.0)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from vaak.config.training import TrainingConfig
+from vaak.config.training import PerformanceConfig, TrainingConfig
 from vaak.engine.devices.randomness import make_deterministic, seed_everything
 
 CPU = torch.device("cpu")
@@ -50,12 +51,20 @@ def test_kernels_are_deterministic_on_a_cpu_and_elsewhere_where_asked(device: st
     assert torch.are_deterministic_algorithms_enabled() is expected
     if expected:
         assert not torch.backends.cudnn.benchmark
-        assert not torch.utils.deterministic.fill_uninitialized_memory
+        deterministic: Any = torch.utils.deterministic
+        assert not deterministic.fill_uninitialized_memory
 
 
 @pytest.mark.usefixtures("restored")
 def test_tf32_and_threads_are_as_configured():
     for wanted in (True, False):
-        make_deterministic(TrainingConfig(performance={"tf32": wanted, "num_threads": 1}), CPU)
+        make_deterministic(TrainingConfig(performance=PerformanceConfig(tf32=wanted, num_threads=1)), CPU)
         assert torch.backends.cuda.matmul.allow_tf32 is torch.backends.cudnn.allow_tf32 is wanted
         assert torch.get_num_threads() == 1
+
+
+def test_cudnn_repeats_itself_where_kernels_are_deterministic(monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", False)
+    make_deterministic(TrainingConfig(), torch.device("cpu"))
+    assert (torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic) == (False, True)

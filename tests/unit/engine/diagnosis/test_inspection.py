@@ -16,20 +16,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from nan_backwards import NanBackwards
 from vaak.core.batch import Batch, Term
 from vaak.engine.diagnosis.inspection import ModulePlace, NonFiniteFinding, culprits, first_non_finite, watching
-
-
-class NanBackwards(torch.autograd.Function):
-    """The same forwards; NaN backwards."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
-        return gradient * math.nan
 
 
 class Attention(nn.Module):
@@ -64,10 +53,11 @@ class Block(nn.Module):
 class Model(nn.Module):
     def __init__(self, forwards: Callable[[Tensor], Tensor] = lambda scores: scores, recompute: bool = False) -> None:
         super().__init__()
-        self.first, self.blocks = nn.Linear(4, 4), nn.ModuleList(Block(Attention()) for _ in range(2))
-        self.blocks.append(Block(Attention(forwards)))
-        for block in self.blocks:
+        self.first, self.blocks = nn.Linear(4, 4), nn.ModuleList()
+        for attention in (Attention(), Attention(), Attention(forwards)):
+            block = Block(attention)
             block.recompute = recompute
+            self.blocks.append(block)
         self.head = nn.Linear(4, 3)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -108,7 +98,7 @@ def test_nothing_is_found_where_all_is_finite(recompute: bool):
 def test_a_weight(recompute: bool):
     model = Model(recompute=recompute)
     with torch.no_grad():
-        model.blocks[1].attention.key.weight[2, 1] = math.nan
+        model.get_parameter("blocks.1.attention.key.weight")[2, 1] = math.nan
     name = "blocks.1.attention.key"
     assert found(model) == NonFiniteFinding("weight", ModulePlace(name, "output"), f"{name}.weight", None, "plain")
 
@@ -126,12 +116,12 @@ def test_data_and_a_weight_that_is_to_blame_before_it():
 
 def test_a_buffer_is_to_blame_for_its_own_module_alone():
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(5), nn.Linear(4, 4)).eval()
-    model[1].running_var[2] = math.nan  # type: ignore[index, union-attr]
+    model.get_buffer("1.running_var")[2] = math.nan
     assert found(model) == NonFiniteFinding("weight", ModulePlace("1", "output"), "1.running_var", None, "plain")
     model = nn.Sequential(nn.Threshold(1e9, math.nan), nn.BatchNorm1d(5), nn.Linear(4, 4))
     for _ in range(2):  # the first leaves a NaN in the running mean
         assert found(model) == NonFiniteFinding("output", ModulePlace("0", "output"), loss="plain")
-    assert model[1].running_mean.isnan().any()  # type: ignore[union-attr, operator]
+    assert model.get_buffer("1.running_mean").isnan().any()
 
 
 @either

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from nan_backwards import NanBackwards
 from toy import ToyDataset, ToyModel, ToyTask, next_data, next_microbatches, same_bits, toy_trainer, weights
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import NonFiniteError
@@ -20,18 +21,6 @@ from vaak.engine.diagnosis.inspection import ModulePlace
 from vaak.engine.diagnosis.non_finite import NonFinite, record_path
 from vaak.engine.distributed.ranks import Ranks
 from vaak.engine.trainer import Trainer
-
-
-class NanBackwards(torch.autograd.Function):
-    """The same forwards; NaN backwards."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
-        return gradient * math.nan
 
 
 class PlantedDataset(ToyDataset):
@@ -132,7 +121,7 @@ def record_of(trainer: Trainer) -> Any:
 def test_a_weight(tmp_path: Path):
     trainer = trainer_of(tmp_path, ToyTask())
     with torch.no_grad():
-        trainer.model.head.weight[3, 1] = math.nan  # type: ignore[union-attr, index, operator]
+        trainer.model.get_parameter("head.weight")[3, 1] = math.nan
     found = diagnosed(trainer)
     assert found.finding is not None
     assert (found.finding.kind, found.finding.parameter, found.microbatch) == ("weight", "head.weight", 0)
@@ -140,7 +129,7 @@ def test_a_weight(tmp_path: Path):
     assert [example.index for example in found.examples] == second_of(trainer, 0)
     said = found.sentence(tmp_path)
     assert "the loss main is not a finite number, nor is head.weight, first in head (output)" in said
-    assert "toy.txt" not in said  # it is no example's fault
+    assert "toy.txt" not in said  # it isn't the fault of an example
     record = record_of(trainer)
     assert (record["kind"], record["module"], record["parameter"]) == ("weight", "head", "head.weight")
     assert record["losses"] == {"main": "nan"}

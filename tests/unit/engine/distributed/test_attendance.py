@@ -14,17 +14,20 @@ from vaak.engine.distributed import attendance
 from vaak.engine.distributed.attendance import Attendance
 
 
-class Shelf(dict):
+class Shelf:
     """A store in memory."""
 
+    def __init__(self) -> None:
+        self.values: dict[str, str] = {}
+
     def set(self, key: str, value: str) -> None:
-        self[key] = value
+        self.values[key] = value
 
     def get(self, key: str) -> bytes:
-        return self[key].encode()
+        return self.values[key].encode()
 
     def check(self, keys: list[str]) -> bool:
-        return all(key in self for key in keys)
+        return all(key in self.values for key in keys)
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +78,7 @@ def test_the_first_who_finds_out_tells_those_on_other_machines():
     at(store, 0, pid=1)
     first, elsewhere, later = (Attendance(store, rank, 3) for rank in (0, 2, 0))
     for one in (first, elsewhere, later):
-        one.places = {rank: json.loads(store[f"vaak 0 rank {rank}"]) for rank in range(3)}
+        one.places = {rank: json.loads(store.get(f"vaak 0 rank {rank}")) for rank in range(3)}
     elsewhere.places[1]["host"] = "far"  # seen from there, all others are far
     elsewhere.places[0]["host"] = "far"
     assert elsewhere.lost() == []

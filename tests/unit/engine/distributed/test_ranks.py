@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import vaak
-from vaak.config.training import TrainingConfig
+from vaak.config.training import DistributedConfig, TrainingConfig
 from vaak.core.errors import UserError
 from vaak.engine.distributed.launcher import pick_device, precision_from_launcher
 from vaak.engine.distributed.messages import StepMessage
@@ -61,7 +61,7 @@ def test_alone_nothing_is_joined():
 
 def test_another_number_of_processes_than_asked_for_is_an_error():
     with pytest.raises(UserError, match=r"world_size is 2 but 1 process\(es\) were started.*--nproc_per_node=2"):
-        start_ranks(TrainingConfig(device="cpu", distributed={"world_size": 2}))
+        start_ranks(TrainingConfig(device="cpu", distributed=DistributedConfig(world_size=2)))
 
 
 def test_more_processes_than_microbatches_is_an_error(monkeypatch: pytest.MonkeyPatch):

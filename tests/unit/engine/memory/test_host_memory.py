@@ -111,7 +111,7 @@ def test_the_files_are_closed_with_the_memory(proc, tmp_path):
 def test_what_psutil_says_agrees_with_proc():
     """Where there is /proc, both can be asked."""
     if not isinstance(host_memory(), LinuxMemory):
-        pytest.skip("there is no /proc")
+        pytest.skip("requires /proc")
     _, limit, own = OtherMemory().read()
     assert limit == psutil.virtual_memory().total == LinuxMemory().total
     host_memory().reset_peak()
@@ -121,7 +121,7 @@ def test_what_psutil_says_agrees_with_proc():
 
 def test_a_forked_process_reads_its_own(tmp_path):
     if not isinstance(host_memory(), LinuxMemory):
-        pytest.skip("there is no /proc")
+        pytest.skip("requires /proc")
     parents = host_memory()
     assert host_memory() is parents
     pid = os.fork()

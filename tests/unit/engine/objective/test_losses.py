@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given
@@ -78,6 +80,12 @@ DIRECT = {
     "smooth_l1": lambda difference: difference**2 / (2 * 0.5) if abs(difference) < 0.5 else abs(difference) - 0.5 * 0.5,
     "huber": lambda difference: difference**2 / 2 if abs(difference) < 0.5 else 0.5 * (abs(difference) - 0.5 * 0.5),
 }
+
+
+def loss_config(main: dict[str, Any], **options: Any) -> LossConfig:
+    return LossConfig.model_validate({"main": main, **options})
+
+
 OPTIONS = {"smooth_l1": {"beta": 0.5}, "huber": {"delta": 0.5}}
 
 
@@ -85,7 +93,7 @@ OPTIONS = {"smooth_l1": {"beta": 0.5}, "huber": {"delta": 0.5}}
 def test_regression_losses_are_their_formulas(name):
     outputs, _, valid = ragged()
     targets = torch.randn(3, 5, CLASSES, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    loss = make_loss(LossConfig(main={"type": name, **OPTIONS.get(name, {})}))
+    loss = make_loss(loss_config({"type": name, **OPTIONS.get(name, {})}))
     difference = (outputs - targets)[valid].tolist()
     expected = sum(sum(DIRECT[name](value) for value in target) / CLASSES for target in difference)
     assert loss(outputs, targets, valid, per="frame").total.item() == pytest.approx(expected, rel=1e-13)
@@ -100,7 +108,7 @@ def test_binary_cross_entropy_is_its_formula():
     soft = answers * 0.8 + 0.1
     p = torch.sigmoid(outputs)
     expected = -(soft * p.log() + (1 - soft) * (1 - p).log()).mean(-1)[valid].sum()
-    total = make_loss(LossConfig(main={"type": "bce"}, label_smoothing=0.2))(outputs, answers, valid).total
+    total = make_loss(loss_config({"type": "bce"}, label_smoothing=0.2))(outputs, answers, valid).total
     torch.testing.assert_close(total, expected)
 
 
@@ -109,7 +117,7 @@ def test_focal_loss_is_its_formula():
     p = torch.softmax(outputs, -1).gather(-1, targets[..., None]).squeeze(-1)
     expected = (-((1 - p) ** 1.5) * p.log())[valid].sum()
     torch.testing.assert_close(
-        make_loss(LossConfig(main={"type": "focal", "gamma": 1.5}))(outputs, targets, valid).total, expected
+        make_loss(loss_config({"type": "focal", "gamma": 1.5}))(outputs, targets, valid).total, expected
     )
 
 
@@ -129,7 +137,7 @@ def test_no_valid_target_gives_zero_with_a_gradient(name, amount):
     term = (
         z_loss(outputs, targets, nothing)
         if name == "z_loss"
-        else make_loss(LossConfig(main={"type": name}))(outputs, targets, nothing)
+        else make_loss(loss_config({"type": name}))(outputs, targets, nothing)
     )
     (gradient,) = torch.autograd.grad(term.total, outputs)
     assert term.total.item() == 0
@@ -177,21 +185,21 @@ def test_a_module_of_ones_own_may_give_values_or_their_mean(seed):
     LossRegistry.register("per_target_of_test", PerTarget)
     LossRegistry.register("mean_of_test", Mean)
     for name in ("per_target_of_test", "mean_of_test"):
-        torch.testing.assert_close(make_loss(LossConfig(main={"type": name}))(outputs, targets, valid).total, expected)
+        torch.testing.assert_close(make_loss(loss_config({"type": name}))(outputs, targets, valid).total, expected)
 
 
 def test_a_mean_over_another_unit_or_a_wrong_shape_is_refused_by_name(registry):
     outputs, targets, valid = ragged()
     registry.register("per_utterance", MeanPerUtterance)
     registry.register("wrong", Wrong)
-    loss = make_loss(LossConfig(main={"type": "per_utterance"}))
+    loss = make_loss(loss_config({"type": "per_utterance"}))
     assert loss(outputs, targets, valid, per="utterance").per == "utterance"
     with pytest.raises(UserError, match="per_utterance gives a mean per utterance, but here it has targets per token"):
         loss(outputs, targets, valid)
     with pytest.raises(UserError, match=r"wrong must give one number or one for each of 10 targets, not \(10, 7\)"):
-        make_loss(LossConfig(main={"type": "wrong"}))(outputs, targets, valid)
+        make_loss(loss_config({"type": "wrong"}))(outputs, targets, valid)
     with pytest.raises(UserError, match=r"mse: outputs have shape \(10, 7\) and targets \(10,\)"):
-        make_loss(LossConfig(main={"type": "mse"}))(outputs, targets, valid)
+        make_loss(loss_config({"type": "mse"}))(outputs, targets, valid)
 
 
 def test_a_loss_from_a_file_gets_its_options(tmp_path):
@@ -205,7 +213,7 @@ def test_a_loss_from_a_file_gets_its_options(tmp_path):
         "        return self.scale * nn.functional.cross_entropy(outputs, targets, reduction='none')\n"
     )
     outputs, targets, valid = ragged()
-    loss = make_loss(LossConfig(main={"type": "./my_loss.py:Scaled", "scale": 2.0}), tmp_path)
+    loss = make_loss(loss_config({"type": "./my_loss.py:Scaled", "scale": 2.0}), tmp_path)
     torch.testing.assert_close(
         loss(outputs, targets, valid).total, 2 * make_loss(LossConfig())(outputs, targets, valid).total
     )
@@ -214,14 +222,14 @@ def test_a_loss_from_a_file_gets_its_options(tmp_path):
 def test_mistakes_in_the_configuration_are_said(registry):
     registry.register("scaled", Scaled)
     for config, message in (
-        (LossConfig(main={"type": "cross_entrpy"}), "did you mean cross_entropy"),
-        (LossConfig(main={"type": "scaled", "scal": 1}), r"scaled has no option scal; its options are scale, offset"),
-        (LossConfig(main={"type": "mse", "beta": 1}), "mse has no option beta; it has no options"),
-        (LossConfig(main={"type": "scaled"}), "scaled can't be made: .*scale"),
-        (LossConfig(main={"type": "mse"}, label_smoothing=0.1), "mse has no label smoothing"),
-        (LossConfig(main={"type": "cross_entropy", "label_smoothing": 0.1}, label_smoothing=0.1), "given twice"),
-        (LossConfig(main={"type": "cross_entropy", "label_smoothing": 1.5}), "must be from 0 to below 1"),
-        (LossConfig(main={"type": "vaak.engine.objective.losses:Loss"}), "is not a torch.nn.Module"),
+        (loss_config({"type": "cross_entrpy"}), "did you mean cross_entropy"),
+        (loss_config({"type": "scaled", "scal": 1}), r"scaled has no option scal; its options are scale, offset"),
+        (loss_config({"type": "mse", "beta": 1}), "mse has no option beta; it has no options"),
+        (loss_config({"type": "scaled"}), "scaled can't be created: .*scale"),
+        (loss_config({"type": "mse"}, label_smoothing=0.1), "mse has no label smoothing"),
+        (loss_config({"type": "cross_entropy", "label_smoothing": 0.1}, label_smoothing=0.1), "given twice"),
+        (loss_config({"type": "cross_entropy", "label_smoothing": 1.5}), "must be from 0 to below 1"),
+        (loss_config({"type": "vaak.engine.objective.losses:Loss"}), "is not a torch.nn.Module"),
     ):
         with pytest.raises(UserError, match=message):
             make_loss(config)

@@ -68,7 +68,7 @@ def duel(folder: Path, *callbacks: Callback, task: DuelTask | None = None, **tra
 
 
 def take_steps(trainer: Trainer, number: int = 1) -> list[StepReport]:
-    with closing(trainer.data.steps(trainer.position)) as steps:  # type: ignore[type-var]
+    with closing(trainer.data.steps(trainer.position)) as steps:
         return [trainer.take_step(data) for data in itertools.islice(steps, number)]
 
 
@@ -150,17 +150,19 @@ def test_it_is_what_two_optimizers_do_by_hand(rule: str, tmp_path: Path):
     model = Duel().double().eval()
     model.load_state_dict(trainer.model.state_dict())
     make = torch.optim.AdamW if rule == "adamw" else torch.optim.SGD
-    momentum = {"momentum": 0.8, "nesterov": False} if rule == "sgd" else {}
+    momentum: dict[str, Any] = {"momentum": 0.8, "nesterov": False} if rule == "sgd" else {}
     judge, maker = (
         make(part.parameters(), lr=0.01, weight_decay=0.0, **momentum) for part in (model.judge, model.maker)
     )
-    with closing(trainer.data.steps(trainer.position)) as steps:  # type: ignore[type-var]
+    with closing(trainer.data.steps(trainer.position)) as steps:
         for data in itertools.islice(steps, 8):
             batches = [in_float64(one.batch) for one in data.microbatches if one.batch is not None]
             letters, words = data.counts["letter"], data.counts["word"]
-            follow(sum(told_apart(model, batch) for batch in batches) / letters, judge, model.judge)
-            distance = sum(((model.made(b["letters"]) - b["heights"]) ** 2 * b["real"]).sum() for b in batches)
-            disguise = sum(((model.truth(model.made(b["letters"])) - 1) ** 2 * b["real"]).sum() for b in batches)
+            follow(torch.stack([told_apart(model, batch) for batch in batches]).sum() / letters, judge, model.judge)
+            distance, disguise = torch.zeros(()), torch.zeros(())
+            for b in batches:
+                distance = distance + ((model.made(b["letters"]) - b["heights"]) ** 2 * b["real"]).sum()
+                disguise = disguise + ((model.truth(model.made(b["letters"])) - 1) ** 2 * b["real"]).sum()
             follow(distance / letters + 0.1 * disguise / words, maker, model.maker)
             trainer.take_step(data)
     assert trainer.position.epoch == 2
@@ -332,7 +334,7 @@ def test_the_second_out_of_memory_is_computed_in_pieces_to_the_same_weights(tmp_
     cuts = small.state.piece_rules.rules
     assert {(cut.step, cut.pieces, cut.objective) for cut in cuts if cut.step == 3} == {(3, 2, 1)}
     in_third = [(name, rows) for step, name, rows in task.computed if step == 3]
-    assert [rows for name, rows in in_third if name == "judge"] == [4, 4, 4], "the first stays as it was computed"
+    assert [rows for name, rows in in_third if name == "judge"] == [4, 4, 4], "the first stays as computed"
     assert [rows for name, rows in in_third if name == "maker"][-6:] == [2] * 6
 
 
@@ -411,7 +413,7 @@ def test_a_past_step_is_taken_again_to_the_bit(tmp_path: Path):
 def test_a_rehearsal_changes_nothing(rule: str, tmp_path: Path):
     ends = []
     for rehearsal in (False, True):
-        options = {"optimizer": {"type": rule, "lr": 0.01}, "memory": {"rehearsal": rehearsal}}
+        options: dict[str, Any] = {"optimizer": {"type": rule, "lr": 0.01}, "memory": {"rehearsal": rehearsal}}
         trainer = duel(tmp_path / str(rehearsal), **options)
         trainer.fit()
         ends.append(trainer.saving.snapshot())

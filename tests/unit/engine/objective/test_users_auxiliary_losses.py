@@ -1,4 +1,4 @@
-"""A user's auxiliary losses: sums with their unit, weighed, trained and saved where they have weights of their own."""
+"""A user's auxiliary losses: sums with their unit, weighed, trained and saved where they have weights."""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given
@@ -114,7 +116,7 @@ def test_tied_weights_are_averaged_once_and_buffers_are_the_models_own():
     average = WeightAverage(model, EmaConfig())
     average.update(1)
     assert sorted(average.state_dict()) == ["embedding.weight", "norm.bias", "norm.weight"]
-    model.seen.fill_(7.0)
+    model.get_buffer("seen").fill_(7.0)
     with average.applied():
         assert model.seen == 7.0
 
@@ -185,7 +187,7 @@ def test_a_frozen_parameter_is_its_average_and_one_never_trained_takes_no_memory
     model = Tied()
     model.norm.requires_grad_(False)
     every = WeightAverage(model, EmaConfig(decay=0.9, warmup=False))
-    trained = WeightAverage(model, EmaConfig(), [model.embedding.weight])
+    trained = WeightAverage(model, EmaConfig(), [model.get_parameter("embedding.weight")])
     for step in range(1, 5):
         with torch.no_grad():
             model.embedding.weight.add_(0.1)
@@ -212,7 +214,7 @@ def test_a_model_without_parameters_has_no_average():
 
 
 def test_a_run_evaluates_its_average_and_resumes_to_the_bit(tmp_path):
-    options = {
+    options: dict[str, Any] = {
         "ema": {"decay": 0.9, "start_step": 2},
         "validation": {"interval": 8, "interval_epochs": None},
         "checkpoint": {"interval": 4, "interval_epochs": None, "save_total_limit": None},

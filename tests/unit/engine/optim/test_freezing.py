@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given
@@ -9,7 +11,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from toy import ToyTask, names_of, same_bits, toy_trainer, weights
-from vaak.config.training import FreezeConfig, OptimizerConfig
+from vaak.config.optimization import OptimizerConfig
+from vaak.config.training import FreezeConfig
 from vaak.core.errors import UserError
 from vaak.engine.optim.freezing import Freezing, freeze_parameters, unfreeze_parameters
 from vaak.engine.optim.optimizer_state import load_optimizer_tensors, optimizer_tensors
@@ -168,8 +171,8 @@ def test_one_let_go_later_begins_its_moments_there():
     optimizers = build_optimizers(model, OptimizerConfig(type="adamw"))
     steps_of(model, freezing, optimizers, range(1, 6))
     state = optimizers[0].state
-    assert int(state[model.layers[1].weight]["step"]) == 2
-    assert int(state[model.layers[2].weight]["step"]) == 5
+    assert int(state[model.get_parameter("layers.1.weight")]["step"]) == 2
+    assert int(state[model.get_parameter("layers.2.weight")]["step"]) == 5
 
 
 def test_freezing_by_hand_takes_names_of_modules_and_of_parameters():
@@ -190,7 +193,7 @@ def test_freezing_an_unknown_name_changes_nothing_and_says_what_is_near():
 
 
 def test_a_run_lets_parameters_go_and_resumes_to_the_bit(tmp_path):
-    options = {
+    options: dict[str, Any] = {
         "freeze": [{"match": "embedding", "until_step": 5}, {"match": r"head\.bias"}],
         "optimizer": {"lr": 0.01, "weight_decay": 0.1},
         "checkpoint": {"interval": 3, "interval_epochs": None, "save_total_limit": None},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from toy import names_of
-from vaak.config.training import OptimizerConfig
+from vaak.config.optimization import OptimizerConfig, ParameterGroupConfig
 from vaak.core.errors import CheckpointError, UserError
 from vaak.engine.optim.lion import Lion
 from vaak.engine.optim.optimizer_state import load_optimizer_tensors, optimizer_tensors
@@ -111,7 +112,8 @@ def test_muon_gets_the_hidden_matrices_and_adamw_the_rest():
 
 def test_a_module_may_say_that_it_is_a_head():
     model = tiny_model()
-    model.sometimes.is_output_head = True
+    head: Any = model.sometimes
+    head.is_output_head = True
     muon, _ = build_optimizers(model, OptimizerConfig(type="muon"))
     assert "sometimes.weight" not in {name for group in muon.param_groups for name in group["names"]}
 
@@ -137,7 +139,7 @@ def test_rates_fall_from_layer_to_layer(kind):
 
 def test_groups_scale_rates_and_replace_decay_by_name_and_the_first_wins():
     groups = [{"match": r"layers\.0\.", "lr_scale": 0.1, "weight_decay": 0.5}, {"match": "up", "lr_scale": 0.0}]
-    optimizers = build_optimizers(tiny_model(), OptimizerConfig(lr=1.0, groups=groups))
+    optimizers = build_optimizers(tiny_model(), OptimizerConfig.model_validate({"lr": 1.0, "groups": groups}))
     assert group_of(optimizers, "layers.0.up.bias")["base_lr"] == 0.1
     assert group_of(optimizers, "layers.0.up.bias")["weight_decay"] == 0.5
     assert group_of(optimizers, "layers.1.up.weight")["base_lr"] == 0.0
@@ -148,9 +150,9 @@ def test_groups_scale_rates_and_replace_decay_by_name_and_the_first_wins():
 
 def test_mistakes_in_the_configuration_are_said():
     with pytest.raises(UserError, match=r"'encoder' matches no trained parameter; some are embedding.weight"):
-        build_optimizers(tiny_model(), OptimizerConfig(groups=[{"match": "encoder"}]))
+        build_optimizers(tiny_model(), OptimizerConfig(groups=(ParameterGroupConfig(match="encoder"),)))
     with pytest.raises(UserError, match="not a valid regular expression"):
-        build_optimizers(tiny_model(), OptimizerConfig(groups=[{"match": "("}]))
+        build_optimizers(tiny_model(), OptimizerConfig(groups=(ParameterGroupConfig(match="("),)))
     with pytest.raises(UserError, match="all are frozen"):
         build_optimizers(tiny_model().requires_grad_(False), OptimizerConfig())
 
@@ -176,6 +178,7 @@ def test_lion_is_its_formula():
             parameter.grad = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
         for theta, m, parameter in zip(expected, momenta, parameters, strict=True):
             g = parameter.grad
+            assert g is not None
             theta -= 0.1 * (torch.sign(0.9 * m + 0.1 * g) + 0.3 * theta)
             m.mul_(0.98).add_(0.02 * g)
         optimizer.step()
@@ -187,10 +190,11 @@ def test_muon_scales_by_the_matrix_shape():
     """An orthogonal update of a matrix of r rows and c columns has a root mean square of 1/√max(r, c)."""
     model = nn.Sequential(nn.Linear(16, 64, bias=False))
     (muon,) = build_optimizers(model, OptimizerConfig(type="muon", lr=0.1, weight_decay=0.0))
-    before = model[0].weight.detach().clone()
-    model[0].weight.grad = torch.randn(64, 16, generator=torch.Generator().manual_seed(0))
+    weight = model.get_parameter("0.weight")
+    before = weight.detach().clone()
+    weight.grad = torch.randn(64, 16, generator=torch.Generator().manual_seed(0))
     muon.step()
-    root_mean_square = (model[0].weight - before).square().mean().sqrt().item()
+    root_mean_square = (weight - before).square().mean().sqrt().item()
     assert root_mean_square == pytest.approx(0.1 * math.sqrt(64 / 16) / math.sqrt(64), rel=0.3)
 
 

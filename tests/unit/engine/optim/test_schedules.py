@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vaak.config.training import SchedulerConfig
+from vaak.config.optimization import SchedulerConfig
 from vaak.core.errors import UserError
 from vaak.engine.optim.plateau import Plateau
 from vaak.engine.optim.schedules import make_schedule

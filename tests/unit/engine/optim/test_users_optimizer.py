@@ -10,12 +10,12 @@ import torch
 from torch import nn
 from torch.optim import SGD, Optimizer
 
+from run_files import last_checkpoint
 from toy import StopAt, same_bits, toy_trainer, weights
 from vaak.config.base import REGISTERED
 from vaak.config.catalog import register_optimizer
 from vaak.config.optimization import UPDATE_RULES, OptimizerConfig
 from vaak.core.errors import CheckpointError, UserError
-from vaak.engine.checkpoint.files import load_checkpoint, pointed
 from vaak.engine.objective.descent import Undo
 from vaak.engine.optim.optimizers import build_optimizers
 
@@ -27,7 +27,7 @@ class Counting(Optimizer):
         super().__init__(params, {"lr": lr, "decays": decays, "taken": 0})
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> Any:
         for group in self.param_groups:
             group["taken"] += 1
             for parameter in group["params"]:
@@ -47,13 +47,13 @@ class NeedsClosure(SGD):
 
 
 class KeepsGlobally(Counting):
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> Any:
         super().step()
         self.state["all"] = {"norm": 1.0}  # type: ignore[index]
 
 
 class KeepsObjects(Counting):
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> Any:
         super().step()
         self.param_groups[0]["history"] = {object()}
 
@@ -97,7 +97,7 @@ def test_a_class_of_a_package_and_of_a_file(tmp_path):
             "counting has no option decay; its options are decays; did you mean decays",
         ),
         ({"type": "counting", "options": {"params": []}}, "counting has no option params"),
-        ({"type": "torch.optim:NAdam", "options": {"betas": [2.0, 0.9]}}, "NAdam can't be made: Invalid beta"),
+        ({"type": "torch.optim:NAdam", "options": {"betas": [2.0, 0.9]}}, "NAdam can't be created: Invalid beta"),
     ],
 )
 def test_mistakes_are_one_line(options, message):
@@ -125,7 +125,10 @@ def test_a_built_in_name_is_not_registered_again():
 
 @pytest.mark.parametrize("kind", ["counting", "torch.optim:NAdam", "torch.optim:Rprop", "torch.optim:ASGD"])
 def test_a_resume_changes_no_bit(kind, tmp_path):
-    options = {"optimizer": {"type": kind, "lr": 0.01}, "checkpoint": {"interval": 1, "save_total_limit": None}}
+    options: dict[str, Any] = {
+        "optimizer": {"type": kind, "lr": 0.01},
+        "checkpoint": {"interval": 1, "save_total_limit": None},
+    }
     whole = toy_trainer(tmp_path / "whole", **options)
     assert whole.fit() == "finished"
     stopped = toy_trainer(tmp_path / "stopped", StopAt(5), **options)
@@ -135,7 +138,7 @@ def test_a_resume_changes_no_bit(kind, tmp_path):
     assert resumed.position.step == 5
     resumed.fit()
     assert same_bits(weights(resumed), weights(whole))
-    found, expected = (load_checkpoint(pointed(tmp_path / run / "checkpoints", "last")) for run in ("stopped", "whole"))
+    found, expected = (last_checkpoint(tmp_path / run) for run in ("stopped", "whole"))
     assert same_bits(found.optimizer, expected.optimizer)
     assert found.state["optimizer"] == expected.state["optimizer"]
 
@@ -152,7 +155,7 @@ def test_what_it_counts_in_its_groups_is_kept(tmp_path):
 def test_the_rehearsal_leaves_it_alone(tmp_path):
     rehearsed = toy_trainer(tmp_path / "rehearsed", optimizer={"type": "torch.optim:NAdam", "lr": 0.01})
     rehearsed.fit()
-    options = {"optimizer": {"type": "torch.optim:NAdam", "lr": 0.01}, "memory": {"rehearsal": False}}
+    options: dict[str, Any] = {"optimizer": {"type": "torch.optim:NAdam", "lr": 0.01}, "memory": {"rehearsal": False}}
     plain = toy_trainer(tmp_path / "plain", **options)
     plain.fit()
     assert same_bits(weights(rehearsed), weights(plain))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 import pytest
 
@@ -90,7 +91,7 @@ def test_one_in_a_file(tmp_path):
         ({"type": "remembering"}, "remembering gives 0.0 and then 2.0 for step 1; the factor must depend on the step"),
         ({"type": "number"}, "number is neither a class nor a function"),
         ({"type": "steps", "options": {"evry": 2}}, "steps has no option evry; its options are every, factor; did"),
-        ({"type": "steps", "options": {"every": 0}}, "steps can't be made: every must be 1 or more"),
+        ({"type": "steps", "options": {"every": 0}}, "steps can't be created: every must be 1 or more"),
         ({"type": "ramp", "options": {"step": 1}}, "ramp has no option step; its options are end"),
     ],
 )
@@ -108,7 +109,7 @@ def test_a_rate_that_is_not_a_number_ends_the_run_at_its_step(tmp_path):
 
 
 def test_a_resume_changes_no_bit(tmp_path):
-    options = {"scheduler": {"type": "steps", "options": {"every": 2}}, "checkpoint": {"interval": 1}}
+    options: dict[str, Any] = {"scheduler": {"type": "steps", "options": {"every": 2}}, "checkpoint": {"interval": 1}}
     whole = toy_trainer(tmp_path / "whole", **options)
     whole.fit()
     toy_trainer(tmp_path / "stopped", StopAt(5), **options).fit()

@@ -44,9 +44,9 @@ def test_the_average_is_evaluated_and_training_goes_on_with_its_own_weights(tmp_
     options: dict[str, Any] = {"validation": {"interval": 2}}
     plain = run(tmp_path / "plain", **options)
     averaged = run(tmp_path / "averaged", **options, **EMA)
-    beside = run(tmp_path / "beside", **options, ema={"decay": 0.9, "start_step": 2, "evaluate": False})
+    only_kept = run(tmp_path / "only-kept", **options, ema={"decay": 0.9, "start_step": 2, "evaluate": False})
     assert same_bits(weights(averaged), weights(plain))
-    assert beside.metrics == plain.metrics
+    assert only_kept.metrics == plain.metrics
     assert averaged.metrics["val_loss"] != plain.metrics["val_loss"]
     for name, tensor in averaged.saving.snapshot().average.items():
         averaged.model.get_parameter(name).data.copy_(tensor)

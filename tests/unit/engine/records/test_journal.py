@@ -11,6 +11,7 @@ import pytest
 from toy import ToyTask, same_bits, toy_trainer, weights
 from vaak.core.callback import Callback
 from vaak.core.errors import DataError
+from vaak.core.report import StepReport
 from vaak.data.reader import Address, Microbatch, Skip
 from vaak.engine.records.journal import SkippedExamples
 
@@ -60,8 +61,8 @@ class Heard(Callback):
     def __init__(self) -> None:
         self.examples = 0.0
 
-    def on_step_end(self, trainer: object, report: object) -> None:
-        self.examples += report.counts["example"]  # type: ignore[attr-defined]
+    def on_step_end(self, trainer: object, report: StepReport) -> None:
+        self.examples += report.counts["example"]
 
 
 def test_skipped_it_is_counted_and_left_out_of_the_counts(tmp_path: Path):

@@ -31,7 +31,7 @@ class DrawingMeters(ToyMeters):
 
 class UnableMeters(ToyMeters):
     def pictures(self) -> dict[str, bytes]:
-        raise UserError("there is no pencil")
+        raise UserError("the pencil is missing")
 
 
 class Drawing(ToyTask):
@@ -108,7 +108,7 @@ def test_what_fails_is_said_once_and_training_goes_on(tmp_path: Path, caplog: py
     trainer = toy_trainer(tmp_path, task=Unable(), **OPTIONS)
     assert trainer.fit() == "finished"
     said = [record.getMessage() for record in caplog.records if "no pictures" in record.getMessage()]
-    assert said == ["no pictures of this evaluation (there is no pencil); training continues without them"]
+    assert said == ["no pictures of this evaluation (the pencil is missing); training continues without them"]
     assert steps_in(tmp_path) == []
     full = Pictures(tmp_path / "pictures")
     (tmp_path / "pictures").write_text("a file where the folder should be")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from run_files import records_without_clock
 from toy import StopAt, ToyTask, same_bits, toy_trainer, weights
 from vaak.callbacks.early_stopping import EarlyStoppingCallback
 from vaak.callbacks.step_log import StepLogCallback
@@ -54,15 +55,12 @@ def run(folder: Path, *callbacks: Callback, resume: str | None = None, **trainin
     """A run to its end or to a stop, watched by callbacks that remember."""
     trainer = toy_trainer(folder, *own_callbacks(), *callbacks, **(EVERYTHING | training))
     if resume is not None:
-        trainer.callbacks[3].total = 1000  # type: ignore[attr-defined]  # a resume overwrites it
+        last = trainer.callbacks[3]
+        assert isinstance(last, Adding)
+        last.total = 1000  # a resume overwrites it
         assert trainer.resume(resume)
     trainer.fit()
     return trainer
-
-
-def without_clock(folder: Path) -> list[dict[str, Any]]:
-    records = read_records(folder / "metrics.jsonl")
-    return [{name: value for name, value in record.items() if name != "clock"} for record in records]
 
 
 def assert_same_state(first: Trainer, second: Trainer) -> None:
@@ -86,7 +84,7 @@ def test_resumed_is_uninterrupted(stop: int, uninterrupted: Trainer, tmp_path: P
     assert run(tmp_path, StopAt(stop)).position.step == stop
     resumed = run(tmp_path, resume="auto")
     assert_same_state(resumed, uninterrupted)
-    assert without_clock(tmp_path) == without_clock(uninterrupted.directory)
+    assert records_without_clock(tmp_path) == records_without_clock(uninterrupted.directory)
 
 
 def test_resumed_at_every_step_is_uninterrupted(uninterrupted: Trainer, tmp_path: Path):
@@ -94,7 +92,7 @@ def test_resumed_at_every_step_is_uninterrupted(uninterrupted: Trainer, tmp_path
     for step in range(2, 12):
         run(tmp_path, StopAt(step), resume="auto")
     assert_same_state(run(tmp_path, resume="auto"), uninterrupted)
-    assert without_clock(tmp_path) == without_clock(uninterrupted.directory)
+    assert records_without_clock(tmp_path) == records_without_clock(uninterrupted.directory)
 
 
 def test_resumed_from_an_earlier_checkpoint_goes_the_same_way_and_cuts_the_rest(uninterrupted: Trainer, tmp_path: Path):
@@ -109,7 +107,7 @@ def test_resumed_from_an_earlier_checkpoint_goes_the_same_way_and_cuts_the_rest(
     assert pointed(folder, "last") == folder / "step-00000005"
     trainer.fit()
     assert_same_state(trainer, uninterrupted)
-    assert without_clock(tmp_path) == without_clock(uninterrupted.directory)
+    assert records_without_clock(tmp_path) == records_without_clock(uninterrupted.directory)
 
 
 def test_a_damaged_newest_checkpoint_costs_a_step_and_no_bit(

@@ -34,7 +34,8 @@ class Device:
     """A device that runs asynchronously: work and events queue up, and run when someone waits for them."""
 
     def __init__(self, clock: Clock) -> None:
-        self.clock, self.time, self.queue, self.made = clock, clock(), [], 0
+        self.clock, self.time, self.made = clock, clock(), 0
+        self.queue: list[Any] = []
 
     def work(self, seconds: float) -> None:
         self.queue.append((self.clock(), seconds))

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from tables import TableWriter
 from vaak.core.errors import UserError
-from vaak.nn.decoding.beam_search import BeamSettings, beam_search, highest
+from vaak.nn.decoding.beam_search import BeamSettings, beam_search
 from vaak.nn.decoding.rows import Hypothesis, write
-from vaak.nn.decoding.sampling import SamplingSettings
+from vaak.nn.decoding.sampling import SamplingSettings, highest
 
 END = 1
 PENALTIES = st.sampled_from([0.0, 0.6, 1.0, 2.0])
@@ -71,7 +71,8 @@ def test_of_full_width_it_finds_the_best_of_all(
 def by_hand(first: int, vocab_size: int, seed: int, options: dict[str, Any], impossible: tuple[int, ...]) -> list:
     """The search of one row with lists, which continues to the greatest length whatever it has found."""
     table = TableWriter(vocab_size, [first], seed=seed, impossible=impossible)
-    size, finished, live = options["beam_size"], [], [((first,), 0.0)]
+    size, finished = options["beam_size"], []
+    live: list[tuple[tuple[int, ...], float]] = [((first,), 0.0)]
     for length in range(1, options["max_new_tokens"] + 1):
         candidates = []
         for prefix, total in live:
@@ -194,10 +195,11 @@ def test_a_diverged_model_says_so():
 
 
 class BartWriter:
-    """A model of transformers behind our protocol, with its own cache."""
+    """A model of transformers that follows our protocol, with its own cache."""
 
     def __init__(self, model: Any, source: Tensor, mask: Tensor) -> None:
-        self.model, self.mask, self.cache = model, mask, None
+        self.model, self.mask = model, mask
+        self.cache: Any = None
         self.memory = model.get_encoder()(source, attention_mask=mask)
 
     def next_logits(self, tokens: Tensor) -> Tensor:

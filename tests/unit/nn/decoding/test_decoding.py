@@ -1,7 +1,9 @@
 """Rows written token by token: each as if alone, until it ends or the greatest length is reached."""
 
 import math
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -9,27 +11,33 @@ from hypothesis import strategies as st
 
 from tables import TableWriter
 from vaak.nn.decoding.rows import Hypothesis, write
-from vaak.nn.decoding.sampling import SamplingSettings, probabilities
+from vaak.nn.decoding.sampling import SamplingSettings, probabilities, uniform_numbers
 
 END, VOCAB_SIZE = 1, 5
 
 
-def settings(**options: object) -> SamplingSettings:
-    return SamplingSettings(**({"max_new_tokens": 6, "stop_ids": (END,), "temperature": 0} | options))
+def settings(**options: Any) -> SamplingSettings:
+    defaults: dict[str, Any] = {"max_new_tokens": 6, "stop_ids": (END,), "temperature": 0}
+    return SamplingSettings(**(defaults | options))
 
 
 def written(begin: list[int], chosen: SamplingSettings, seed: int = 0) -> list[Hypothesis]:
-    generators = [torch.Generator().manual_seed(token) for token in begin]
-    return write(TableWriter(VOCAB_SIZE, begin, seed=seed), torch.tensor(begin), chosen, generators)
+    return write(TableWriter(VOCAB_SIZE, begin, seed=seed), torch.tensor(begin), chosen, keys=begin)
 
 
 def by_hand(first: int, chosen: SamplingSettings, seed: int = 0) -> Hypothesis:
     """One row, one token after another."""
-    table, generator = TableWriter(VOCAB_SIZE, [first], seed=seed), torch.Generator().manual_seed(first)
+    table, key = TableWriter(VOCAB_SIZE, [first], seed=seed), np.array([first], np.uint64)
     tokens, total = [first], 0.0
     while len(tokens) <= chosen.max_new_tokens:
         scores = table.scores(tuple(tokens))
-        token = int(torch.multinomial(probabilities(scores, chosen), 1, generator=generator))
+        distribution = probabilities(scores, chosen)
+        if chosen.top_k or chosen.top_p < 1:  # the best are first in the line
+            distribution, order = distribution.sort(descending=True, stable=True)
+        else:
+            order = torch.arange(VOCAB_SIZE)
+        place = int((distribution.cumsum(0) <= float(uniform_numbers(key, len(tokens) - 1)[0])).sum())
+        token = int(order[place]) if chosen.temperature else int(scores.argmax())
         total += float(scores.log_softmax(-1)[token])
         if token == END:
             return Hypothesis(tuple(tokens[1:]), total, True)

@@ -86,10 +86,10 @@ def test_softmax_attention_in_bfloat16(compute_as_on: Ways, masked: bool):
 @pytest.mark.parametrize("causal", [False, True])
 def test_features_at_once(compute_as_on: Ways, causal: bool):
     torch.manual_seed(0)
-    features = RandomFeatures(8, 4096)
-    inputs = [torch.randn(2, 2, 300, 8, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+    features, visibility = RandomFeatures(8, 4096), Visibility(causal=causal)
+    inputs = query, key, value = [torch.randn(2, 2, 300, 8, dtype=torch.float64, requires_grad=True) for _ in range(3)]
     found = []
     for device in ("cpu", "cuda"):
         compute_as_on(device)
-        found.append(with_gradients(lambda: linear_attention(features, *inputs, Visibility(causal=causal)), inputs))
+        found.append(with_gradients(lambda: linear_attention(features, query, key, value, visibility), inputs))
     torch.testing.assert_close(found[0], found[1], rtol=1e-10, atol=1e-10)

@@ -1,7 +1,10 @@
 """Linear attention against the formula with all pairs written out, and what a result may depend on."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
+from operator import itemgetter
+from typing import Any
 
 import pytest
 import torch
@@ -30,16 +33,25 @@ def _small_pieces() -> Iterator[None]:
         yield
 
 
-def drawn(time: int, batch: int = 3, dtype: torch.dtype = torch.float64, key_time: int | None = None) -> list[Tensor]:
-    """Queries, keys and values."""
+Inputs = tuple[Tensor, Tensor, Tensor]
+"""Queries, keys and values."""
+
+
+def drawn(time: int, batch: int = 3, dtype: torch.dtype = torch.float64, key_time: int | None = None) -> Inputs:
     generator = torch.Generator().manual_seed(time)
     times = (time, key_time or time, key_time or time)
     shapes = [(batch, HEADS, length, WIDTH) for length in times]
-    return [torch.randn(shape, generator=generator, dtype=dtype).requires_grad_() for shape in shapes]
+    return each(lambda shape: torch.randn(shape, generator=generator, dtype=dtype).requires_grad_(), shapes)
 
 
-def features_of(kernel: str = "softmax", width: int = WIDTH, dtype: torch.dtype = torch.float64) -> RandomFeatures:
-    features = RandomFeatures(width, 10, kernel=kernel).to(dtype)  # type: ignore[arg-type]
+def each(change: Callable[[Any], Tensor], of: Sequence[Any]) -> Inputs:
+    """What a function makes of each of three."""
+    query, key, value = map(change, of)
+    return query, key, value
+
+
+def features_of(kernel: Any = "softmax", width: int = WIDTH, dtype: torch.dtype = torch.float64) -> RandomFeatures:
+    features = RandomFeatures(width, 10, kernel=kernel).to(dtype)
     features.redraw_features(3)
     return features
 
@@ -108,8 +120,8 @@ def test_gradients_are_those_of_finite_differences(name: str, kernel: str):
         None if visibility.key_documents is None else visibility.key_documents[:1, 2:13],
     )
 
-    def attend(*inputs: Tensor) -> Tensor:
-        return linear_attention(features, *inputs, cut)
+    def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return linear_attention(features, query, key, value, cut)
 
     assert torch.autograd.gradcheck(attend, tuple(drawn(11, batch=1)))
 
@@ -139,10 +151,10 @@ def test_packed_documents_equal_separate_ones(time: int, causal: bool, cuts: lis
 @pytest.mark.parametrize("name", ["causal", "packed causal"])
 def test_later_tokens_change_no_bit(name: str, dtype: torch.dtype):
     features, visibility = features_of(dtype=dtype), VISIBILITIES[name]
-    inputs = [x.detach() for x in drawn(22, dtype=dtype)]
+    inputs = each(Tensor.detach, drawn(22, dtype=dtype))
     found = linear_attention(features, *inputs, visibility)
     for first_changed in (1, 6, 8, 15, 21):
-        changed = [x.clone() for x in inputs]
+        changed = each(Tensor.clone, inputs)
         for x in changed:
             x[:, :, first_changed:] = 100 * torch.randn_like(x[:, :, first_changed:])
         again = linear_attention(features, *changed, visibility)
@@ -154,14 +166,14 @@ def test_later_tokens_change_no_bit(name: str, dtype: torch.dtype):
     "visibility",
     [
         Visibility(False, None, torch.tensor([[0] * 9 + [-1] * 6])),
-        Visibility(False, *[torch.tensor([[0] * 9 + [-1] * 6])] * 2),
-        Visibility(True, *[torch.tensor([[0] * 9 + [-1] * 6])] * 2),
+        Visibility(False, torch.tensor([[0] * 9 + [-1] * 6]), torch.tensor([[0] * 9 + [-1] * 6])),
+        Visibility(True, torch.tensor([[0] * 9 + [-1] * 6]), torch.tensor([[0] * 9 + [-1] * 6])),
         Visibility(True, None, torch.tensor([[0] * 9 + [-1] * 6])),
     ],
 )
 def test_padding_changes_nothing_and_gets_no_gradient(visibility: Visibility):
     features, inputs = features_of(), drawn(15, batch=1)
-    short = [x[:, :, :9] for x in inputs]
+    short = each(lambda x: x[:, :, :9], inputs)
     padded = linear_attention(features, *inputs, visibility)
     assert padded.isfinite().all()
     torch.testing.assert_close(
@@ -174,7 +186,7 @@ def test_padding_changes_nothing_and_gets_no_gradient(visibility: Visibility):
 
 @given(time=st.integers(1, 20), steps=st.lists(st.integers(1, 7), max_size=5), padding=st.integers(0, 6))
 def test_token_by_token_from_a_cache_equals_the_whole(time: int, steps: list[int], padding: int):
-    features, inputs = features_of(), [x.detach() for x in drawn(time)]
+    features, inputs = features_of(), each(Tensor.detach, drawn(time))
     documents = torch.zeros(3, time, dtype=torch.long)
     documents[1, : min(padding, time)] = -1
     documents[2, time // 2 :] = 1
@@ -187,7 +199,11 @@ def test_token_by_token_from_a_cache_equals_the_whole(time: int, steps: list[int
         for step in [*steps, *[1] * time]:
             own = slice(place, min(place + step, time))
             if own.start < own.stop:
-                found.append(linear_attention(features, *(x[:, :, own] for x in inputs), visibility_of(own), cache))
+                found.append(
+                    linear_attention(
+                        features, *each(itemgetter((..., own, slice(None))), inputs), visibility_of(own), cache
+                    )
+                )
             place = own.stop
         torch.testing.assert_close(torch.cat(found, 2), whole, rtol=1e-10, atol=1e-12)
 
@@ -195,7 +211,7 @@ def test_token_by_token_from_a_cache_equals_the_whole(time: int, steps: list[int
 def test_a_cache_is_of_constant_size_with_rows_first():
     features, cache, sizes = features_of(), LayerCache(), set()
     for time in (5, 1, 30):
-        inputs = [x.detach() for x in drawn(time)]
+        inputs = each(Tensor.detach, drawn(time))
         documents = torch.zeros(3, time, dtype=torch.long)
         linear_attention(features, *inputs, Visibility(True, documents, documents), cache)
         sizes.add(tuple((name, tensor.shape) for name, tensor in sorted(cache.tensors.items())))
@@ -219,9 +235,9 @@ def test_a_memory_is_summed_once():
 def test_results_and_gradients_are_finite_at_any_norm(name: str, width: int, norm: float, kernel: str):
     features = features_of(kernel, width, torch.float32)
     generator = torch.Generator().manual_seed(2)
-    inputs = [torch.randn(3, HEADS, 22, width, generator=generator) for _ in range(3)]
-    inputs[0], inputs[1] = inputs[0] * norm, inputs[1] * norm
-    found = linear_attention(features, *(x.requires_grad_() for x in inputs), VISIBILITIES[name])
+    norms = (norm, norm, 1.0)
+    inputs = each(lambda n: (torch.randn(3, HEADS, 22, width, generator=generator) * n).requires_grad_(), norms)
+    found = linear_attention(features, *inputs, VISIBILITIES[name])
     assert found.isfinite().all()
     for gradient in torch.autograd.grad(found.sum(), inputs):
         assert gradient.isfinite().all()
@@ -255,8 +271,8 @@ def test_no_query_is_so_long_that_its_features_vanish():
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_low_precision_costs_only_the_rounding_of_inputs_and_results(name: str, dtype: torch.dtype):
     features, visibility = features_of(), VISIBILITIES[name]
-    low = [x.detach().to(dtype).requires_grad_() for x in drawn(22)]
-    precise = [x.detach().double().requires_grad_() for x in low]
+    low = each(lambda x: x.detach().to(dtype).requires_grad_(), drawn(22))
+    precise = each(lambda x: x.detach().double().requires_grad_(), low)
     expected = linear_attention(features, *precise, visibility)
     single = features_of(dtype=torch.float32)
     with torch.autocast("cpu", dtype):
@@ -287,7 +303,8 @@ def saved_by(run: Callable[[], object]) -> int:
 @pytest.mark.parametrize("causal", [True, False])
 def test_what_is_kept_for_the_backward_pass_is_linear_in_length(causal: bool):
     features = features_of()
-    sizes = [saved_by(lambda n=n: linear_attention(features, *drawn(n), Visibility(causal))) for n in (64, 128, 256)]
+    inputs = [drawn(time) for time in (64, 128, 256)]
+    sizes = [saved_by(partial(linear_attention, features, *one, Visibility(causal))) for one in inputs]
     assert sizes[2] - sizes[1] == 2 * (sizes[1] - sizes[0])
     features_alone = 2 * 3 * HEADS * 128 * 10
     assert sizes[2] - sizes[1] < 128 * 3 * HEADS * 10 * (WIDTH + 1) + features_alone, "no state for each token"

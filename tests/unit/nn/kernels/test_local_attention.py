@@ -25,9 +25,20 @@ def small_blocks():
         yield
 
 
-def drawn(time: int, rows: int = 2, heads: int = 2, dtype: torch.dtype = torch.float64) -> list[torch.Tensor]:
+Inputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+"""Queries, keys and values."""
+
+
+def drawn(time: int, rows: int = 2, heads: int = 2, dtype: torch.dtype = torch.float64) -> Inputs:
     generator = torch.Generator().manual_seed(time)
-    return [torch.randn(rows, heads, time, 4, generator=generator).to(dtype) for _ in range(3)]
+    query, key, value = (torch.randn(rows, heads, time, 4, generator=generator).to(dtype) for _ in range(3))
+    return query, key, value
+
+
+def times(inputs: Inputs, which: slice | torch.Tensor) -> Inputs:
+    """Some of the times."""
+    query, key, value = inputs
+    return query[:, :, which], key[:, :, which], value[:, :, which]
 
 
 def dense(
@@ -81,7 +92,7 @@ def test_packed_equals_each_document_by_itself(lengths: list[int], padding: int,
     packed = local_attention(*inputs, Visibility(causal, documents, documents), window=window, dropout=0.0)
     for number in range(len(lengths)):
         own = documents[0] == number
-        alone = local_attention(*(x[:, :, own] for x in inputs), Visibility(causal), window=window, dropout=0.0)
+        alone = local_attention(*times(inputs, own), Visibility(causal), window=window, dropout=0.0)
         torch.testing.assert_close(packed[:, :, own], alone, rtol=1e-12, atol=1e-12)
 
 
@@ -95,8 +106,8 @@ def test_gradients_equal_those_of_masked_softmax_with_every_bias(causal: bool, b
     visibility = Visibility(causal, documents, documents, module)
     results = []
     for compute in (
-        lambda *inputs: local_attention(*inputs, visibility, window=4, dropout=0.0),
-        lambda *i: dense(*i, visibility, 4),
+        lambda q, k, v: local_attention(q, k, v, visibility, window=4, dropout=0.0),
+        lambda q, k, v: dense(q, k, v, visibility, 4),
     ):
         inputs = [x.requires_grad_() for x in drawn(23)]
         leaves = inputs + ([] if module is None else list(module.parameters()))
@@ -128,7 +139,7 @@ def test_decoding_in_pieces_equals_the_whole(
         visibility = Visibility(True, bias=bias)
         if with_documents:
             visibility = Visibility(True, documents[:, now], documents[:, : now.stop], bias)
-        new = (x[:, :, now] for x in inputs)
+        new = times(inputs, now)
         parts.append(local_attention(*new, visibility, window=window, dropout=0.0, cache=cache))
         start += piece
         assert all(cache.tensors[name].shape[2] == min(start, window) for name in ("keys", "values"))
@@ -141,7 +152,7 @@ def test_padding_of_an_encoder_may_be_told_of_the_keys_alone(length: int):
     inputs = drawn(length + 9, rows=1)
     padding = torch.tensor([[0] * length + [-1] * 9])
     mixed = local_attention(*inputs, Visibility(False, key_documents=padding), window=4, dropout=0.0)
-    alone = dense(*(x[:, :, :length] for x in inputs), Visibility(False), 4)
+    alone = dense(*times(inputs, slice(length)), Visibility(False), 4)
     torch.testing.assert_close(mixed[:, :, :length], alone, rtol=1e-12, atol=1e-12)
     assert mixed.isfinite().all()
 
@@ -149,11 +160,9 @@ def test_padding_of_an_encoder_may_be_told_of_the_keys_alone(length: int):
 def test_a_cache_begun_with_padding_goes_on_without_documents():
     inputs = drawn(9, rows=1)
     padded, cache = torch.tensor([[-1, -1, 0, 0, 0, 0]]), LayerCache()
-    local_attention(
-        *(x[:, :, :6] for x in inputs), Visibility(True, padded, padded), window=8, dropout=0.0, cache=cache
-    )
-    rest = local_attention(*(x[:, :, 6:] for x in inputs), Visibility(True), window=8, dropout=0.0, cache=cache)
-    alone = dense(*(x[:, :, 2:] for x in inputs), Visibility(True), 8)
+    local_attention(*times(inputs, slice(6)), Visibility(True, padded, padded), window=8, dropout=0.0, cache=cache)
+    rest = local_attention(*times(inputs, slice(6, None)), Visibility(True), window=8, dropout=0.0, cache=cache)
+    alone = dense(*times(inputs, slice(2, None)), Visibility(True), 8)
     torch.testing.assert_close(rest, alone[:, :, 4:], rtol=1e-12, atol=1e-12)
 
 
@@ -164,7 +173,8 @@ def test_low_precision_is_kept_and_close(dtype: torch.dtype, tolerance: float, c
     for visibility in (Visibility(causal), Visibility(causal, bias=bias)):
         mixed = local_attention(*inputs, visibility, window=8, dropout=0.0)
         assert mixed.dtype is dtype
-        expected = dense(*(x.double() for x in inputs), visibility, 8)
+        query, key, value = inputs
+        expected = dense(query.double(), key.double(), value.double(), visibility, 8)
         torch.testing.assert_close(mixed.double(), expected, rtol=tolerance, atol=tolerance)
 
 
@@ -186,9 +196,9 @@ def kept_for_the_backward_pass(time: int, causal: bool, dropout: float, bias: Al
         kept[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    inputs = [x.requires_grad_() for x in drawn(time, dtype=torch.float32)]
+    query, key, value = (x.requires_grad_() for x in drawn(time, dtype=torch.float32))
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        mixed = local_attention(*inputs, Visibility(causal, bias=bias), window=16, dropout=dropout)
+        mixed = local_attention(query, key, value, Visibility(causal, bias=bias), window=16, dropout=dropout)
     assert mixed.requires_grad
     return sum(kept.values())
 

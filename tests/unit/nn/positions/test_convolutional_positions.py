@@ -32,7 +32,7 @@ def formula(module: ConvolutionalPositions, x: torch.Tensor, documents: list[int
     first = -(size - 1) if module.causal else -(size // 2)
     rows = []
     for place in range(time):
-        mixed = module.bias
+        mixed: torch.Tensor = module.bias
         for tap in range(size):
             other = place + first + tap
             if 0 <= other < time and documents[other] == documents[place] >= 0:

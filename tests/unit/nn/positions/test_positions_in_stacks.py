@@ -5,10 +5,12 @@ Decoding from a cache equals the whole, packed documents equal each by itself, p
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
-from torch import Tensor, nn
 
+from networks import assert_same, draw_weights, vectors
 from vaak.nn.config import LINEAR, StackConfig
 from vaak.nn.decoding.cache import StackCache
 from vaak.nn.kernels.local_attention import SMALLEST_BLOCK
@@ -36,7 +38,7 @@ every_causal_pair = pytest.mark.parametrize(
 )
 
 
-def made(position_type: str, attention_type: str, causal: bool) -> TransformerStack:
+def made(position_type: Any, attention_type: Any, causal: bool) -> TransformerStack:
     """A stack in float64 whose every part matters."""
     torch.manual_seed(0)
     config = StackConfig(
@@ -49,17 +51,8 @@ def made(position_type: str, attention_type: str, causal: bool) -> TransformerSt
         window=7,
     )
     stack = TransformerStack(config, causal=causal, max_length=TIME)
-    for parameter in stack.parameters():
-        nn.init.normal_(parameter, mean=float(parameter.ndim == 1), std=0.3)
+    draw_weights(stack)
     return stack.double().eval()
-
-
-def vectors(*shape: int) -> Tensor:
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(sum(shape)))
-
-
-def assert_same(actual: Tensor, expected: Tensor) -> None:
-    torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-9)
 
 
 @every_causal_pair

@@ -40,5 +40,7 @@ def test_the_bias_is_that_of_transformers(t5: ModuleType, bidirectional: bool):
 def test_every_number_that_is_seen_is_learned(bidirectional: bool):
     bias = RelativeBias(2, bidirectional)
     bias(distances(200, 200, torch.device("cpu"))).sum().backward()
-    learned = bias.embedding.weight.grad.ne(0).all(1)
+    gradient = bias.embedding.weight.grad
+    assert gradient is not None
+    learned = gradient.ne(0).all(1)
     assert learned.sum() == (31 if bidirectional else 32)  # distance 0 is not later, so one bucket stays empty

@@ -33,7 +33,8 @@ def sizes(advice):
 
 
 def test_sizes_double_up_to_the_last_and_the_run_directory_stays_untouched(tiny_text, tmp_path):
-    run, heard = tmp_path / "run", []
+    run = tmp_path / "run"
+    heard: list[Trial] = []
     advice = find_batch_size(tiny_runs.loaded(tiny_text, run), up_to=20, tell=heard.append)
     assert sizes(advice) == [1, 2, 4, 8, 16, 20]
     assert heard == advice.trials
@@ -61,7 +62,7 @@ def test_a_budget_of_bucketed_batches_begins_with_the_longest_example(tiny_text,
 
 
 def out_of_memory_above(monkeypatch, rows):
-    """Have the task run out of memory as CUDA says it, with more than so many rows."""
+    """Have the task run out of memory as CUDA says it, with more than some number of rows."""
     real, asked = LanguageModelTask.losses, []
 
     def losses(self, model, batch):
@@ -103,13 +104,13 @@ def test_a_limit_is_kept_and_nearly_reached(tiny_text, tmp_path):
     advice = find_batch_size(tiny_runs.loaded(tiny_text, tmp_path / "run"), limit=limit, up_to=128)
     refused = [trial for trial in advice.trials if not trial.fits]
     assert refused
-    assert all(trial.memory_bytes <= advice.room_bytes for trial in advice.trials if trial.fits)
-    assert all(trial.memory_bytes > advice.room_bytes for trial in refused)
+    assert all(trial.memory_bytes <= advice.available_bytes for trial in advice.trials if trial.fits)
+    assert all(trial.memory_bytes > advice.available_bytes for trial in refused)
     smallest_refused = min(trial.size for trial in refused)
     assert 0 < smallest_refused - advice.largest <= max(1, advice.largest // PRECISION)
 
 
-class FakeTrials:
+class FakeTrials(Trials):
     """Sizes up to ``capacity`` fit; from ``num_examples`` on one batch holds all."""
 
     def __init__(self, capacity, num_examples):
@@ -164,12 +165,12 @@ def test_on_a_cpu_no_size_is_tried_that_the_kernel_would_kill_for(tmp_path, monk
     monkeypatch.setattr(batch_trials, "read_memory", lambda device: MemoryReading(20_000 + used(), limit, used()))
     monkeypatch.setattr(batch_trials, "reset_peak", lambda device: cells.__setitem__(0, 0.0))
     tried = search(trials, 1, 2**20, lambda trial: None)
-    room = 0.9 * limit - 20_000
-    assert all(memory <= room for memory in attempted)
+    available = 0.9 * limit - 20_000
+    assert all(memory <= available for memory in attempted)
     if tried[-1].fits and tried[-1].holds_all:
         return
     largest = max(trial.size for trial in tried if trial.fits)
-    rows_that_would_fit = int((room - resting - 9_000) / per_cell / 9)
+    rows_that_would_fit = int((available - resting - 9_000) / per_cell / 9)
     assert largest >= 0.8 * rows_that_would_fit - 1
 
 
@@ -187,7 +188,7 @@ import tiny_runs
 from vaak.runs.batch_size.search import find_batch_size
 given = tiny_runs.loaded(Path(sys.argv[1]), Path(sys.argv[2]), "model.d_model=256")
 size = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmSize")) << 10
-resource.setrlimit(resource.RLIMIT_AS, (size + (160 << 20),) * 2)
+resource.setrlimit(resource.RLIMIT_AS, (size + (220 << 20),) * 2)
 advice = find_batch_size(given)
 print(advice.largest, [trial.problem for trial in advice.trials if not trial.fits][0])
 """

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import time
 from collections import namedtuple
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 import torch
 
+from vaak.core.cores import cpu_quota
 from vaak.runs.doctor import machine, packages, training
 from vaak.runs.doctor.finding import GIB, DoctorFinding
 from vaak.runs.doctor.packages import Import, examine_packages, module_of, try_imports
@@ -58,7 +60,7 @@ def test_the_processors_that_a_container_grants(own: str, files: dict[str, str],
         path = tmp_path / "groups" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content)
-    assert machine.cpu_quota(tmp_path / "groups", tmp_path / "own") == quota
+    assert cpu_quota(tmp_path / "groups", tmp_path / "own") == quota
 
 
 def test_a_quota_below_the_cores_is_a_warning(monkeypatch: pytest.MonkeyPatch):
@@ -128,7 +130,7 @@ def test_what_is_broken_is_named_however_it_breaks(planted: Path):
     assert found == {
         "torchaudio": Import(True, "OSError: libcudart.so.13: cannot open shared object file\nand more"),
         "nowhere": Import(False),
-        "xformers": Import(True, "it ends Python"),
+        "xformers": Import(True, "it crashes Python"),
         "torchcodec": Import(True, "ImportError: no FFmpeg"),
         "bitsandbytes": Import(True, "SystemExit: no GPU"),
         "nowhere.at_all": Import(False),
@@ -215,9 +217,9 @@ def test_cuda_devices(cuda: dict[str, Any]):
     assert "GeForce Nothing, 10.0 GiB free of 80.0 GiB, capability 9.0" in first.said
     assert "driver 570.1" in first.said
     assert "nproc_per_node=2" in training.processes(CUDA).said
-    assert "bf16 is the one to take" in training.precision(CUDA).said
+    assert "bf16 is recommended" in training.precision(CUDA).said
     cuda["bf16"] = False
-    assert "bf16 isn't in" in training.precision(CUDA).said
+    assert "no hardware for bf16" in training.precision(CUDA).said
 
 
 @pytest.mark.parametrize(
@@ -280,7 +282,7 @@ def test_compiling_needs_a_compiler_headers_and_on_cuda_triton(tmp_path: Path, m
     (tmp_path / "triton.py").write_text("raise OSError('libcuda.so.1')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setenv("CXX", str(tmp_path / "c++"))
-    monkeypatch.setattr(training.sysconfig, "get_path", lambda _: str(tmp_path))
+    monkeypatch.setattr(sysconfig, "get_path", lambda _: str(tmp_path))
     assert training.compiler(CPU).mark == "ok"
     assert training.what_compiling_lacks(CUDA) == ["working triton"]
     (tmp_path / "Python.h").unlink()
@@ -305,17 +307,18 @@ def test_of_a_key_only_its_presence_is_said(tmp_path: Path, monkeypatch: pytest.
     file = tmp_path / "netrc"
     monkeypatch.setenv("NETRC", str(file))
     monkeypatch.setattr(training, "version_of", lambda _: "1.0")
-    assert "there is no key" in training.weights_and_biases().said
+    assert "without an API key" in training.weights_and_biases().said
     file.write_text("machine api.wandb.ai login user password s3cret\n")
     file.chmod(0o600)
-    assert training.weights_and_biases().said == "mode online, there is a key"
+    assert training.weights_and_biases().said == "mode online, with an API key"
     monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.example.org")
-    assert "there is no key" in training.weights_and_biases().said
+    assert "without an API key" in training.weights_and_biases().said
     file.write_text("machine api.wandb.ai password\n")
-    assert "there is no key" in training.weights_and_biases().said
+    assert "without an API key" in training.weights_and_biases().said
     monkeypatch.setenv("WANDB_API_KEY", "s3cret")
     monkeypatch.setenv("WANDB_MODE", "offline")
-    assert training.weights_and_biases() == DoctorFinding("what would run", "W&B", "ok", "mode offline, there is a key")
+    said = "mode offline, with an API key"
+    assert training.weights_and_biases() == DoctorFinding("what would run", "W&B", "ok", said)
     monkeypatch.setattr(training, "version_of", lambda _: None)
     assert "not installed" in training.weights_and_biases().said
 

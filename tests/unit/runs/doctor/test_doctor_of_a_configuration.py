@@ -26,7 +26,7 @@ def examined(folder: Path, *overrides: str) -> dict[str, DoctorFinding]:
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs would lie in a folder of the test's."""
+    """Runs would be in a folder of the test."""
     monkeypatch.chdir(tmp_path)
 
 
@@ -53,7 +53,7 @@ def test_a_configuration_that_would_run(tiny_text: Path, tmp_path: Path):
         (["training.mixed_precision=fp16"], "precision", "warning", "fp16 needs an accelerator"),
         (["training.amp_loss_scale=8"], "remark", "warning", "only fp16 scales the loss"),
         (["training.distributed.world_size=4"], "device", "problem", "1 process(es) were started"),
-        (["model.d_model=2000000", "model.num_layers=1"], "memory", "problem", "without any activations"),
+        (["model.d_model=100000", "model.num_layers=1"], "memory", "problem", "without any activations"),
     ],
 )
 def test_what_would_go_wrong(tiny_text: Path, overrides: list[str], name: str, mark: str, said: str):
@@ -65,9 +65,9 @@ def test_what_would_go_wrong(tiny_text: Path, overrides: list[str], name: str, m
 def test_every_mistake_is_a_line(tiny_text: Path):
     found = list(examine_configuration([tiny_text / "tiny.yml"], ["training.epoch=3", "model.d_modell=5"]))
     assert [finding.mark for finding in found] == ["problem", "problem"]
-    (found,) = examine_configuration([tiny_text / "none.yml"], [])
-    assert found.mark == "problem"
-    assert "none.yml" in found.said
+    (missing,) = examine_configuration([tiny_text / "none.yml"], [])
+    assert missing.mark == "problem"
+    assert "none.yml" in missing.said
 
 
 def test_a_device_that_is_not_there(tiny_text: Path, monkeypatch: pytest.MonkeyPatch):
@@ -87,7 +87,7 @@ def test_a_compiler_that_is_not_there(tiny_text: Path, monkeypatch: pytest.Monke
 def test_run_directories(tiny_text: Path, tiny_run: Path, tmp_path: Path):
     run = shutil.copytree(tiny_run, tmp_path / "run")
     found = examined(tiny_text, f"run_dir={run}")["run directory"]
-    assert (found.mark, found.said) == ("problem", f"{run} holds a run already")
+    assert (found.mark, found.said) == ("problem", f"{run} already holds a run")
     found = examined(tiny_text, f"run_dir={run}", "training.checkpoint.resume=auto")["run directory"]
     assert (found.mark, found.said) == ("ok", f"{run} (resumes)")
     with the_only_writer(run):

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,13 +17,6 @@ from commands import Commands, wait_until
 from vaak.core.errors import UserError
 from vaak.runs.folder.directory import holds_a_run, make_directory, the_only_writer, write_status
 from vaak.runs.folder.listing import list_runs
-
-
-@pytest.fixture(scope="module")
-def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
-    server = Commands(tmp_path_factory.mktemp("said"))
-    yield server
-    server.close()
 
 
 def states(folder: Path) -> dict[str, str]:
@@ -54,7 +46,12 @@ def test_states_of_processes_that_end_in_every_way(commands: Commands, tiny_text
     shutil.copyfile(tiny_text / "tiny.yml", tmp_path / "boom.yml")
     boom = ["train", "boom.yml", "run_dir=runs/failed", "training.callbacks=[./boom.py:Boom]"]
     assert commands.start(boom, tmp_path).wait().status == 1
-    nothing = ["train", tiny_text / "tiny.yml", "run_dir=runs/nothing", "data.corpus.train=[none.txt]"]
+    nothing: list[str | Path] = [
+        "train",
+        tiny_text / "tiny.yml",
+        "run_dir=runs/nothing",
+        "data.corpus.train=[none.txt]",
+    ]
     assert commands.start(nothing, tmp_path).wait().status == 2
     assert commands.start(["train", tiny_text / "tiny.yml", "run_dir=runs/deep/one"], tmp_path).wait().status == 0
     assert states(tmp_path / "runs") == {
@@ -237,15 +234,15 @@ def test_checkpoints_may_lie_elsewhere(tmp_path: Path):
     assert not holds_a_run(run)
     (elsewhere / "step-00000001").mkdir()
     assert holds_a_run(run)
-    with pytest.raises(UserError, match=r"which training\.checkpoint\.save_dir asks for"):
+    with pytest.raises(UserError, match=r"which training\.checkpoint\.save_dir requires"):
         make_directory(run, tmp_path / "third")
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="can't be made"):
+    with pytest.raises(UserError, match="can't be created"):
         make_directory(tmp_path / "file" / "run", None)
 
 
 def test_a_run_is_not_overwritten(tiny_text: Path, tiny_run: Path):
     before = tiny_runs.hashes(tiny_run)
-    with pytest.raises(UserError, match="holds a run already"):
+    with pytest.raises(UserError, match="already holds a run"):
         tiny_runs.train(tiny_text, tiny_run)
     assert tiny_runs.hashes(tiny_run) == before

@@ -71,7 +71,7 @@ def marks(tmp_path: Path) -> Callable[[], str]:
 def run(vaak: Vaak, project: Path, tmp_path: Path, marks: Callable[[], str]) -> Path:
     code, _, err = vaak("train", project / "mine.yml", f"run_dir={tmp_path / 'run'}")
     assert code == 0, err
-    assert marks() == "callback loss "
+    assert marks() == "loss callback "
     return tmp_path / "run"
 
 
@@ -108,13 +108,13 @@ def test_training_a_run_again_asks_for_trust(vaak: Vaak, run: Path, tmp_path: Pa
     code, out, err = vaak(*again)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert err.startswith(
-        f"{run / 'config.yml'} is a run's and names code that training it executes: ./code/code.py:Huber"
+        f"{run / 'config.yml'} belongs to a run and names code that training executes: ./code/code.py:Huber"
     )
     assert "--trust-code" in err
     assert marks() == ""
     assert not (tmp_path / "again").exists()
     assert vaak(*again, "--trust-code")[0] == 0
-    assert marks() == "callback loss "
+    assert marks() == "loss callback "
     last = "checkpoints/step-00000008/model.safetensors"
     assert (tmp_path / "again" / last).read_bytes() == (run / last).read_bytes()
 
@@ -125,7 +125,7 @@ def test_packages_in_a_runs_configuration_need_trust_too(vaak: Vaak, tiny_run: P
     assert code == 2
     assert "subprocess:Popen" in err
     assert not (tmp_path / "again").exists()
-    code, _, err = vaak(*again)  # and where there is no code, no trust is asked for
+    code, _, err = vaak(*again)  # and where it has no code, no trust is asked for
     assert code == 0, err
     last = "checkpoints/step-00000008"  # config.yml alone repeats the run
     for file in ("model.safetensors", "optimizer.safetensors"):

@@ -1,10 +1,11 @@
-"""What lies in memory between steps: as much as the optimizers really keep."""
+"""What is in memory between steps: as much as the optimizers really keep."""
 
 import pytest
 import torch
 from torch import nn
 
-from vaak.config.training import EmaConfig, OptimizerConfig, TrainingConfig
+from vaak.config.optimization import OptimizerConfig
+from vaak.config.training import EmaConfig, TrainingConfig
 from vaak.engine.optim.optimizers import build_optimizers
 from vaak.runs.forecast.memory import at_rest
 

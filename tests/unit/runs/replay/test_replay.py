@@ -1,4 +1,4 @@
-"""A past step taken again: the same batch, loss, gradient and weights to the bit, and a run left as it was."""
+"""A past step computed again: the same batch, loss, gradient and weights to the bit, and a run left unchanged."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import tiny_runs
 from toy import StopAt
@@ -53,7 +54,7 @@ def record_of(run: Path, step: int) -> dict[str, Any]:
 
 
 def replayed(run: Path, step: int, **options: Any) -> dict[str, Any]:
-    """A replay, which leaves the run as it was."""
+    """A replay, which leaves the run unchanged."""
     before = tiny_runs.hashes(run)
     found = replay_step(run, step, **options)
     assert tiny_runs.hashes(run) == before
@@ -115,7 +116,7 @@ def test_a_run_that_began_with_other_weights(run: Path, tiny_text: Path, tmp_pat
     shutil.copytree(run / "prepared", third / "prepared")
     last = run / "checkpoints" / step_folder(6)
     tiny_runs.train(tiny_text, third, *FOUR_STEPS_AN_EPOCH, *PLATEAU, f"training.checkpoint.resume={last}")
-    found = replayed(without(third, 6, 7), 8)  # it has a checkpoint of its own where it resumed
+    found = replayed(without(third, 6, 7), 8)  # it has a separate checkpoint where it resumed
     assert (found["from"], found["agreement"]["begun_at"]) == (str(last), 6)
     assert (found["agreement"]["differences"], found["agreement"]["same_weights"]) == ([], True)
     with pytest.raises(UserError, match="its first step is 7"):
@@ -226,7 +227,7 @@ def test_batches_that_were_cut_in_pieces_are_cut_again(tiny_text: Path, tmp_path
 
 @pytest.fixture
 def nan_of_one(run: Path, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Gives every loss of one example, which lies in the third step of the first epoch, as NaN."""
+    """Gives every loss of one example, which is in the third step of the first epoch, as NaN."""
     bad: int = replay_step(run, 3)["microbatches"][1]["rows"][7]["examples"][0]["index"]
     losses = LanguageModelTask.losses
 
@@ -259,6 +260,31 @@ def test_a_step_that_is_not_finite_is_shown(nan_of_one: int, tiny_text: Path, tm
     code, _, err = vaak("replay", other, "--step", 4)
     assert code == 2
     assert "has not reached step 4; the last that can be replayed is 3" in err
+
+
+def test_steps_taken_in_fp32_are_so_again(tiny_text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    losses = LanguageModelTask.losses
+
+    def overflowing(self: LanguageModelTask, model: Any, batch: Batch) -> dict[str, Term]:
+        terms = losses(self, model, batch)
+        fails = torch.is_autocast_enabled("cpu") and model.training and min(map(min, batch.indices)) % 3 == 0
+        return {name: Term(term.total * (math.inf if fails else 1.0), term.per) for name, term in terms.items()}
+
+    monkeypatch.setattr(LanguageModelTask, "losses", overflowing)
+    other = tmp_path / "run"
+    options = ("training.mixed_precision=bf16", "training.fp32_fallback=2")
+    tiny_runs.train(tiny_text, other, *FOUR_STEPS_AN_EPOCH, *options)
+    failures = {step: state_of(other, step)["precision"]["failures"] for step in range(1, 9)}
+    last = min(step for step, number in failures.items() if number == 2)
+    assert set(failures.values()) <= {0, 1, 2}
+    assert 1 < last < 8, failures
+    for step in (last, last + 1, 8):
+        assert_the_same(other, replayed(other, step, debug=True), begun_at=step - 1)
+    assert_the_same(other, replayed(without(other, *range(1, 8)), 8), begun_at=0)
+
+
+def state_of(run: Path, step: int) -> dict[str, Any]:
+    return load_checkpoint(run / "checkpoints" / step_folder(step)).state
 
 
 @pytest.mark.usefixtures("nan_of_one")
@@ -325,7 +351,7 @@ def test_mistakes_are_one_line(run: Path, tmp_path: Path, vaak: Vaak):
     assert "is not a run directory, nor inside one" in refused(tmp_path, "--step", 1)
     assert "has not reached step 9; the last that can be replayed is 8" in refused(run, "--step", 9)
     (tmp_path / "file").write_text("")
-    assert "can't be made" in refused(run, "--step", 1, "--output-dir", tmp_path / "file")
+    assert "can't be created" in refused(run, "--step", 1, "--output-dir", tmp_path / "file")
     begun = tmp_path / "begun"
     begun.mkdir()
     shutil.copyfile(run / "config.yml", begun / "config.yml")

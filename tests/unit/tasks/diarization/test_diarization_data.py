@@ -15,6 +15,7 @@ from toy_speech import RATE, dataset_of, write_recordings, write_utterances
 from vaak.audio.labelled import Segment
 from vaak.config.load import load
 from vaak.config.yaml.writer import yaml_text
+from vaak.core.random_keys import Purpose
 from vaak.data.reader import Address, MicrobatchReader
 from vaak.tasks.diarization.data import training_speakers
 from vaak.tasks.diarization.task import DiarizationTask
@@ -47,7 +48,8 @@ def task_of(folder: Path, run: Path, datasets: list[dict[str, Any]] | None = Non
     }
     run.mkdir(parents=True)
     (run / "f.yml").write_text(yaml_text(options))
-    task = DiarizationTask(load([run / "f.yml"], list(overrides)).experiment, run, run)
+    experiment: Any = load([run / "f.yml"], list(overrides)).experiment
+    task = DiarizationTask(experiment, run, run)
     task.prepare()
     return task
 
@@ -103,7 +105,7 @@ def test_an_example_is_a_function_of_index_and_rng(folder: Path, task: Diarizati
 
 def test_any_worker_reads_the_same_batch(task: DiarizationTask):
     address = Address(step=1, number=0, epoch=2, rows=[[0], [5], [len(task.dataset("train").lengths) - 1]])
-    batches = [MicrobatchReader(task.dataset("train"), ("data",), 1)[address].batch for _ in range(2)]
+    batches = [MicrobatchReader(task.dataset("train"), (Purpose.DATA,), 1)[address].batch for _ in range(2)]
     assert same(batches[0], batches[1])
 
 
@@ -146,7 +148,7 @@ def listed(folder: Path, lines: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def test_a_window_shorter_than_half_a_frame_is_a_frame_of_silence(tmp_path: Path):
-    """30 ms beyond a whole number of windows is a window of its own; 3 ms too."""
+    """30 ms beyond a whole number of windows is a separate window; 3 ms too."""
     samples = 0.1 * rng().standard_normal(RATE + 24)
     soundfile.write(tmp_path / "a.wav", samples, RATE)
     dataset = listed(tmp_path, [{"audio": "a.wav", "segments": [{"start": 0, "end": 0.5, "speaker": "x"}]}])
@@ -163,7 +165,7 @@ def test_a_window_shorter_than_half_a_frame_is_a_frame_of_silence(tmp_path: Path
 def test_what_is_left_out_and_what_doesnt_fit_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     segments = [{"start": 0.1 * number, "end": 0.1 * number + 0.3, "speaker": f"s{number}"} for number in range(4)]
     soundfile.write(tmp_path / "a.wav", 0.1 * rng().standard_normal(RATE), RATE)
-    lines = [{"audio": "a.wav", "segments": segments}, {"audio": "a.wav", "id": "nothing"}]
+    lines: list[dict[str, Any]] = [{"audio": "a.wav", "segments": segments}, {"audio": "a.wav", "id": "nothing"}]
     dataset = listed(tmp_path, lines)
     with caplog.at_level(logging.INFO, "vaak"):
         task = task_of(tmp_path, tmp_path / "run", [dataset])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from small_diarizers import COLLATORS, FRAME_SHIFT, SPEAKERS, conversation, smal
 from vaak.audio.labelled import Segment
 from vaak.config.experiment import experiment_type
 from vaak.core.batch import Batch
-from vaak.tasks.diarization.config import DiarizationDataConfig
+from vaak.tasks.diarization.config import DiarizationDataConfig, InferenceConfig, ScoringConfig
 from vaak.tasks.diarization.examples.labels import DiarizationExample
 from vaak.tasks.diarization.metrics import DiarizationMeters, scoring_protocol, window_of
 from vaak.tasks.diarization.model import DiarizationModel
@@ -31,7 +32,7 @@ def meters_of(model: DiarizationModel, **data: Any) -> DiarizationMeters:
     """Meters whose losses are the task's."""
     config = DiarizationDataConfig(**data)
     experiment: Any = experiment_type("diarization")(
-        task="diarization", name="made", run_dir="made", model=model.config.model_dump(), data=config.model_dump()
+        task="diarization", name="made", run_dir=Path("made"), model=model.config.model_dump(), data=config.model_dump()
     )
     task = DiarizationTask(experiment, None, None)  # type: ignore[arg-type]
     task.collator = model.collator
@@ -168,7 +169,7 @@ def test_speakers_that_training_never_had_are_no_frames():
 def test_nothing_is_shown_of_a_batch_that_failed(monkeypatch: pytest.MonkeyPatch):
     model = small_diarizer()
     meters = meters_of(model)
-    monkeypatch.setattr("vaak.tasks.diarization.metrics.jaccard_error", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("vaak.tasks.diarization.metrics.score_segments", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError), torch.no_grad():
         meters.update(model, batch_of(model, EXAMPLES[:2]))
     assert not meters.shown
@@ -180,12 +181,13 @@ def test_silence_has_figures_that_need_no_speech():
     silent = DiarizationExample("mute", np.zeros((300, 6), np.float32), (), 3.0)
     meters = measured(model, [silent])
     results = meters.results(meters.sums())
-    assert set(results) == {"loss", "frame_accuracy", "speaker_error"}
+    assert set(results) == {"loss", "frame_accuracy", "speaker_error", "speaker_ceiling"}
     assert meters.results(meters_of(model).sums()) == {}
 
 
 def test_figures_carry_their_conditions():
-    data = DiarizationDataConfig(scoring={"collar": 0.25, "skip_overlap": True}, inference={"threshold": 0.4})
+    scoring, inference = ScoringConfig(collar=0.25, skip_overlap=True), InferenceConfig(threshold=0.4)
+    data = DiarizationDataConfig(scoring=scoring, inference=inference)
     protocol = scoring_protocol(data, "test")
     assert protocol["split"] == "test"
     assert (protocol["collar"], protocol["overlap"], protocol["threshold"]) == ("0.25", "skipped", "0.4")

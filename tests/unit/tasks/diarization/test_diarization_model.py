@@ -73,7 +73,12 @@ def test_there_is_an_output_for_every_few_frames(length: int, subsampling: int, 
     if subsampling % upsampling:
         return
     for front_end in ("convolutional", "stacked"):
-        sizes = {"num_layers": 1, "subsampling": subsampling, "upsampling": upsampling, "front_end": front_end}
+        sizes: dict[str, Any] = {
+            "num_layers": 1,
+            "subsampling": subsampling,
+            "upsampling": upsampling,
+            "front_end": front_end,
+        }
         model = small_diarizer(dtype=torch.float64, **sizes)
         assert model(*features_of(length)).logits.shape == (1, -(-length // (subsampling // upsampling)), 2)
 
@@ -84,7 +89,7 @@ def test_every_output_sees_its_own_frames(options: dict[str, Any]):
     sizes = {name: value for name, value in options.items() if name not in ("head", "max_speakers")}
     model = small_diarizer(dtype=torch.float64, **sizes, num_convolutions=0)
     for block in model.encoder.blocks:
-        torch.nn.init.zeros_(block.attention.output.weight)
+        torch.nn.init.zeros_(block.get_parameter("attention.output.weight"))
     features, mask = features_of(40)
     model.front_end.register_forward_pre_hook(lambda _, inputs: (inputs[0].requires_grad_(), inputs[1]))
     step = model.config.subsampling
@@ -119,7 +124,8 @@ def test_probabilities_are_some(label_type: str):
 
 
 def test_it_draws_nothing_and_says_the_same_each_time():
-    for options in ({}, {"head": "attractors"}, {"attention_type": "linear"}):
+    cases: list[dict[str, Any]] = [{}, {"head": "attractors"}, {"attention_type": "linear"}]
+    for options in cases:
         model = small_diarizer(**options)
         features, mask = features_of(50, 23)
         first = model.infer(features.float(), mask)

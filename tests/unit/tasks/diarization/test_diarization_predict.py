@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ from small_diarizers import COLLATORS, FRAME_SHIFT, NUM_BINS, conversation, smal
 from vaak.audio.config import AudioConfig
 from vaak.audio.features.extractors import Features
 from vaak.audio.segments import cropped
-from vaak.core.errors import DataError
+from vaak.core.errors import DataError, UserError
 from vaak.tasks.diarization.config import InferenceConfig
+from vaak.tasks.diarization.postprocessing.stitching import WindowOutput
 from vaak.tasks.diarization.predict import WINDOWS_AT_ONCE, Diarized, Diarizer
 
 AUDIO = AudioConfig(num_mel_bins=NUM_BINS)
@@ -86,18 +88,18 @@ def test_windows_say_the_same_in_any_company():
         np.testing.assert_allclose(output.embeddings, alone.embeddings, atol=1e-4)
 
 
+@dataclass(frozen=True)
 class Watched(Diarizer):
     """Keeps the features that were read of each window."""
 
-    def of_windows(self, read: Callable[[int, int], np.ndarray], num_frames: int) -> np.ndarray:
-        pieces: dict[tuple[int, int], np.ndarray] = {}
-        object.__setattr__(self, "pieces", pieces)
+    pieces: dict[tuple[int, int], np.ndarray] = field(default_factory=dict)
 
+    def outputs(self, read: Callable[[int, int], np.ndarray], num_frames: int) -> list[WindowOutput]:
         def watched(first: int, last: int) -> np.ndarray:
-            pieces[first, last] = read(first, last)
-            return pieces[first, last]
+            self.pieces[first, last] = read(first, last)
+            return self.pieces[first, last]
 
-        return super().of_windows(watched, num_frames)
+        return super().outputs(watched, num_frames)
 
 
 def noise(seconds: float, rate: int) -> np.ndarray:
@@ -118,7 +120,7 @@ def noise(seconds: float, rate: int) -> np.ndarray:
     ids=str,
 )
 def test_a_file_is_read_as_it_is_in_memory(tmp_path: Path, options: dict[str, Any]):
-    """Also where 10 ms are no whole number of samples: window after window would be later and later."""
+    """Also where 10 ms aren't a whole number of samples: window after window would be later and later."""
     audio = AudioConfig(**{"num_mel_bins": NUM_BINS, **options})
     samples = noise(60.0, audio.sampling_rate)
     soundfile.write(tmp_path / "long.wav", samples, audio.sampling_rate, "FLOAT")
@@ -126,10 +128,9 @@ def test_a_file_is_read_as_it_is_in_memory(tmp_path: Path, options: dict[str, An
     whole = features(samples)
     made = Watched(small_diarizer(), InferenceConfig(window=4.0), features.frame_shift)
     found = made.diarize_file(tmp_path / "long.wav", audio)
-    pieces: dict[tuple[int, int], np.ndarray] = made.pieces  # type: ignore[attr-defined]
-    assert list(pieces) == made.windows(len(whole))
-    assert len(pieces) > 20
-    for (first, last), piece in pieces.items():
+    assert list(made.pieces) == made.windows(len(whole))
+    assert len(made.pieces) > 20
+    for (first, last), piece in made.pieces.items():
         np.testing.assert_allclose(piece, whole[first:last], atol=2e-4)
     assert found.segments == cropped(made.segments(made.probabilities(whole)), 0.0, 60.0)
     assert (found.name, found.duration) == ("long", 60.0)
@@ -170,8 +171,7 @@ def test_no_more_than_a_few_windows_are_read_ahead(monkeypatch: pytest.MonkeyPat
         most.append(sum(unused))
         return np.random.default_rng(first).standard_normal((last - first, NUM_BINS)).astype(np.float32)
 
-    together = Diarizer._together
-    monkeypatch.setattr(Diarizer, "_together", lambda self, windows: unused.clear() or together(self, windows))
+    made.model.register_forward_pre_hook(lambda *_: unused.clear())
     found = made.of_windows(read, 360_000)
     assert len(found) == 180_000
     assert max(most) == WINDOWS_AT_ONCE * 2000
@@ -188,3 +188,23 @@ def test_the_model_is_left_as_it_was():
 def test_how_long_it_took_is_no_part_of_the_answer():
     assert Diarized("a", [], 1.0, 2.0) == Diarized("a", [], 1.0, 3.0)
     assert Diarized("a", [], 0.0, 2.0).real_time_factor == 0.0
+
+
+def test_more_speakers_than_a_window_has_are_refused_in_one_line(tmp_path: Path):
+    soundfile.write(tmp_path / "short.wav", noise(2.0, 16000), 16000)
+    refusal = r"short\.wav: 3 speakers were asked for, but this model tells at most 2 apart in a recording of"
+    refused = (diarizer(num_speakers=3), diarizer(min_speakers=3))
+    for one in refused:
+        with pytest.raises(UserError, match=refusal):
+            one.diarize_file(tmp_path / "short.wav", AUDIO)
+    diarizer(num_speakers=3, window=0.5).diarize_file(tmp_path / "short.wav", AUDIO)  # windows are joined
+
+
+def test_as_many_as_the_model_can_tell_apart_are_noticed():
+    def output(*columns: float) -> WindowOutput:
+        return WindowOutput(0, np.tile(np.array(columns, np.float32), (5, 1)))
+
+    assert diarizer().at_ceiling([output(0.9, 0.1), output(0.9, 0.9)])
+    assert not diarizer().at_ceiling([output(0.9, 0.1), output(0.1, 0.9)])
+    assert not diarizer(num_speakers=2).at_ceiling([output(0.9, 0.9)])  # the user knows
+    assert not diarizer("binary").at_ceiling([output(0.9)])

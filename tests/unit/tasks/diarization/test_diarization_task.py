@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from vaak.config.load import load
 from vaak.config.yaml.writer import yaml_text
 from vaak.core.batch import Batch
 from vaak.core.errors import DataError, UserError
+from vaak.tasks.diarization.model import Outputs
 from vaak.tasks.diarization.task import DiarizationTask
 
 Vaak = Callable[..., tuple[int, str, str]]
@@ -43,9 +46,39 @@ class Overlap(DiarizationCollator):
 """
 
 
+CUSTOM = """
+import torch
+
+from vaak.tasks.diarization.examples.labels import DiarizationCollator
+
+
+class CustomCollator(DiarizationCollator):
+    def __call__(self, cuts):
+        labels = torch.zeros(len(cuts), max(cut.num_frames for cut in cuts), 2)
+        for row, cut in enumerate(cuts):
+            assert cut.load_features().shape[0] == cut.num_frames
+            for supervision in cut.supervisions:
+                first, last = (int(100 * time) for time in (supervision.start, supervision.end))
+                labels[row, first:last, 0 if supervision.speaker < "b" else 1] = 1
+        return {"labels": labels}
+
+
+class Changed(DiarizationCollator):
+    def __call__(self, cuts):
+        batch = super().__call__(cuts)
+        batch.tensors["labels"] = 1 - batch["labels"]
+        return batch
+
+
+class Nothing(DiarizationCollator):
+    def __call__(self, cuts):
+        return {"labels": torch.zeros(len(cuts), 3)}
+"""
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """``f.yml``: a tiny diarizer of recordings that lie beside it; ``own.py``: a label type."""
+    """``f.yml``: a tiny diarizer of recordings next to it; ``own.py``: a label type."""
     folder = tmp_path_factory.mktemp("toy")
     write_recordings(folder / "recordings")
     options = {
@@ -64,13 +97,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     (folder / "f.yml").write_text(yaml_text(options))
     (folder / "own.py").write_text(OWN)
+    (folder / "custom.py").write_text(CUSTOM)
     return folder
 
 
 def task_of(folder: Path, run: Path, *overrides: str) -> DiarizationTask:
     loaded = load([folder / "f.yml"], list(overrides))
     run.mkdir()
-    task = DiarizationTask(loaded.experiment, run, loaded.folder)
+    experiment: Any = loaded.experiment
+    task = DiarizationTask(experiment, run, loaded.folder)
     task.prepare()
     return task
 
@@ -120,7 +155,8 @@ def test_the_order_of_speakers_changes_no_loss_at_all(folder: Path, tmp_path: Pa
 def test_a_compiled_model_has_the_same_losses(folder: Path, tmp_path: Path):
     task = task_of(folder, tmp_path / "run", "training.loss.auxiliary={clustering: 0.5, speaker: 0.5}")
     model, batch = task.model().eval(), batch_of(task)
-    compiled = task.losses(torch.compile(model, backend="eager"), batch)
+    compiled_model: Any = torch.compile(model, backend="eager")
+    compiled = task.losses(compiled_model, batch)
     for name, term in task.losses(model, batch).items():
         torch.testing.assert_close(compiled[name].total, term.total)
 
@@ -134,6 +170,30 @@ def test_mixed_precision_trains_attractors(folder: Path, tmp_path: Path):
     torch.stack([term.total for term in terms.values()]).sum().backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is None or bool(parameter.grad.isfinite().all()), name
+
+
+def test_a_speaker_in_an_output_that_inference_does_not_read_is_a_loss(folder: Path, tmp_path: Path, monkeypatch):
+    """One speaker, whom only the second attractor finds: the loss was zero, and inference dropped the speaker."""
+    options = ("model.head=attractors", "training.loss.auxiliary={attractor: 1}")
+    task = task_of(folder, tmp_path / "run", *options)
+    model, batch = task.model().eval(), batch_of(task)
+    number = len(batch["labels"])
+    speaker = torch.zeros_like(batch["labels"])
+    speaker[:, ::2, 0] = 1.0
+    logits = torch.full_like(speaker, -20.0)
+    logits[:, ::2, 1] = 20.0
+    existence = torch.tensor([[9.0, *[-9.0] * speaker.shape[-1]]]).expand(number, -1)
+
+    wrong_outputs = Outputs(logits.requires_grad_(), torch.zeros(*logits.shape[:2], 16), existence)
+    monkeypatch.setattr(model, "forward", lambda *_, **__: wrong_outputs)
+    batch = replace(batch, tensors={**batch.tensors, "labels": speaker})
+    wrong = task.losses(model, batch)["bce"].total
+    wrong.backward()
+    frames = float(speaker[..., 0][batch["mask"]].sum())
+    assert float(wrong.detach()) == pytest.approx(20 * frames, rel=1e-4)
+    assert logits.grad is not None
+    assert not logits.grad[..., 1:].any()
+    assert logits.grad[..., 0].any()
 
 
 def test_a_line_for_each_row_says_who_speaks(folder: Path, tmp_path: Path):
@@ -158,6 +218,31 @@ def test_a_label_type_of_ones_own_trains_and_is_kept_with_the_run(
     code, out, errors = vaak("train", run / "config.yml", f"run_dir={tmp_path / 'again'}")
     assert code == 2
     assert "--trust-code" in errors
+
+
+@pytest.mark.parametrize(("name", "outputs"), [("CustomCollator", 2), ("Changed", 1)])
+def test_a_label_type_of_a_call_alone_trains(
+    vaak: Vaak, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, outputs: int
+):
+    monkeypatch.chdir(folder)
+    label_type = f"training.eval_knobs.label_type=./custom.py:{name}"
+    task = task_of(folder, tmp_path / "made", label_type)
+    batch = batch_of(task)
+    assert batch["labels"].shape == (*batch["mask"].shape, outputs)
+    assert 0 < batch["labels"][batch["mask"]].mean() < 1
+    code, _, errors = vaak("train", folder / "f.yml", label_type, f"run_dir={tmp_path / 'run'}")
+    assert code == 0, errors
+
+
+def test_labels_of_another_length_are_a_users_mistake(
+    vaak: Vaak, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(folder)
+    overrides = ("training.eval_knobs.label_type=./custom.py:Nothing", f"run_dir={tmp_path / 'run'}")
+    code, _, errors = vaak("train", folder / "f.yml", *overrides)
+    assert code == 2
+    assert "__call__ of the label type Nothing gives labels of shape (1, 3); expected them to begin" in errors
+    assert "Traceback" not in errors
 
 
 @pytest.mark.parametrize(
@@ -186,5 +271,13 @@ def test_wrong_options_of_a_label_type_are_a_users_mistake(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(folder)
-    with pytest.raises(UserError, match=r"Overlap can't be made: .*unexpected keyword argument 'most'"):
+    with pytest.raises(UserError, match=r"Overlap can't be created: .*unexpected keyword argument 'most'"):
         task_of(folder, tmp_path / "run", "training.eval_knobs.label_type={type: ./own.py:Overlap, most: 1}")
+
+
+def test_windows_of_inference_are_as_long_as_training_s(folder: Path, tmp_path: Path):
+    task = task_of(folder, tmp_path / "run")
+    model = task.model()
+    assert task.diarizer(model).inference.window == 1.5
+    told = task_of(folder, tmp_path / "told", "data.inference.window=9")
+    assert told.diarizer(model).inference.window == 9

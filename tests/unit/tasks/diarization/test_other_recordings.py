@@ -93,7 +93,7 @@ def test_other_features_and_missing_recordings_are_refused(vaak, diarizer_run: P
     assert "no such file or folder" in refused(gone, "--split", "test")
     (tmp_path / "empty").mkdir()
     empty = f"datasets=[{{name: other, type: folder, test: [{tmp_path}/empty]}}]"
-    assert "there is no audio" in refused(empty, "--split", "test")
+    assert "no audio found" in refused(empty, "--split", "test")
 
 
 def test_long_recordings_are_evaluated_few_at_a_time(

@@ -1,4 +1,4 @@
-"""Examples: what stands in a window, in a stream, behind a mask, and in a batch."""
+"""Examples: what a window, a stream, a mask and a batch hold."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vaak.core.errors import DataError
+from vaak.core.random_keys import Purpose
 from vaak.data.plan import checked_lengths
 from vaak.data.reader import Address, MicrobatchReader
 from vaak.tasks.lm.data import IGNORED, Corruption, Sequence, SpecialTokens, StreamDataset, TextDataset, collate
@@ -25,7 +26,7 @@ DOCUMENTS = st.lists(st.text(LETTERS, max_size=12), min_size=1, max_size=8)
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
     """A token for each letter."""
-    options = SimpleNamespace(type="character", vocab_size=266, min_frequency=1, path=None)
+    options = SimpleNamespace(type="character", vocab_size=266, min_frequency=1, training_characters=None, path=None)
     return TokenizerFactory(options).create_tokenizer([LETTERS])
 
 
@@ -99,7 +100,7 @@ def test_the_shift_is_a_function_of_seed_epoch_and_index(tokenizer, stored) -> N
     dataset = StreamDataset(stored([LETTERS * 40]), special(tokenizer, False), Corruption(), max_length=8, shift=True)
 
     def read(seed: int, epoch: int, index: int) -> list[int]:
-        batch = MicrobatchReader(dataset, ("data",), seed)[Address(1, 0, epoch, [[index]])].batch
+        batch = MicrobatchReader(dataset, (Purpose.DATA,), seed)[Address(1, 0, epoch, [[index]])].batch
         assert batch is not None
         return batch["inputs"][0].tolist()
 

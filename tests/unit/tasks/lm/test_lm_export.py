@@ -7,11 +7,13 @@ import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
+from networks import draw_weights
 from vaak.core.errors import UserError
+from vaak.nn.decoding.sampling import SamplingSettings
 from vaak.tasks.lm.config import LanguageModelConfig
 from vaak.tasks.lm.export import export_hf
 from vaak.tasks.lm.model import LanguageModel
-from vaak.tasks.lm.predict import SamplingSettings, generate
+from vaak.tasks.lm.predict import generate
 
 TEXTS = ["राम घर जाता है।", "सीता ने किताब पढ़ी।", "बच्चे खेल रहे हैं।", "लड़की  दूध पीती है"]
 SPECIAL_TOKENS = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "mask_token": "<mask>"}
@@ -37,9 +39,9 @@ def tokenizer_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def small_model(**options: Any) -> LanguageModel:
     torch.manual_seed(0)
-    model = LanguageModel(LanguageModelConfig(**({"preset": "tiny", "num_key_value_heads": 2} | options)), 304)
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, mean=float(parameter.ndim == 1), std=0.1)
+    sizes: dict[str, Any] = {"preset": "tiny", "num_key_value_heads": 2}
+    model = LanguageModel(LanguageModelConfig(**(sizes | options)), 304)
+    draw_weights(model, 0.1)
     return model.eval()
 
 
@@ -70,9 +72,11 @@ def test_transformers_loads_the_folder_and_agrees(options: dict[str, Any], token
 
     prompt = tokenizer("राम", return_tensors="pt")
     generated = peer.generate(**prompt, max_new_tokens=15, do_sample=False)[0, prompt["input_ids"].shape[1] :].tolist()
-    settings = SamplingSettings(max_new_tokens=15, temperature=0, stop_ids=(ours.token_to_id("</s>"),))
+    end = ours.token_to_id("</s>")
+    assert end is not None
+    settings = SamplingSettings(max_new_tokens=15, temperature=0, stop_ids=(end,))
     expected = list(generate(model, prompt["input_ids"][0].tolist(), settings))
-    assert [token for token in generated if token != ours.token_to_id("</s>")] == expected
+    assert [token for token in generated if token != end] == expected
 
 
 def test_an_empty_folder_is_filled_and_another_is_refused(tokenizer_file: Path, tmp_path: Path):

@@ -11,6 +11,7 @@ import torch
 from torch.nn import functional as F
 
 import tiny_runs
+from networks import draw_weights
 from vaak.core.batch import Batch
 from vaak.engine.distributed.ranks import Ranks
 from vaak.engine.evaluation import Evaluator
@@ -34,8 +35,7 @@ def sharp_model(task: LanguageModelTask) -> LanguageModel:
     """A model whose predictions differ from place to place and depend on the context."""
     torch.manual_seed(0)
     model = task.model().double().eval()
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, mean=float(parameter.ndim == 1), std=0.3)
+    draw_weights(model)
     return model
 
 
@@ -102,6 +102,28 @@ def test_lines_are_scored_each_with_its_end(files: Path):
         assert result["test_loss"] == pytest.approx(math.fsum(nats) / len(nats), rel=1e-6)
         assert result["test_bits_per_byte"] == pytest.approx(math.fsum(nats) / math.log(2) / num_bytes, rel=1e-6)
     assert task.meters("test").protocol["newline"] == "one at the end of each document"
+
+
+def test_what_a_tokenizer_loses_is_not_credited_to_the_model(files: Path, caplog: pytest.LogCaptureFixture):
+    """An unknown word had counted with all its bytes: bits per byte fell by what the tokenizer lost."""
+    lines = (files / "test.txt").read_text().splitlines()
+    (files / "strange.txt").write_text("\n".join([*lines[:20], "यह Ωmega है।", *lines[20:]]) + "\n")
+    strange = f"data.corpus.valid=['{files / 'strange.txt'}']"
+    with caplog.at_level("WARNING", logger="vaak"):
+        task = task_of(files, "lossy", "data.tokenizer.type=wordpiece", strange)
+    reason = f"the tokenizer loses text in 1 of {len(lines) + 1} documents"
+    assert f"valid: no bits per byte: {reason}" in caplog.messages
+    model = sharp_model(task)
+    assert "val_bits_per_byte" not in figures(task, model, "valid", 7)
+    assert task.meters("valid").protocol["bits_per_byte"] == f"withheld, {reason}"
+    assert "test_bits_per_byte" in figures(task, model, "test", 7)  # of this split it loses nothing
+    assert "bits_per_byte" not in task.meters("test").protocol
+
+    caplog.clear()
+    assert not task.dataset_of(["Ωmega", lines[0]]).store.is_exact
+    assert "no bits per byte: the tokenizer loses text in 1 of 2 documents" in caplog.messages
+    exact = task_of(files, "exact", strange)
+    assert "val_bits_per_byte" in figures(exact, sharp_model(exact), "valid", 7)
 
 
 def test_accuracy_counts_tokens(files: Path):

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
+from networks import draw_weights
 from vaak.tasks.lm.config import LanguageModelConfig
 from vaak.tasks.lm.export import hf_config, hf_weights
 from vaak.tasks.lm.model import LanguageModel, num_parameters
@@ -25,8 +26,7 @@ def small_model(**options: Any) -> LanguageModel:
     torch.manual_seed(0)
     sizes = {"d_model": 32, "num_layers": 2, "num_heads": 4, "d_ff": 48, "dropout": 0.0}
     model = LanguageModel(LanguageModelConfig(**(sizes | options)), VOCAB_SIZE)
-    for parameter in model.parameters():  # larger than at the beginning, so that differences show
-        torch.nn.init.normal_(parameter, mean=float(parameter.ndim == 1), std=0.3)
+    draw_weights(model)
     return model
 
 
@@ -43,6 +43,7 @@ def gradients(model: LanguageModel, loss: torch.Tensor) -> list[torch.Tensor]:
 def norms_in_full_precision(peer: torch.nn.Module) -> None:
     """Put torch's RMSNorm in place of transformers', which computes in float32 even in a float64 model."""
     for module in list(peer.modules()):
+        child: Any
         for name, child in module.named_children():
             if type(child).__name__.endswith("RMSNorm"):
                 setattr(module, name, torch.nn.RMSNorm(child.weight.shape[0], eps=child.variance_epsilon))
@@ -115,8 +116,9 @@ def test_equals_transformers_with_the_same_weights(options: dict[str, Any], dtyp
     peer_loss = F.cross_entropy(peer_scores.flatten(0, 1), ids.flatten())
     peer_loss.backward()
     ours = gradients(model, F.cross_entropy(scores.flatten(0, 1), ids.flatten()))
-    assert sum(gradient.square().sum() for gradient in ours).item() == pytest.approx(
-        sum(p.grad.square().sum() for p in peer.parameters() if p.grad is not None).item(), rel=1e-4
+    peers = [parameter.grad for parameter in peer.parameters() if parameter.grad is not None]
+    assert sum(gradient.square().sum().item() for gradient in ours) == pytest.approx(
+        sum(gradient.square().sum().item() for gradient in peers), rel=1e-4
     )
 
 
@@ -182,7 +184,7 @@ def test_parameters_are_counted_once_and_named_by_layer():
 
 
 @pytest.mark.parametrize(("preset", "millions"), [("40m", 40), ("110m", 110), ("220m", 220)])
-def test_presets_have_the_sizes_they_are_named_by(preset: str, millions: int):
+def test_presets_have_the_sizes_they_are_named_by(preset: Any, millions: int):
     with torch.device("meta"):
         model = LanguageModel(LanguageModelConfig(preset=preset), 32000)
     assert 0.85 < num_parameters(model) / (millions * 1e6) < 1.15
@@ -202,7 +204,7 @@ def test_learns_to_copy_one_batch():
 
 
 @pytest.mark.parametrize(("preset", "millions"), [("40m", 40), ("110m", 110), ("220m", 220)])
-def test_presets_have_the_size_of_their_name(preset: str, millions: int):
+def test_presets_have_the_size_of_their_name(preset: Any, millions: int):
     vocab_size = TokenizerConfig().vocab_size
     with torch.device("meta"):
         model = LanguageModel(LanguageModelConfig(preset=preset), vocab_size)

@@ -11,11 +11,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from networks import draw_weights
 from vaak.core.errors import UserError
-from vaak.nn.decoding.sampling import probabilities
+from vaak.nn.decoding.sampling import SamplingSettings, probabilities
 from vaak.tasks.lm.config import LanguageModelConfig
 from vaak.tasks.lm.model import LanguageModel
-from vaak.tasks.lm.predict import RowDecoder, SamplingSettings, generate, generate_batch
+from vaak.tasks.lm.predict import RowDecoder, generate, generate_batch
 
 VOCAB_SIZE = 30
 GREEDY = SamplingSettings(temperature=0, max_new_tokens=20)
@@ -25,8 +26,7 @@ def small_model(**options: Any) -> LanguageModel:
     torch.manual_seed(0)
     sizes = {"d_model": 32, "num_layers": 2, "num_heads": 4, "num_key_value_heads": 2, "dropout": 0.2}
     model = LanguageModel(LanguageModelConfig(**(sizes | options)), VOCAB_SIZE)
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, mean=float(parameter.ndim == 1), std=0.3)
+    draw_weights(model)
     return model
 
 
@@ -157,7 +157,8 @@ def filtered_by_loops(scores: list[float], settings: SamplingSettings) -> torch.
     order = sorted(range(len(scores)), key=lambda token: (-scores[token], token))
     order = order[: settings.top_k or None]
     total = sum(weights[token] for token in order)
-    kept, reached = [], 0.0
+    kept: list[int] = []
+    reached = 0.0
     for token in order:
         if kept and reached >= settings.top_p:
             break
@@ -186,7 +187,7 @@ def test_probabilities_are_the_definition(scores: list[float], temperature: floa
     assert math.isclose(filtered.sum().item(), 1)
     if torch.equal(filtered > 0, expected > 0):
         torch.testing.assert_close(filtered, expected, rtol=1e-6, atol=1e-9)
-    else:  # rounding moved the border: the token in question lies on top_p to within rounding
+    else:  # rounding moved the border: the token in question is on top_p to within rounding
         full = filtered_by_loops(scores, replace(settings, top_p=1.0))
         kept = [full[distribution > 0].sum().item() for distribution in (filtered, expected)]
         smaller = min(kept)
@@ -261,6 +262,6 @@ def test_wrong_prompts_and_models_are_refused_before_the_first_token():
 def test_a_diverged_model_says_so():
     model = small_model()
     with torch.no_grad():
-        model.stack.norm.weight.fill_(math.nan)
+        model.get_parameter("stack.norm.weight").fill_(math.nan)
     with pytest.raises(UserError, match="diverged"):
         list(generate(model, [1], GREEDY))

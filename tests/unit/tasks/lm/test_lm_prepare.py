@@ -1,4 +1,4 @@
-"""Prepared data: made once, made again when anything they depend on changes, shared between runs and processes."""
+"""Prepared data: made once, prepared again when anything they depend on changes, shared between runs and processes."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def test_it_is_done_once(text: Path, tmp_path: Path):
     assert sorted(path.name for path in folder.iterdir()) == [".lock", DONE, "test", "tokenizer", "train", "valid"]
     lines = (text / "test.txt").read_text().splitlines()
     store = prepared.store("test")
-    assert [prepared.tokenizer.decode(store.document(index)) for index in range(len(store))] == lines
+    assert [prepared.tokenizer.decode(store.document(index).tolist()) for index in range(len(store))] == lines
     assert prepared.about["statistics"]["test"]["documents"] == len(lines)
     assert prepared.about["round_trip"]["exact"] == len(lines)
     before = stamps(folder)
     Prepared.make(recipe(data), folder)
     assert stamps(folder) == before
-    with pytest.raises(UserError, match="there is no split dev; there are test, train, valid"):
+    with pytest.raises(UserError, match="unknown split dev; expected one of test, train, valid"):
         prepared.store("dev")
     with pytest.raises(DataError, match="no prepared data"):
         Prepared.open(tmp_path)

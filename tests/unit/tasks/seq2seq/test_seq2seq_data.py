@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vaak.core.errors import UserError
+from vaak.core.random_keys import Purpose
 from vaak.data.batching.bucketed import BucketedPlanner
 from vaak.data.reader import Address, MicrobatchReader
 from vaak.tasks.seq2seq.config import Seq2SeqDataConfig
@@ -38,14 +39,14 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Prepared, Seq2Se
     (folder / "train.jsonl").write_text(train)
     valid = '{"en": "a", "hi": ["क", "ख"]}\n{"en": "a a", "hi": "ग"}\n{"en": "a a a", "hi": "घ घ घ"}\n'
     (folder / "valid.jsonl").write_text(valid)
-    corpus = {"type": "json", "train": str(folder / "train.jsonl"), "valid": str(folder / "valid.jsonl")}
-    corpus = {name: (value,) if value.startswith("/") else value for name, value in corpus.items()}
-    data = Seq2SeqDataConfig(corpus=corpus, tokenizer={"type": "character", "vocab_size": 320, "min_frequency": 1})
+    corpus = {"type": "json", "train": (str(folder / "train.jsonl"),), "valid": (str(folder / "valid.jsonl"),)}
+    tokenizer = {"type": "character", "vocab_size": 320, "min_frequency": 1}
+    data = Seq2SeqDataConfig.model_validate({"corpus": corpus, "tokenizer": tokenizer})
     return Prepared.make(recipe(data), folder / "prepared"), data
 
 
 def read(dataset: PairDataset, *indices: int):
-    batch = MicrobatchReader(dataset, ("data",), 0)[Address(1, 0, 0, [[index] for index in indices])].batch
+    batch = MicrobatchReader(dataset, (Purpose.DATA,), 0)[Address(1, 0, 0, [[index] for index in indices])].batch
     assert batch is not None
     return batch
 
@@ -173,5 +174,5 @@ def test_the_fingerprint_changes_with_content_and_limits(prepared, tmp_path: Pat
     assert PairDataset(made, "train", data).fingerprint == mark
     assert PairDataset(made, "valid", data).fingerprint != mark
     assert PairDataset(made, "train", data.model_copy(update={"max_target_length": 100})).fingerprint != mark
-    with pytest.raises(UserError, match="there is no split test; there are train, valid"):
+    with pytest.raises(UserError, match="unknown split test; expected one of train, valid"):
         PairDataset(made, "test", data)

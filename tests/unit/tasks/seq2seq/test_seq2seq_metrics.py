@@ -24,6 +24,8 @@ PREDICTED = {"loss", "perplexity", "accuracy"}
 class Lookup(nn.Module):
     """Scores that are a fixed row for each input token, moved by the number of source tokens."""
 
+    table: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(3)
@@ -56,7 +58,7 @@ def meters() -> TranslationMeters:
 
 
 def figures(batches: list[Batch], num_ranks: int = 1) -> dict[str, float]:
-    """The figures of batches that so many ranks share."""
+    """The figures of batches that several ranks share."""
     total: dict[str, float] = {}
     for rank in range(num_ranks):
         one = meters()
@@ -77,7 +79,7 @@ def by_sacrebleu(texts: list[str], references: list[list[str]]) -> dict[str, flo
     }
 
 
-words = st.lists(st.sampled_from(["वह", "घर", "जाता", "है।", "the", "house,", "(5.5%)", "is", "."]), max_size=8)
+words = st.lists(st.sampled_from(["वह", "घर", "जाता", "है।", "the", "garden,", "(5.5%)", "is", "."]), max_size=8)
 texts_ = words.map(" ".join) | st.text(max_size=12)
 examples = st.lists(st.tuples(texts_, st.lists(texts_, min_size=1, max_size=4)), min_size=1, max_size=9)
 

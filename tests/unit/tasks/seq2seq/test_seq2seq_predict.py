@@ -87,7 +87,8 @@ def test_blank_texts_stay_blank_and_the_order_is_kept_across_windows(method: str
 
 
 def test_the_first_texts_come_before_the_last_are_translated(monkeypatch: pytest.MonkeyPatch):
-    translator, seen = tiny_translator(), []
+    translator = tiny_translator()
+    seen: list[int] = []
     monkeypatch.setattr(predict, "SORTED_TOGETHER", 2)
     monkeypatch.setattr(TargetWriter, "__init__", watched(TargetWriter.__init__, seen))
     translations = translator.translate(TEXTS, METHODS["greedy"])

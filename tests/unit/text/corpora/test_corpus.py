@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from folders import write
 from vaak.core.errors import DataError, UserError
 from vaak.text.corpora.corpus import CorpusBuilder
 from vaak.text.corpora.statistics import SplitStatistics, format_statistics
@@ -33,11 +34,6 @@ def options(**given: Any) -> SimpleNamespace:
     return SimpleNamespace(**defaults | given)
 
 
-def write(path: Path, content: str | bytes) -> str:
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return str(path)
-
-
 def all_given(tmp_path: Path, train: str | bytes, valid: str = "valid\n", **more: Any) -> CorpusBuilder:
     return CorpusBuilder(
         options(train=(write(tmp_path / "train", train),), valid=(write(tmp_path / "valid", valid),), **more)
@@ -47,7 +43,7 @@ def all_given(tmp_path: Path, train: str | bytes, valid: str = "valid\n", **more
 def test_lines_are_normalised_and_duplicates_and_blank_ones_dropped(tmp_path: Path) -> None:
     corpus = all_given(tmp_path, "\ufeffक\u093cलम\r\nएक\r\n\r\n  \nएक\n\u0915\u093cलम\nदो  तीन")
     assert list(corpus.documents("train")) == ["क\u093cलम", "एक", "दो  तीन"]
-    counts = corpus.statistics()["train"]
+    counts = corpus.statistics["train"]
     assert (counts.documents, counts.duplicates, counts.empty) == (3, 2, 2)
     assert list(all_given(tmp_path, "क\nक\n", deduplicate=False).documents("train")) == ["क", "क"]
 
@@ -56,7 +52,7 @@ def test_given_evaluation_splits_stay_whole_and_leave_training(tmp_path: Path) -
     corpus = all_given(tmp_path, "एक\nदो\nएक\nतीन\n", valid="दो\nदो\nचार\n")
     assert corpus.splits == ("train", "valid")
     assert corpus.load_splits() == {"train": ["एक", "तीन"], "valid": ["दो", "दो", "चार"]}
-    counts = corpus.statistics()
+    counts = corpus.statistics
     assert (counts["train"].also_in_evaluation, counts["train"].duplicates, counts["valid"].duplicates) == (1, 1, 0)
     assert counts["valid"].bytes == len("दोदोचार".encode())
     assert corpus.load_splits()["val"] == ["दो", "दो", "चार"]
@@ -71,7 +67,7 @@ def test_splits_by_hash_are_disjoint_complete_and_stable(tmp_path_factory, lines
     folder = tmp_path_factory.mktemp("corpus")
     source = write(folder / "a", "\n".join(lines))
     grown = write(folder / "b", "\n".join(more + lines))
-    try:  # a split of so few lines may be empty, which is an error of its own
+    try:  # a split of so few lines may be empty, which is a separate error
         before = CorpusBuilder(options(train=(source,), train_fraction=0.4, valid_fraction=0.3)).load_splits()
         after = CorpusBuilder(options(train=(grown,), train_fraction=0.4, valid_fraction=0.3)).load_splits()
     except DataError:
@@ -148,7 +144,7 @@ def test_parquet(tmp_path: Path) -> None:
     parquet.write_table(pyarrow.table({"content": ["v"]}), tmp_path / "v.parquet")
     given = {"type": "parquet", "train": (str(tmp_path / "a.parquet"),), "valid": (str(tmp_path / "v.parquet"),)}
     assert list(CorpusBuilder(options(**given, text_column="content")).documents("train")) == ["एक", "दो"]
-    with pytest.raises(DataError, match=r"v\.parquet: there is no column 'text'; the columns are: content"):
+    with pytest.raises(DataError, match=r"v\.parquet: no column 'text'; the columns are: content"):
         list(CorpusBuilder(options(**given)).documents("train"))
     numbers = given | {"valid": given["train"], "text_column": "id"}
     with pytest.raises(DataError, match=r"a\.parquet: row 0: the text is a int, not a string"):
@@ -165,7 +161,7 @@ def test_a_dataset_in_a_folder(tmp_path: Path) -> None:
     saved.save_to_disk(str(tmp_path / "saved"))
     corpus = CorpusBuilder(options(type="huggingface", name=str(tmp_path / "saved")))
     assert corpus.load_splits() == {"train": ["एक"], "valid": ["दो"], "test": ["तीन"]}
-    with pytest.raises(DataError, match="there is no column 'body'; the columns are: text"):
+    with pytest.raises(DataError, match="no column 'body'; the columns are: text"):
         CorpusBuilder(options(type="huggingface", name=str(tmp_path / "saved"), text_column="body"))
     with pytest.raises(UserError, match="'nobody/nothing' can't be loaded"):
         monkey_offline(datasets, lambda: CorpusBuilder(options(type="huggingface", name="nobody/nothing")))
@@ -184,10 +180,10 @@ def monkey_offline(datasets: Any, action: Any) -> None:
     [
         ("json", '{"text": "a"}\n{"text": \n', r"train:2: this is not JSON: .* column \d"),
         ("json", '["a",\n"b"', r"train:2: this is not JSON"),
-        ("json", '{"body": "a", "id": 1}\n', r"train:1: there is no column 'text'; the columns are: body, id"),
+        ("json", '{"body": "a", "id": 1}\n', r"train:1: no column 'text'; the columns are: body, id"),
         ("json", '"a"\n{"text": 5}\n', r"train:2: the text is a int, not a string"),
         ("json", '"a"\n{"text": "\\ud800"}\n', r"train:2: half a surrogate"),
-        ("csv", "id,body\n1,a\n", r"train: there is no column 'text'; the columns are: id, body"),
+        ("csv", "id,body\n1,a\n", r"train: no column 'text'; the columns are: id, body"),
         ("csv", "id,text\n1,a\n2\n", r"train:3: 1 columns, but the first row has 2"),
         ("csv", 'text\n"a"b\n', r"train:2: this is not CSV"),
         ("text", b"ab\nc\xe0\xa4d\n", r"train:2: byte 4 \(0xE0\) is not UTF-8"),
@@ -210,8 +206,9 @@ def test_invalid_bytes_are_found_or_replaced_and_counted(tmp_path: Path, documen
     with pytest.raises(DataError, match=r"train:4: byte 15 \(0xFF\)"):
         list(all_given(tmp_path, content, document=document).documents("train"))
     corpus = all_given(tmp_path, content, document=document, on_invalid_utf8="replace")
-    assert next(d for d in corpus.documents("train") if "ok" in d).strip().endswith("ok \ufffd\ufffd")
-    assert corpus.statistics()["train"].replaced_bytes == 2
+    (found,) = (document for document in corpus.documents("train") if "ok" in document)
+    assert found.strip().endswith("ok \ufffd\ufffd")
+    assert corpus.statistics["train"].replaced_bytes == 2
 
 
 def test_sources_that_are_not_there(tmp_path: Path) -> None:
@@ -228,7 +225,7 @@ def test_sources_that_are_not_there(tmp_path: Path) -> None:
     one = CorpusBuilder(options(train=(write(tmp_path / "one", "एक ही वाक्य\n"),)))
     with pytest.raises(DataError, match=r"is empty: no document of .*one fell into it"):
         one.load_splits()
-    with pytest.raises(DataError, match="there is no split 'dev'; expected one of train, valid, test"):
+    with pytest.raises(DataError, match="unknown split 'dev'; expected one of train, valid, test"):
         next(one.documents("dev"))
     with pytest.raises(UserError, match=r"add up to 1\.1, more than 1"):
         CorpusBuilder(options(train=(str(tmp_path / "one"),), train_fraction=0.9, valid_fraction=0.2))
@@ -240,7 +237,7 @@ def test_the_grammar_is_a_corpus() -> None:
     assert set(splits) == {"train", "valid", "test"}
     assert not set(splits["train"]) & (set(splits["valid"]) | set(splits["test"]))
     assert corpus.load_splits() == splits != CorpusBuilder(options(type="grammar"), seed=4).load_splits()
-    assert corpus.statistics()["train"].devanagari_share == 1
+    assert corpus.statistics["train"].devanagari_share == 1
 
 
 def test_statistics_count_letters_words_and_bytes() -> None:
@@ -260,7 +257,8 @@ def test_real_hindi_splits_keep_every_byte(vaak_data) -> None:
     folder = vaak_data("hindi")
     files = {split: (str(folder / f"*.{split}.txt"),) for split in ("train", "valid", "test")}
     corpus = CorpusBuilder(options(**files, document="file"))
-    statistics = corpus.statistics()
+    corpus.load_splits()
+    statistics = corpus.statistics
     for split, counts in statistics.items():
         assert counts.bytes == sum(path.stat().st_size for path in folder.glob(f"*.{split}.txt"))
         assert counts.devanagari_share > 0.99

@@ -12,6 +12,7 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from folders import write
 from vaak.core.errors import DataError, UserError
 from vaak.tasks.seq2seq.config import ParallelCorpusConfig
 from vaak.text.corpora.parallel import Pair, ParallelCorpus, cleaned
@@ -21,11 +22,6 @@ PAIRS = [("one", "एक"), ("two  “2”", 'दो "२"'), ("three", "ती�
 
 def corpus_of(**options: Any) -> ParallelCorpus:
     return ParallelCorpus(ParallelCorpusConfig(**options))
-
-
-def write(path: Path, content: str | bytes) -> str:
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return str(path)
 
 
 def lines_of(rows: list[dict[str, Any]]) -> str:
@@ -65,10 +61,9 @@ def files_of_kind(kind: str, folder: Path) -> dict[str, Any]:
         rows = [{"en": source, "hi": [target]} for source, target in PAIRS]
         return {"type": "json", "test": (write(folder / "a.json", "\ufeff" + json.dumps(rows, indent=1)),)}
     if kind == "nested":
-        rows = [{"id": 1, "text": {"en": source, "out.hi": target}} for source, target in PAIRS]
-        rows = [{"text": row["text"], "out.hi": row["text"]["out.hi"]} for row in rows]  # type: ignore[index]
+        nested = [{"text": {"en": source, "out.hi": target}, "out.hi": target} for source, target in PAIRS]
         columns = {"source_column": "text.en", "target_column": "out.hi"}
-        return {"type": "json", "test": (write(folder / "a.jsonl", lines_of(rows)),), **columns}
+        return {"type": "json", "test": (write(folder / "a.jsonl", lines_of(nested)),), **columns}
     if kind == "tsv":
         content = "\ufeffhi\tid\ten\r\n" + "".join(f"{target}\t1\t{source}\r\n" for source, target in PAIRS)
         return {"type": "tsv", "test": (write(folder / "a.tsv", content),)}
@@ -99,7 +94,7 @@ def test_every_format_gives_the_same_pairs(tmp_path: Path, kind: str):
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("text", "tsv without header")])
 def test_a_column_that_is_not_there(tmp_path: Path, kind: str):
     options = files_of_kind(kind, tmp_path) | {"target_column": "hindi"}
-    with pytest.raises(DataError, match=r"there is no column 'hindi'; the columns are: .*\(set target_column"):
+    with pytest.raises(DataError, match=r"no column 'hindi'; the columns are: .*\(set target_column"):
         list(corpus_of(**options).pairs("test"))
 
 
@@ -113,7 +108,7 @@ def test_the_grammar_has_both_directions(direction: tuple[str, str]):
     assert len(sides) == 10
     assert all(text.isascii() for text in english)
     assert not any(pair.targets[0].isascii() and pair.source.isascii() for pair in sides)
-    with pytest.raises(DataError, match=r"the grammar: there is no column 'de'; the columns are: en, hi"):
+    with pytest.raises(DataError, match=r"the grammar: no column 'de'; the columns are: en, hi"):
         corpus_of(type="grammar", source_column="de")
 
 
@@ -168,13 +163,13 @@ ROWS = st.lists(
 @given(rows=ROWS, more=ROWS)
 def test_splits_by_hash_share_nothing_with_training_and_no_pair_moves(tmp_path_factory, rows, more):
     folder = tmp_path_factory.mktemp("corpus")
-    fractions = {"train_fraction": 0.4, "valid_fraction": 0.3}
-    before, after = ({}, {})
+    before: dict[str, Any] = {}
+    after: dict[str, Any] = {}
     for splits, content in ((before, rows), (after, more + rows)):
-        corpus = json_corpus(folder, rows_of(content), **fractions)
+        corpus = json_corpus(folder, rows_of(content), train_fraction=0.4, valid_fraction=0.3)
         try:
             splits |= {split: set(texts(corpus, split)) for split in corpus.splits}
-        except DataError:  # a split of so few pairs may be empty, which is an error of its own
+        except DataError:  # a split of so few pairs may be empty, which is a separate error
             reject()
     for split, others in (("valid", "test"), ("test", "valid")):
         assert before[split] <= after[split]
@@ -206,17 +201,17 @@ def test_fractions_are_met(tmp_path: Path):
     assert sizes["valid"] == pytest.approx(500, rel=0.2)
 
 
-# What is wrong is said with file and line.
+# Errors name the file and line.
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         ('{"en": "a", "hi": "b"}\n{"en": \n', r"valid\.jsonl:2: this is not JSON: .* column \d"),
-        ('{"en": "a", "hindi": "b"}\n', r":1: there is no column 'hi'; the columns are: en, hindi \(set target_column"),
+        ('{"en": "a", "hindi": "b"}\n', r":1: no column 'hi'; the columns are: en, hindi \(set target_column"),
         (
             '{"english": "a", "hi": "b"}\n',
-            r":1: there is no column 'en'; the columns are: english, hi \(set source_col",
+            r":1: no column 'en'; the columns are: english, hi \(set source_col",
         ),
         ('{"t": {"En": "a"}, "hi": "b"}\n', r"the columns are: t\.En, hi"),
         ('{"en": 5, "hi": "b"}\n', r"valid\.jsonl:1: en is a int; a side is a string or a list of strings"),
@@ -261,7 +256,7 @@ def test_a_near_name_is_proposed(tmp_path: Path):
         (
             "en,hi\na,b\n",
             ("en", "hi"),
-            r"a\.tsv:1: there is no column 'en'; the columns are: en,hi \(set source_column",
+            r"a\.tsv:1: no column 'en'; the columns are: en,hi \(set source_column",
         ),
         ("a\tb\n", (0, 2), r"a\.tsv:1: this line has 2 cells separated by tabs, but column 2"),
         ("a\tb\n", (0, "hi"), r"source_column '0' and target_column 'hi': give two names .* or two numbers"),
@@ -305,7 +300,7 @@ def test_sources_that_are_not_there(tmp_path: Path):
     only_test = corpus_of(type="json", test=(write(tmp_path / "t", rows_of(PAIRS)),))
     with pytest.raises(DataError, match=r"corpus\.train: give the files of the training pairs"):
         list(only_test.pairs("train"))
-    with pytest.raises(DataError, match="there is no split 'dev'; expected one of test"):
+    with pytest.raises(DataError, match="unknown split 'dev'; expected one of test"):
         list(only_test.pairs("dev"))
 
 

@@ -21,7 +21,7 @@ TEXTS = ["लड़का घर गया।", "", "एक\nदो\n\n", "😀 
 
 
 def make_tokenizer(kind: str = "byte_level") -> Tokenizer:
-    options = SimpleNamespace(type=kind, vocab_size=300, min_frequency=2, path=None)
+    options = SimpleNamespace(type=kind, vocab_size=300, min_frequency=2, training_characters=None, path=None)
     return TokenizerFactory(options).create_tokenizer(TEXTS)
 
 
@@ -117,7 +117,7 @@ def test_damaged_files_are_named(name: str, tokenizer: Tokenizer, tmp_path: Path
 
 @pytest.mark.parametrize("content", ["[]", "{}", '{"format": "another"}'])
 def test_foreign_folders_are_refused(content: str, tokenizer: Tokenizer, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="there are no tokens here"):
+    with pytest.raises(DataError, match="no tokens here"):
         TokenStore.open(tmp_path)
     (tmp_path / "store.json").write_text(content)
     with pytest.raises(DataError, match="this version can't read these tokens"):
@@ -145,7 +145,7 @@ def kilobytes(field):
     return next(int(line.split()[1]) for line in status if line.startswith(field))
 write_tokens(folder / "warm", [line for _, line in zip(range(20000), lines())], tokenizer)
 texts = lines() if layout == "lines" else ["\\n".join(lines())]
-Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+Path("/proc/self/clear_refs").write_text("5")  # resets the peak
 before = kilobytes("VmRSS")
 start = time.perf_counter()
 store = write_tokens(folder / "tokens", texts, tokenizer)

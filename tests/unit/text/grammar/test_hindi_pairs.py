@@ -8,6 +8,8 @@ import pytest
 
 from vaak.text.grammar import PHENOMENA, MinimalPair, minimal_pairs, sentences
 from vaak.text.grammar.holdout import meets_held_out
+from vaak.text.grammar.lexicon import lexicon
+from vaak.text.grammar.phrases import Nominal
 
 PER_PHENOMENON = 120
 BLIMP_KEYS = {"sentence_good", "sentence_bad", "UID", "pairID", "field", "linguistics_term"}
@@ -91,7 +93,7 @@ def test_one_word_differs_and_neither_form_is_favoured(pairs):
 
 
 def test_good_sentences_have_a_held_out_combination(pairs):
-    """So none of them is in any split, nor a sentence of the same lexemes."""
+    """So they are in no split, nor a sentence of the same lexemes."""
     for group in pairs.values():
         for pair in group:
             assert meets_held_out(pair.sentence_good.split()), pair
@@ -151,6 +153,17 @@ def test_good_form_has_the_gender_of_its_subject(pairs):
             assert masculine[-1] in "ाेएआ", pair
             checked += 1
     assert checked >= 20
+
+
+def test_mass_nouns_are_never_plural(pairs):
+    """दूध ... हैं was a good sentence, in 15 of 400."""
+    mass = [noun for noun in lexicon().nouns if noun.inflection == "mass"]
+    subjects = {noun.lemma for noun in mass}
+    found = [each for each in pairs["predicate_adjective"] if each.sentence_good.split()[0] in subjects]
+    assert len(found) >= 5
+    assert {pair.sentence_good.split()[-2] for pair in found} == {"है"}
+    with pytest.raises(AssertionError, match="has no plural"):
+        Nominal(mass[0], "pl")
 
 
 def test_ergative_agreement_is_blocked_by_a_marked_object(pairs):

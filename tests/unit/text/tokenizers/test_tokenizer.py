@@ -44,7 +44,7 @@ AWKWARD = [
 
 
 def options(kind: str, vocab_size: int = 400, path: str | None = None) -> SimpleNamespace:
-    return SimpleNamespace(type=kind, vocab_size=vocab_size, min_frequency=2, path=path)
+    return SimpleNamespace(type=kind, vocab_size=vocab_size, min_frequency=2, training_characters=None, path=path)
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +124,7 @@ def test_training_is_the_same_in_every_process_and_thread_count(trained: dict[st
     program = (
         "import sys, ast\nfrom types import SimpleNamespace as N\n"
         "from vaak.text.tokenizers.training import TokenizerFactory\n"
-        f"options = N(type={kind!r}, vocab_size=400, min_frequency=2, path=None)\n"
+        f"options = N(type={kind!r}, vocab_size=400, min_frequency=2, training_characters=None, path=None)\n"
         "print(TokenizerFactory(options).create_tokenizer(ast.literal_eval(sys.stdin.read())).fingerprint)"
     )
     environment = os.environ | {"RAYON_NUM_THREADS": "3", "PYTHONHASHSEED": "7"}

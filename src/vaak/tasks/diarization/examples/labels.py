@@ -5,8 +5,8 @@
     multilabel   each speaker of the window speaks or not     (frames, speakers)   binary cross-entropy, best order
     powerset     which set of at most two speakers speaks     (frames, speakers)   cross-entropy of sets, best order
 
-A user's own label type is a subclass of ``DiarizationCollator`` with a ``labels`` of its own, named by
-``./file.py:Name``; keys next to it are arguments of its constructor.
+A user's own label type is a subclass of ``DiarizationCollator`` that defines ``labels`` or ``__call__``, named
+by ``./file.py:Name``; keys next to it are arguments of its constructor.
 
 A frame has the labels of its centre. Sources: Fujita et al. 2019, "End-to-End Neural Speaker Diarization with
 Permutation-Free Objectives" (multilabel); Plaquet and Bredin 2023, "Powerset Multi-Class Cross Entropy Loss for Neural
@@ -15,10 +15,11 @@ Speaker Diarization" (powerset).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -49,6 +50,23 @@ class DiarizationExample:
     duration: float
     uem: tuple[tuple[float, float], ...] | None = None
     """The regions to score; None: from the first to the last segment."""
+
+    # The same by the names that a cut of Lhotse has.
+
+    @property
+    def id(self) -> str:
+        return self.name
+
+    @property
+    def supervisions(self) -> tuple[Segment, ...]:
+        return self.segments
+
+    @property
+    def num_frames(self) -> int:
+        return len(self.features)
+
+    def load_features(self) -> np.ndarray:
+        return self.features
 
     def without_features(self) -> DiarizationExample:
         """Everything else, which is small."""
@@ -94,10 +112,14 @@ def longest_speakers(segments: Sequence[Segment], number: int) -> list[str]:
 
 
 class DiarizationCollator:
-    """Turns examples into a batch; a subclass defines the label of a frame.
+    """Turns examples into a batch; a subclass defines the label of a frame, which here is whether anybody speaks.
 
     ``labels`` gives ``(frames,)`` classes, -100 where there is none, or ``(frames, outputs)`` between 0 and 1. With
     ``orders`` it gives ``(frames, speakers)``, and the order of the speakers is the model's to choose.
+
+    Instead, a subclass may define ``__call__(cuts)``: it gives a batch as the one here does, changed, or a
+    mapping with ``labels`` alone, for all cuts together: ``(cut, frames)`` or ``(cut, frames, outputs)``, padded, with
+    a frame for each output frame or for each frame of features.
     """
 
     orders = False
@@ -110,12 +132,19 @@ class DiarizationCollator:
 
     @property
     def num_outputs(self) -> int:
-        """Scores that the model gives for a frame."""
-        raise NotImplementedError
+        """Scores that the model gives for a frame: as many as labels have, which a small example shows."""
+        features = np.zeros((8 * self.options.subsampling, 1), dtype=np.float32)
+        example = DiarizationExample("example", features, (Segment(0.0, 0.1, "speaker"),), 1.0)
+        labels = self.batch([example])["labels"]
+        if labels.ndim == 2:
+            raise UserError(f"{type(self).__name__}: labels that are classes don't say how many there are: num_outputs")
+        return labels.shape[2]
 
     def labels(self, example: DiarizationExample, num_frames: int) -> np.ndarray:
         """The labels of an example's frames."""
-        raise NotImplementedError
+        names = sorted({segment.speaker for segment in example.segments})
+        speaking = activity(example.segments, names, num_frames, self.options.frame_seconds)
+        return np.asarray(speaking.any(1, keepdims=True), dtype=np.float32)
 
     @property
     def names(self) -> tuple[str, ...] | None:
@@ -168,6 +197,30 @@ class DiarizationCollator:
             extra={"examples": examples},
         )
 
+    def batch(self, cuts: Sequence[DiarizationExample]) -> Batch:
+        """What ``__call__`` gives, completed where a subclass gives labels alone. Raises UserError where it doesn't."""
+        made: Any = self(cuts)
+        if isinstance(made, Batch):
+            return made
+        about = f"__call__ of the label type {type(self).__name__}"
+        if not isinstance(made, Mapping) or "labels" not in made:
+            raise UserError(f"{about} gives {type(made).__name__}: expected a batch, or a mapping with labels")
+        batch = DiarizationCollator.__call__(self, cuts)
+        given, mask = torch.as_tensor(made["labels"]), batch["mask"]
+        (rows, length), longest = mask.shape, int(batch["feature_mask"].sum(1).max())
+        if given.ndim in (2, 3) and given.shape[:2] == (rows, longest) and longest != length:  # of frames of features
+            centres = torch.arange(length) * self.options.subsampling + self.options.subsampling // 2
+            given = given[:, centres.clamp(max=longest - 1)]
+        if given.ndim not in (2, 3) or given.shape[:2] != mask.shape:
+            expected = f"({rows}, {length}) for output frames, or ({rows}, {longest}) for frames of features"
+            raise UserError(f"{about} gives labels of shape {tuple(given.shape)}; expected them to begin {expected}")
+        if given.ndim == 2:
+            batch.tensors["labels"] = given.long().masked_fill(~mask, IGNORED)
+            batch.counts["frame"] = (batch["labels"] != IGNORED).sum(1)
+        else:
+            batch.tensors["labels"] = given.float()
+        return batch
+
     def speaking(self, example: DiarizationExample, num_frames: int) -> np.ndarray:
         """Who of those who speak longest speaks, ``(frames, max_speakers)`` bool."""
         names = longest_speakers(example.segments, self.options.max_speakers)
@@ -203,18 +256,13 @@ def make_collator(label_type: Component, options: LabelOptions, folder: Path) ->
     try:
         return found(options, **label_type.options)
     except (TypeError, ValueError) as error:
-        raise UserError(f"training.eval_knobs.label_type: {label_type.type} can't be made: {error}") from error
+        raise UserError(f"training.eval_knobs.label_type: {label_type.type} can't be created: {error}") from error
 
 
 class BinaryCollator(DiarizationCollator):
     """Somebody speaks, or nobody does."""
 
     num_outputs = 1
-
-    def labels(self, example: DiarizationExample, num_frames: int) -> np.ndarray:
-        names = sorted({segment.speaker for segment in example.segments})
-        speaking = activity(example.segments, names, num_frames, self.options.frame_seconds)
-        return np.asarray(speaking.any(1, keepdims=True), dtype=np.float32)
 
     @property
     def names(self) -> tuple[str, ...]:

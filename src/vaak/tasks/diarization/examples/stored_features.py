@@ -32,7 +32,11 @@ def store_features(
     device: torch.device,
     skip_bad: bool,
 ) -> None:
-    """Make the features that training will read, unless they are there: on the ``device`` if that is CUDA."""
+    """Make the features that training will read, unless they are there: on the ``device`` if that is CUDA.
+
+    ``prepared`` has the cuts of ``datasets``; ``audio`` says where features are stored, and ``data`` which splits read
+    them. ``skip_bad`` leaves out recordings that can't be read.
+    """
     for split in READ_EVERY_EPOCH:
         if split not in prepared.about["statistics"] or _is_drawn_anew(split, data):
             continue

@@ -12,6 +12,7 @@ from pathlib import Path
 from vaak.audio.config import AudioConfig
 from vaak.audio.corpora.annotated_folder import AUDIO
 from vaak.core.errors import DataError, UserError
+from vaak.core.progress import followed
 from vaak.tasks.diarization.predict import Diarized, Diarizer
 
 NO_FIELD = re.compile(r"[\s\x00-\x1f\x7f]+")
@@ -30,7 +31,7 @@ def audio_files(paths: Iterable[Path]) -> tuple[list[Path], dict[Path, UserError
         for file in files:
             found.setdefault(file.resolve(), file)
         if not files:
-            without[path] = DataError(f"{path}: there is no audio in this folder ({' '.join(sorted(AUDIO))})")
+            without[path] = DataError(f"{path}: no audio in this folder ({' '.join(sorted(AUDIO))})")
     return list(found.values()), without
 
 
@@ -84,7 +85,7 @@ def diarize_files(
     diarizer: Diarizer, names: dict[Path, str], audio: AudioConfig
 ) -> Iterator[tuple[Path, Diarized | UserError]]:
     """Who speaks when in each file, under its name; or the error."""
-    for path, name in names.items():
+    for path, name in followed(names.items(), "recordings", len(names)):
         try:
             yield path, replace(diarizer.diarize_file(path, audio), name=name)
         except UserError as error:

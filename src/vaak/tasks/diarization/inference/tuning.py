@@ -11,7 +11,9 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from vaak.audio.labelled import Segment
-from vaak.audio.scoring.errors import ErrorSeconds, diarization_error
+from vaak.audio.scoring.errors import diarization_error
+from vaak.audio.scoring.pieces import ErrorSeconds
+from vaak.core.progress import followed
 from vaak.tasks.diarization.config import InferenceConfig, ScoringConfig
 from vaak.tasks.diarization.examples.labels import DiarizationExample
 from vaak.tasks.diarization.postprocessing.segments import tune_segments
@@ -40,7 +42,7 @@ class _Recording(NamedTuple):
 
 def tune(diarizer: Diarizer, examples: Iterable[DiarizationExample], scoring: ScoringConfig) -> Tuning:
     """The diarizer's settings with the best ones on ``examples``; never worse than the current ones."""
-    recordings = [_heard(diarizer, example) for example in examples]
+    recordings = [_heard(diarizer, example) for example in followed(examples, "recordings")]
     joined = [(diarizer.joined(one.outputs, one.num_frames), one.reference, one.uem) for one in recordings]
     found = replace(diarizer, inference=tune_segments(joined, diarizer.inference, diarizer.frame_seconds, scoring))
     before, after = (_errors(one, recordings, scoring) for one in (diarizer, found))

@@ -1,4 +1,4 @@
-"""Attractors: one vector for each speaker, found one after another until there is no other speaker.
+"""Attractors: one vector for each speaker, found one after another until no speaker is left.
 
     hidden frames ──LSTM──▶ state ──LSTM, fed zeros──▶ attractor 1, attractor 2, ... ──▶ is there such a speaker?
     score of speaker s in frame t = hidden t · attractor s

@@ -28,8 +28,11 @@ def exact(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
-def best_orders(logits: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
+def best_orders(logits: Tensor, labels: Tensor, mask: Tensor, *, among_first: bool = False) -> Tensor:
     """For each output the speaker whose labels it fits best, ``(row, outputs)``, no speaker twice.
+
+    With ``among_first``, the S speakers of a row are given to its first S outputs: attractors are read up to the first
+    that isn't there, so a speaker who had a later one would be lost.
 
     ``logits`` and ``labels`` are ``(row, frames, speakers)``, ``mask (row, frames)`` is True where a frame is real. The
     costs of an output with a speaker add up over frames, so the best order is an assignment. Source: Kuhn 1955, "The
@@ -39,6 +42,11 @@ def best_orders(logits: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
         scores = exact(logits) * mask[..., None]
         # the cross-entropy of score x with label y is softplus(x) - x y: only the product depends on the pair
         agreement = torch.einsum("rto,rts->ros", scores, labels.to(scores.dtype))
+    if among_first:
+        is_there = labels.any(1)
+        is_first = torch.arange(labels.shape[-1], device=labels.device) < is_there.sum(-1, keepdim=True)
+        worse_than_any = 1 + 2 * agreement.abs().sum((1, 2), keepdim=True)
+        agreement = agreement - worse_than_any * (is_first[:, :, None] != is_there[:, None, :])
     pairs = agreement.nan_to_num().cpu().double().numpy()  # of NaN any order will do: the loss is NaN anyway
     orders = [linear_sum_assignment(of_row, maximize=True)[1] for of_row in pairs]
     return torch.tensor(np.stack(orders), device=logits.device)

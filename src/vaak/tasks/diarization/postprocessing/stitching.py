@@ -35,7 +35,7 @@ MOST_EMBEDDINGS = 4000
 """About this many are clustered, from evenly spaced windows; the others go to the nearest cluster."""
 
 MOST_SPEAKERS = 64
-"""The limit if there is no other, so that meaningless embeddings don't fill the memory."""
+"""The default limit, so that meaningless embeddings don't fill the memory."""
 
 NOBODY = -1
 """The column of one who is not a speaker of the recording."""
@@ -57,7 +57,7 @@ def stitched(outputs: Sequence[WindowOutput], num_frames: int, inference: Infere
     """Probabilities ``(frames, speakers)`` of the whole recording, float32, speakers in the order in which they begin.
 
     ``outputs`` are in the order of time, all with embeddings or all without. A window that covers everything is
-    returned unchanged, unless more speak in it than ``inference`` allows. If nobody speaks there are no speakers.
+    returned unchanged, unless more speak in it than ``inference`` allows. If nobody speaks, no speakers are found.
     """
     if not outputs or not num_frames:
         return np.zeros((num_frames, 0), np.float32)

@@ -75,7 +75,11 @@ class Row(NamedTuple):
 def draw_timeline(
     path: Path, hypothesis: Sequence[Segment], reference: Sequence[Segment] | None, duration: float, title: str
 ) -> None:
-    """Write a PNG of one recording. Raises UserError if matplotlib is missing or the file can't be written."""
+    """Write a PNG of one recording. Raises UserError if matplotlib is missing or the file can't be written.
+
+    The file is ``path``, the picture ``duration`` seconds long, with a ``title``; ``hypothesis`` is drawn below the
+    ``reference``, if there is one.
+    """
     draw_timelines(path, [(title, hypothesis, reference, duration)])
 
 

@@ -188,15 +188,21 @@ class Other: ...
 
 def test_a_label_type_of_ones_own(tmp_path: Path):
     (tmp_path / "own.py").write_text(OWN)
-    made = make_collator(Component(type="./own.py:Loud", least=1), OPTIONS, tmp_path)
+    made = make_collator(Component.model_validate({"type": "./own.py:Loud", "least": 1}), OPTIONS, tmp_path)
     assert made.labels(example([(0.0, 0.2, "a")]), 4)[:, 0].tolist() == [1, 1, 0, 0]
     for component, expected in [
         (
             Component(type="./own.py:Other"),
             "Other is not a subclass of vaak.tasks.diarization.examples.labels:DiarizationCollator",
         ),
-        (Component(type="./own.py:Loud", most=1), "Loud can't be made: .*unexpected keyword argument 'most'"),
-        (Component(type="multilabel", most=1), "multilabel can't be made: .*unexpected keyword argument 'most'"),
+        (
+            Component.model_validate({"type": "./own.py:Loud", "most": 1}),
+            "Loud can't be created: .*unexpected keyword argument 'most'",
+        ),
+        (
+            Component.model_validate({"type": "multilabel", "most": 1}),
+            "multilabel can't be created: .*unexpected keyword argument 'most'",
+        ),
         (Component(type="multi"), "'multi' is not known; expected one of binary, custom, multilabel"),
     ]:
         with pytest.raises(UserError, match=expected):

@@ -1,10 +1,12 @@
-"""Stored features: the examples are those that audio gives, but for the edges of windows, and none of it is read."""
+"""Stored features: the examples are those that audio gives, except at the edges of windows, and audio isn't read."""
 
 from __future__ import annotations
 
+import json
 import logging
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -39,7 +41,7 @@ def generator(seed: int = 0) -> np.random.Generator:
 
 
 def prepared_task(folder: Path, run: Path, *overrides: str) -> DiarizationTask:
-    experiment = load([folder / "tiny.yml"], list(overrides)).experiment
+    experiment: Any = load([folder / "tiny.yml"], list(overrides)).experiment
     task = DiarizationTask(experiment, run, folder)
     task.prepare()
     return task
@@ -144,7 +146,9 @@ def test_augmented_audio_is_read_and_what_is_evaluated_is_stored(made_recordings
 
 
 def single_speakers(folder: Path, with_pause: bool) -> None:
-    """Utterances of one speaker, labelled as speech throughout."""
+    """Utterances of one speaker: RTTM labels them as speech throughout, ``list.jsonl`` knows no times."""
+    folder.mkdir()
+    lines = []
     for number in range(4):
         rng = generator(number)
         samples = 0.1 * rng.standard_normal(3 * RATE)
@@ -152,11 +156,17 @@ def single_speakers(folder: Path, with_pause: bool) -> None:
             samples[RATE : 2 * RATE] *= 1e-3
         soundfile.write(folder / f"u{number}.wav", samples, RATE)
         write_rttm(folder / f"u{number}.rttm", {f"u{number}": [Segment(0, 3, f"speaker{number % 2}")]})
+        lines.append(json.dumps({"audio": f"u{number}.wav", "speaker": f"speaker{number % 2}"}) + "\n")
+    (folder / "list.jsonl").write_text("".join(lines))
 
 
 def test_speech_is_found_where_labels_say_only_that_there_is_some(tmp_path: Path):
     write_corpus(tmp_path)
-    single_speakers(tmp_path / "train", with_pause=True)
+    single_speakers(tmp_path / "single", with_pause=True)
+    text = (tmp_path / "tiny.yml").read_text()
+    single = "  - {name: single, type: json, train_fraction: 1, valid_fraction: 0, "
+    single += f"train: [{tmp_path}/single/list.jsonl]}}\n"
+    (tmp_path / "tiny.yml").write_text(text.replace("data: {", f"{single}data: {{"))
     run, stored = tmp_path / "run", f"global_config.storage_path={tmp_path}/features"
     found = prepared_task(tmp_path, run, stored).dataset("train")
     wanted = prepared_task(tmp_path, run).dataset("train")
@@ -170,7 +180,6 @@ def test_speech_is_found_where_labels_say_only_that_there_is_some(tmp_path: Path
 
 def test_conversations_beside_recordings_are_made_as_they_are_needed(tmp_path: Path):
     write_corpus(tmp_path)
-    (tmp_path / "single").mkdir()
     single_speakers(tmp_path / "single", with_pause=False)
     text = (tmp_path / "tiny.yml").read_text()
     simulated = f"  - {{name: single, type: folder, train: [{tmp_path}/single], train_fraction: 1, valid_fraction: 0, "

@@ -1,4 +1,4 @@
-"""Files and folders become recordings, each with a name of its own that RTTM can hold."""
+"""Files and folders become recordings, each with a unique name that RTTM can hold."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_folder_without_audio_is_named(tmp_path: Path):
     touch(tmp_path / "notes.txt")
     found, without = audio_files([tmp_path])
     assert found == []
-    assert "there is no audio in this folder" in str(without[tmp_path])
+    assert "no audio in this folder" in str(without[tmp_path])
 
 
 def test_names(tmp_path: Path):

@@ -74,6 +74,23 @@ def test_an_order_is_one_and_what_isnt_real_doesnt_count():
     assert best_orders(logits, labels, torch.arange(5)[None] < 3).tolist() == [[1, 0]]
 
 
+@given(seed=seeds, speakers=st.integers(1, 4), number=st.integers(0, 4))
+def test_speakers_are_assigned_to_the_first_outputs(seed: int, speakers: int, number: int):
+    """As many as there are speakers: else a speaker learns an attractor that inference doesn't read."""
+    number = min(number, speakers)
+    logits, labels = drawn(seed, 1, 9, speakers, scale=3), torch.zeros(1, 9, speakers, dtype=torch.float64)
+    there = torch.from_numpy(np.random.default_rng(seed).permutation(speakers)[:number])
+    labels[:, :, there] = spoken(seed, 1, 9, number)
+    labels[:, 0, there] = 1
+    mask = torch.ones(1, 9, dtype=torch.bool)
+    [order] = best_orders(logits, labels, mask, among_first=True).tolist()
+    assert sorted(order[:number]) == sorted(there.tolist())
+    found = cost(logits[0], labels[0][:, order], mask[0])
+    rest = [one for one in range(speakers) if one not in there.tolist()]
+    every = [cost(logits[0], labels[0][:, [*first, *rest]], mask[0]) for first in permutations(there.tolist())]
+    torch.testing.assert_close(found, torch.stack(every).min(), rtol=1e-9, atol=1e-9)
+
+
 def test_a_score_that_is_no_number_is_left_to_the_loss():
     logits = torch.full((1, 4, 3), float("nan"))
     assert sorted(best_orders(logits, spoken(0, 1, 4, 3), torch.ones(1, 4, dtype=torch.bool))[0].tolist()) == [0, 1, 2]

@@ -3,7 +3,7 @@
 import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
-from sacrebleu.metrics import CHRF
+from sacrebleu.metrics.chrf import CHRF
 
 from vaak.tasks.seq2seq.decoding.mbr import expected_chrf
 

@@ -1,4 +1,4 @@
-"""Whether the console is a terminal, as rich would say, without asking it where the answer is no."""
+"""Whether the console is a terminal, as rich would say, without asking it where the answer is negative."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from vaak.callbacks.console.terminal import FORCING, is_terminal
+from vaak.core.terminal import FORCING, is_terminal
 
 
 class Terminal(io.StringIO):

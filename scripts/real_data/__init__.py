@@ -1,0 +1,1 @@
+"""Assembles the folder of data that docs/results.md uses; see README.md."""

@@ -1,0 +1,23 @@
+"""How a figure is written for people: fractions in percent, everything else with four decimals."""
+
+from __future__ import annotations
+
+FRACTIONS = frozenset(
+    ("accuracy", "frame_accuracy", "der", "miss", "false_alarm", "confusion", "jer", "token_accuracy", "exact_match")
+)
+"""Figures from 0 to 1 (an error rate may be above) that are read as percent."""
+
+
+def in_words(name: str, value: float) -> str:
+    """A figure's value as people read it.
+
+    >>> in_words("val_accuracy", 0.0264), in_words("val_accuracy/number", 0.5), in_words("val_loss", 5.765)
+    ('2.64 %', '50.00 %', '5.7650')
+    """
+    return f"{100 * value:.2f} %" if is_fraction(name) else f"{value:.4f}"
+
+
+def is_fraction(name: str) -> bool:
+    """Whether a figure, whose name begins with its split, is read as percent."""
+    of_split = name.partition("/")[0]
+    return of_split in FRACTIONS or of_split.partition("_")[2] in FRACTIONS

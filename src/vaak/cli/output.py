@@ -1,0 +1,21 @@
+"""Lines of results: printed as they come, or written to a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from vaak.core.errors import UserError
+from vaak.core.storage.files import write_text
+
+
+def print_or_write(lines: Iterable[str], output: Path | None) -> None:
+    """Print lines one by one; with ``output``, write them to that file, completely or not at all."""
+    if output is None:
+        for line in lines:
+            print(line, flush=True)
+        return
+    try:
+        write_text(output, "".join(f"{line}\n" for line in lines))
+    except OSError as error:
+        raise UserError(f"--output {output} can't be written: {error.strerror or error}") from error

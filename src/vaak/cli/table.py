@@ -1,0 +1,108 @@
+"""The table of commands, each loaded when it is called."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
+
+from vaak import __version__
+from vaak.core.errors import UserError
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "train": ("vaak.cli.train:train", "Train the model that a YAML file describes."),
+    "eval": ("vaak.cli.eval:evaluate", "Evaluate a run or a checkpoint."),
+    "predict": ("vaak.cli.predict:predict", "Run a trained model of any task on inputs."),
+    "generate": ("vaak.cli.tasks.generate:generate", "Continue a text with a trained language model."),
+    "translate": ("vaak.cli.tasks.translate:translate", "Translate texts with a trained model."),
+    "diarize": ("vaak.cli.tasks.diarize:diarize", "Find out who speaks when in recordings."),
+    "tune": ("vaak.cli.tasks.tune:tune", "Tune a diarizer's settings on development recordings."),
+    "export": ("vaak.cli.export:export", "Write a run in another format."),
+    "find-batch-size": (
+        "vaak.cli.tools.find_batch_size:find_batch_size",
+        "Find the largest batch that fits.",
+    ),
+    "replay": ("vaak.cli.tools.replay:replay", "Rerun a past step of a run and inspect it."),
+    "runs": ("vaak.cli.runs:app", "List runs with task, state and best metric."),
+    "find-lr": ("vaak.cli.tools.find_lr:find_lr", "Try learning rates and suggest one."),
+    "check-gradients": ("vaak.cli.tools.check_gradients:check_gradients", "Compare gradients with finite differences."),
+    "doctor": ("vaak.cli.tools.doctor:doctor", "Report what this machine has and what can be trained on it."),
+    "config": ("vaak.cli.config:app", "Check and show configurations."),
+    "model": ("vaak.cli.model:app", "Inspect the model that a configuration describes."),
+    "tokenizer": ("vaak.cli.tokenizer:app", "Look at a tokenizer."),
+    "data": ("vaak.cli.data.commands:app", "List, download, prepare and simulate data."),
+    "score": ("vaak.cli.tools.score:app", "Score any system's output."),
+}
+"""Name → where the command is (a function, or a typer app of several) and its line in the help."""
+
+
+class LazyCommand(TyperCommand):
+    """Represents a command in the list of commands; imports it when it is called."""
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        return imported(str(self.name)).make_context(info_name, args, parent=parent, **extra)
+
+
+class LazyGroup(TyperGroup):
+    """The commands of the table; listing them imports none."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = {name: LazyCommand(name=name, help=line) for name, (_, line) in COMMANDS.items()}
+
+
+def imported(name: str) -> Any:
+    """The command itself, from its module."""
+    module, _, attribute = COMMANDS[name][0].partition(":")
+    command = getattr(importlib.import_module(module), attribute)
+    if not isinstance(command, typer.Typer):
+        command = _app_of(command)
+    found = get_command(command)
+    found.name = name
+    return found
+
+
+def _app_of(function: Callable[..., Any]) -> typer.Typer:
+    app = typer.Typer(add_completion=False)
+    app.command()(function)
+    return app
+
+
+app = typer.Typer(cls=LazyGroup, no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]})
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"vaak {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def vaak(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Train speech and language models from one YAML file.
+
+    Example: vaak train configs/quickstart.yml training.optimizer.lr=1e-3
+    """
+
+
+def run_command_line() -> None:
+    """Run the command that the arguments name. Raises UserError for a mistake in them, SystemExit for a code."""
+    usage_error: Any = typer.BadParameter.__base__  # typer brings a copy of click, and doesn't export its errors
+    try:
+        code = get_command(app)(prog_name="vaak", standalone_mode=False)
+    except usage_error as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            error.show()
+            raise SystemExit(error.exit_code) from None
+        command = error.ctx.command_path if error.ctx is not None else "vaak"
+        raise UserError(f"{error.format_message().rstrip('.')}; see {command} --help") from None
+    if isinstance(code, int) and code:
+        raise SystemExit(code)

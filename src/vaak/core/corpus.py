@@ -1,0 +1,130 @@
+"""A corpus: from files to splits to statistics, in one way whatever its items are (texts, pairs, recordings).
+
+source      reads what is given, by split
+splits      given, or split off from train by the hash of what an entry is called (``vaak.core.split_ranges``)
+items       what a kind of corpus keeps of the entries of a split; all that it drops is counted
+statistics  of each split that has been read completely
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
+
+from vaak.core.errors import DataError
+from vaak.core.split_ranges import Splits, SplittingOptions
+
+Entry = TypeVar("Entry")
+Given = TypeVar("Given", covariant=True)
+Item = TypeVar("Item")
+Counted = TypeVar("Counted", contravariant=True)
+
+
+class Source(Protocol[Given]):
+    """Reads the ``given`` splits; ``files`` are those that determine what is read.
+
+    ``lacks_train`` is the message for a corpus without training data.
+    """
+
+    @property
+    def given(self) -> tuple[str, ...]: ...
+    @property
+    def files(self) -> list[Path]: ...
+    @property
+    def lacks_train(self) -> str: ...
+
+    def read(self, split: str) -> Iterator[Given]: ...
+
+
+class Counts(Protocol[Counted]):
+    """Statistics of a split; their length is the number of items."""
+
+    def add(self, item: Counted, /) -> None: ...
+
+    def __len__(self) -> int: ...
+
+
+Statistics = TypeVar("Statistics", bound=Counts[Any])
+
+
+class SplitCorpus(ABC, Generic[Entry, Item, Statistics]):
+    """Items by split; the same ones in the same order each time they are read.
+
+    ``statistics`` has those of the splits that have been read completely. Messages name the corpus by ``where``.
+    """
+
+    def __init__(self, source: Source[Entry], options: SplittingOptions, where: str) -> None:
+        """Raises UserError for fractions with a sum above 1."""
+        self.source, self.where = source, where
+        self.division = Splits(source.given, options, where)
+        self.statistics: dict[str, Statistics] = {}
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """All splits, given or split off from train."""
+        return self.division.names
+
+    @property
+    def cut_splits(self) -> tuple[str, ...]:
+        """The evaluation splits that are split off from train."""
+        return tuple(split for split in self.division.ranges if split != "train")
+
+    @property
+    def files(self) -> list[Path]:
+        """The files it reads, to detect whether they have changed."""
+        return self.source.files
+
+    def with_train_first(self) -> tuple[str, ...]:
+        """All splits to prepare: train, without which there is nothing to do, and the others."""
+        return ("train", *(split for split in self.splits if split != "train"))
+
+    def read(self, split: str) -> Iterator[Item]:
+        """The items of ``split``; at the end its ``statistics`` are complete.
+
+        Raises DataError for what can't be read, and at the end if a split that must have items has none.
+        """
+        if split not in self.splits:
+            there = f"{self.where}: unknown split {split!r}; expected one of {', '.join(self.splits)}"
+            raise DataError(self.source.lacks_train if split == "train" else there)
+        counts = self.new_statistics()
+        for item in self.items(split, self.entries(split, counts), counts):
+            counts.add(item)
+            yield item
+        if not len(counts) and not self.may_be_empty(split):
+            raise DataError(f"{self.where}: {split} is empty: {self.why_empty(split, counts)}")
+        self.statistics[split] = counts
+
+    def entries(self, split: str, counts: Statistics) -> Iterator[Entry]:
+        """The cleaned entries that belong to ``split``."""
+        is_all = split not in self.division.ranges
+        for entry in map(self.cleaned, self.source.read(self.division.source_of(split))):
+            if is_all or self.split_of(entry, split, counts) == split:
+                yield entry
+
+    # What a kind of corpus answers.
+
+    @abstractmethod
+    def new_statistics(self) -> Statistics:
+        """Those of a split of which nothing has been read."""
+
+    @abstractmethod
+    def split_of(self, entry: Entry, split: str, counts: Statistics) -> str | None:
+        """Where an entry of train belongs, asked while ``split`` is read; None if it belongs nowhere."""
+
+    @abstractmethod
+    def items(self, split: str, entries: Iterator[Entry], counts: Statistics) -> Iterator[Item]:
+        """What is kept of the entries; what is dropped is counted."""
+
+    @abstractmethod
+    def why_empty(self, split: str, counts: Statistics) -> str:
+        """Why nothing was found in a split."""
+
+    def cleaned(self, entry: Entry) -> Entry:
+        """An entry as it is compared and stored."""
+        return entry
+
+    def may_be_empty(self, split: str) -> bool:
+        """Whether it is right that a split has no item."""
+        return False

@@ -1,0 +1,114 @@
+"""Ctrl-C is answered at once, whatever the process is doing; the second one leaves.
+
+Python runs signal handlers between its own instructions only, so seconds of work in a library would delay the answer.
+The system writes to a pipe when the signal comes, and a thread that reads it answers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+from vaak.core.terminal import restore_cursor
+
+ANSWER = "interrupted: stopping; press Ctrl-C again to leave at once"
+
+_answering, _leaving = threading.Lock(), threading.Lock()
+_left: list[Callable[[], str]] = []
+"""What there is to say when leaving at once, the innermost last."""
+
+
+@contextlib.contextmanager
+def acknowledged() -> Iterator[None]:
+    """Within this context, Ctrl-C is answered on standard error; a second one ends the process with 130."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    reading, writing = socket.socketpair()
+    writing.setblocking(False)
+    own = os.getpid()
+    before = signal.set_wakeup_fd(writing.fileno(), warn_on_full_buffer=False)
+    _leave_signals_of_children_alone()
+    if _answering.locked():  # of an earlier command in this process
+        _answering.release()
+    thread = threading.Thread(target=_answer, args=(reading, own), daemon=True, name="interrupts")
+    thread.start()
+    handler = signal.getsignal(signal.SIGINT)
+    if handler is signal.default_int_handler:  # else it is ignored, as under nohup
+        signal.signal(signal.SIGINT, _interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if os.getpid() == own:
+            signal.set_wakeup_fd(before)
+            writing.close()
+            thread.join()
+            reading.close()
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Raise KeyboardInterrupt; during an import, leave: libraries catch it there, and run on half imported."""
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "_frozen_importlib":
+            _answer_once()
+            os._exit(130)
+        frame = frame.f_back
+    raise KeyboardInterrupt
+
+
+@functools.cache
+def _leave_signals_of_children_alone() -> None:
+    os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))
+
+
+@contextlib.contextmanager
+def leaving(what_is_left: Callable[[], str]) -> Iterator[None]:
+    """Within this context, a second Ctrl-C prints what this returns before it ends the process."""
+    _left.append(what_is_left)
+    try:
+        yield
+    finally:
+        _left.remove(what_is_left)
+
+
+def leave_at_once() -> None:
+    """End this process now, saying what it leaves; once, whichever thread comes first."""
+    _leaving.acquire()
+    said = "left at once"
+    with contextlib.suppress(Exception):
+        said += f": {_left[-1]()}" if _left else "; what was half-written is removed or recreated by the next start"
+    _say(said)
+    restore_cursor()
+    os._exit(130)
+
+
+def _answer(reading: socket.socket, own: int) -> None:
+    interrupts = 0
+    while content := reading.recv(1):
+        if content[0] != signal.SIGINT:
+            continue
+        interrupts += 1
+        if interrupts == 1:
+            _answer_once()
+        else:
+            leave_at_once()
+
+
+def _answer_once() -> None:
+    """Say that the first Ctrl-C was heard, whichever thread comes first."""
+    if _answering.acquire(blocking=False):
+        _say(ANSWER)
+
+
+def _say(line: str) -> None:
+    """Print a line, in one process of several."""
+    if os.environ.get("RANK", "0") == "0":
+        with contextlib.suppress(OSError):
+            os.write(2, f"\n{line}\n".encode())

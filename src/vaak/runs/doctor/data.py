@@ -1,0 +1,77 @@
+"""Whether the data can be read: all examples of all splits, once, as training and evaluations would read them."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from vaak.config.load import Loaded
+from vaak.config.tasks import task_class
+from vaak.core.errors import DataError, UserError
+from vaak.core.progress import progress
+from vaak.core.random_keys import Purpose
+from vaak.core.task import Dataset, Task
+from vaak.data.reader import Address, MicrobatchReader
+from vaak.runs.doctor.finding import DoctorFinding, Mark
+from vaak.runs.folder.user_code import demand_trust
+
+ABOUT = "all data"
+MOST_NAMED = 10
+
+
+def examine_data(loaded: Loaded, files: Sequence[Path | str], trust_code: bool) -> Iterator[DoctorFinding]:
+    """What can't be prepared, and how many examples of each split can't be read, the first of them by name.
+
+    The data is prepared in a temporary folder, except what ``data.cache_dir`` and ``global_config.storage_path`` keep.
+    User code in the configuration of ``files`` is executed only with ``trust_code``.
+    """
+    experiment = loaded.experiment
+    with tempfile.TemporaryDirectory(prefix="vaak-doctor-") as folder:
+        directory = Path(folder)
+        moved = experiment.model_copy(update={"run_dir": directory})
+        try:
+            if not trust_code:
+                demand_trust(experiment, map(Path, files))
+            task: Task = task_class(experiment.reference)(moved, directory, loaded.folder)
+            task.prepare()
+        except UserError as error:
+            yield from (DoctorFinding(ABOUT, "preparation", "problem", line) for line in str(error).splitlines())
+            return
+        for split in dict.fromkeys(("train", *task.evaluation_splits, "test")):
+            try:
+                dataset = task.dataset(split)
+            except UserError as error:
+                if split in ("train", *task.evaluation_splits) or isinstance(error, DataError):
+                    yield DoctorFinding(ABOUT, split, "problem", str(error))
+                continue
+            yield from _read(dataset, split, experiment.training.random_seed, experiment.skips_bad_examples)
+
+
+def _read(dataset: Dataset, split: str, seed: int, skips_bad: bool) -> Iterator[DoctorFinding]:
+    """Findings on a split: how many examples there are, or how many and which can't be read."""
+    bad, number = list(_unreadable(dataset, split, seed)), len(dataset.lengths)
+    if not bad:
+        yield DoctorFinding(ABOUT, split, "ok", f"{number:,} examples can be read")
+        return
+    advice = "training skips them (data.on_bad_example)" if skips_bad else "fix them, or set data.on_bad_example: skip"
+    mark: Mark = "warning" if skips_bad and len(bad) < number else "problem"
+    yield DoctorFinding(ABOUT, split, mark, f"{len(bad):,} of {number:,} examples can't be read", advice)
+    yield from (DoctorFinding(ABOUT, split, mark, line) for line in bad[:MOST_NAMED])
+    if len(bad) > MOST_NAMED:
+        yield DoctorFinding(ABOUT, split, mark, f"and {len(bad) - MOST_NAMED:,} more")
+
+
+def _unreadable(dataset: Dataset, split: str, seed: int) -> Iterator[str]:
+    """A line for each example that can't be read, or can't be made a batch of."""
+    reader = MicrobatchReader(dataset, (Purpose.DATA,), seed, skip_bad=True)
+    with progress(f"reading {split}", len(dataset.lengths)) as advance:
+        for index in range(len(dataset.lengths)):
+            name = f"example {index} ({dataset.describe(index)})"
+            try:
+                skipped = reader[Address(0, 0, 0, [[index]])].skipped
+            except Exception as error:
+                yield f"{name}: {type(error).__name__}: {error}"
+            else:
+                yield from (f"{name}: {skip.reason}" for skip in skipped)
+            advance(1)

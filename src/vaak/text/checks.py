@@ -1,0 +1,37 @@
+"""What a task on text can't have, or has no use for, whichever it is. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from vaak.config.task_spec import CheckFinding, no_effect
+from vaak.text.config import TokenizerConfig
+
+FILES = ("text", "json", "csv", "tsv", "parquet")
+"""Types of corpora that are read from files."""
+
+NO_CLASSES = {"stratified": "texts have no classes to keep in proportion; expected fixed or bucketed"}
+"""Batching that texts can't have, with the reason."""
+
+
+def losses_of_tokens(experiment: Any) -> tuple[str, ...]:
+    """The main losses that fit the choice of one token among many."""
+    return ("cross_entropy", "focal")
+
+
+def corpus_findings(corpus: Any, read_by: Mapping[str, tuple[str, ...]]) -> Iterator[CheckFinding]:
+    """Options of ``data.corpus`` that its type doesn't read; ``read_by`` has the types that read those of some only."""
+    for name, types in read_by.items():
+        if corpus.type not in types:
+            yield no_effect(f"data.corpus.{name}", f"is read by the type {', '.join(types)} only, not by {corpus.type}")
+    if corpus.type in FILES and corpus.valid and corpus.test:
+        for name in ("train_fraction", "valid_fraction"):
+            yield no_effect(f"data.corpus.{name}", "valid and test are given, so train isn't split")
+
+
+def tokenizer_findings(key: str, tokenizer: TokenizerConfig | None) -> Iterator[CheckFinding]:
+    """Options of training a tokenizer where there is one already."""
+    if tokenizer is not None and tokenizer.path is not None:
+        for name in ("type", "vocab_size", "min_frequency"):
+            yield no_effect(f"{key}.{name}", f"the tokenizer is that of {key}.path, which is not trained again")

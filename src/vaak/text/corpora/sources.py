@@ -1,0 +1,160 @@
+"""Where documents and pairs come from, by split: files, a Hugging Face dataset, or the built-in grammar.
+
+A source looks up what it reads (``vaak.core.corpus.Source``); it is told how an entry is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
+
+from vaak.core.corpus import Source
+from vaak.core.errors import DataError, UserError
+from vaak.core.progress import followed, progress
+from vaak.core.split_ranges import SPLITS, SplittingOptions
+from vaak.text.corpora.readers import Read
+
+Entry = TypeVar("Entry")
+Given = TypeVar("Given", covariant=True)
+
+ROWS = 1000
+"""Rows of a dataset that are read at a time."""
+
+# Names of splits in datasets, by our names.
+_SPLIT_NAMES = {"train": ("train",), "valid": ("validation", "valid", "val", "dev"), "test": ("test",)}
+
+
+class TextSource(Source[Given], Protocol[Given]):
+    """A source that can say what a given split is read from."""
+
+    def describe(self, split: str) -> str: ...
+
+
+class GrammarOptions(SplittingOptions, Protocol):
+    """The number of sentences of a grammar, and their splits."""
+
+    @property
+    def num_sentences(self) -> int: ...
+
+
+class FileSource(Generic[Entry]):
+    """Entries of files by split; files that are read together are a tuple."""
+
+    def __init__(
+        self,
+        files: Mapping[str, Sequence[tuple[Path, ...]]],
+        read: Callable[[Sequence[tuple[Path, ...]]], Iterator[Entry]],
+        lacks_train: str,
+    ) -> None:
+        """Raises DataError without any files."""
+        self._files = {split: together for split, together in files.items() if together}
+        if not self._files:
+            raise DataError(lacks_train)
+        self._read, self.lacks_train = read, lacks_train
+        self.given = tuple(self._files)
+        self.files = [path for together in self._files.values() for paths in together for path in paths]
+
+    def read(self, split: str) -> Iterator[Entry]:
+        files = self._files[split]
+        sizes = [path.stat().st_size for together in files for path in together if path.exists()]
+        with progress(f"reading {split}", sum(sizes)) as advance:
+            before = Read.num_bytes
+            for entry in self._read(files):
+                advance(Read.num_bytes - before)
+                yield entry
+                before = Read.num_bytes  # others may have read files meanwhile
+
+    def describe(self, split: str) -> str:
+        first, *more = self._files[split]
+        return f"{first[0]} and {len(more)} more" if more else str(first[0])
+
+
+class HuggingFaceSource(Generic[Entry]):
+    """The rows of a dataset by its name on the Hub or from a folder, read from its memory-mapped Arrow files."""
+
+    def __init__(
+        self,
+        name: str | None,
+        subset: str | None,
+        columns: Callable[[str, list[str]], list[str]],
+        entry: Callable[[dict[str, Any], str], Entry],
+    ) -> None:
+        """Load the dataset (from the Hub's cache if it is there).
+
+        ``columns`` chooses those that are read; ``entry`` is made of a row and its place. Raises UserError if the
+        dataset is unavailable, DataError when it has no split of a known name.
+        """
+        if not name:
+            raise UserError("corpus.name: give the name of a dataset on the Hugging Face Hub, or a folder")
+        there = _load(name, subset)
+        found = {ours: [one for one in names if one in there] for ours, names in _SPLIT_NAMES.items()}
+        self.lacks_train = f"dataset {name}: no train split; it has {', '.join(map(str, there))}"
+        self.given = tuple(split for split, names in found.items() if names)
+        if not self.given:
+            raise DataError(self.lacks_train)
+        self.name, self.files, self._entry = name, files_of(name), entry
+        self._rows = {}
+        for split in self.given:
+            rows = there[found[split][0]]
+            self._rows[split] = rows.select_columns(columns(f"dataset {name}", rows.column_names))
+
+    def read(self, split: str) -> Iterator[Entry]:
+        number, batches = 0, self._rows[split].iter(batch_size=ROWS)
+        for batch in followed(batches, f"reading {split}", len(self._rows[split]) / ROWS):
+            for values in zip(*batch.values(), strict=True):
+                yield self._entry(dict(zip(batch, values, strict=True)), f"{self.describe(split)}: row {number}")
+                number += 1
+
+    def describe(self, split: str) -> str:
+        return f"dataset {self.name}, {split}"
+
+
+class GrammarSource(Generic[Entry]):
+    """What the built-in grammar makes; its splits hold out combinations of words."""
+
+    given = SPLITS
+    lacks_train = ""
+
+    def __init__(self, counts: Mapping[str, int], make: Callable[[str, int], Iterator[Entry]], what: str) -> None:
+        """``make(split, number)`` gives ``number`` entries, which messages call ``what``."""
+        self._counts, self._make, self._what = counts, make, what
+        self.files: list[Path] = []
+
+    def read(self, split: str) -> Iterator[Entry]:
+        number = self._counts[split]
+        return followed(self._make(split, number), f"sentences of {split}", number)
+
+    def describe(self, split: str) -> str:
+        return f"the grammar's {self._counts[split]} {self._what}"
+
+
+def sentences_of_splits(options: GrammarOptions) -> dict[str, int]:
+    """The number of sentences of a grammar in each split."""
+    valid = round(options.num_sentences * options.valid_fraction)
+    train = round(options.num_sentences * options.train_fraction)
+    return {"train": train, "valid": valid, "test": max(options.num_sentences - train - valid, 0)}
+
+
+def files_of(name: str) -> list[Path]:
+    """The files of a dataset in a folder; of one on the Hub none."""
+    return sorted(path for path in Path(name).rglob("*") if path.is_file()) if name else []
+
+
+def _load(name: str, subset: str | None) -> dict[Any, Any]:
+    """The dataset's splits by name."""
+    try:
+        import datasets
+    except ImportError as error:
+        raise UserError("corpus.type: huggingface requires the datasets library: pip install 'vaak[hf]'") from error
+    folder = Path(name)
+    saved = (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file()
+    try:
+        loaded = datasets.load_from_disk(name) if saved else datasets.load_dataset(name, subset)
+    except Exception as error:  # the Hub's client, its HTTP library and the file readers each raise their own
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise UserError(
+            f"corpus.name: the dataset {name!r} can't be loaded ({reason}); check its name and the network, "
+            "or give the folder that contains it"
+        ) from error
+    return dict(loaded) if isinstance(loaded, dict) else {"train": loaded}

@@ -1,0 +1,83 @@
+"""Commands whose streams are closed or full, whose locale is ASCII, or that Ctrl-C meets at any moment."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import tiny_runs
+import vaak
+
+VAAK = [sys.executable, "-c", "from vaak.cli.main import main; main()"]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(vaak.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+SLOW_PREPARATION = "training.max_steps=100000"
+
+
+def start(arguments: list[str], folder: Path, **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*VAAK, *arguments],
+        cwd=folder,
+        env=ENVIRONMENT | environment,
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    tiny_runs.write_corpus(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_change_no_exit_code(folder: Path, closed: str) -> None:
+    """And no file that the command opens takes their place."""
+    for arguments, code in (("config check tiny.yml", 0), ("config check gone.yml", 2), ("eval gone", 2)):
+        command = " ".join(f"'{word}'" for word in VAAK) + f" {arguments} {closed}"
+        done = subprocess.run(["bash", "-c", command], cwd=folder, env=ENVIRONMENT, capture_output=True, text=True)
+        assert done.returncode == code, done
+        assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("seconds", [0.5, 1.0, 2.0])
+def test_an_interrupt_at_the_start_is_answered_without_a_traceback(folder: Path, seconds: float) -> None:
+    command = start(["train", "tiny.yml", SLOW_PREPARATION, f"run_dir={folder}/run"], folder)
+    time.sleep(seconds)
+    os.killpg(command.pid, signal.SIGINT)
+    said = command.communicate(timeout=60)[1]
+    assert command.returncode in (0, 130), said
+    assert "Traceback" not in said
+    assert "interrupted: stopping" in said
+
+
+@pytest.mark.parametrize("environment", [{"LC_ALL": "C"}, {"LC_ALL": "C", "PYTHONUTF8": "0"}])
+def test_devanagari_in_an_ascii_locale(folder: Path, environment: dict[str, str]) -> None:
+    command = start(["config", "check", "tiny.yml", "name=लड़की"], folder, **environment)
+    out, said = command.communicate(timeout=60)
+    assert "Traceback" not in said
+    if "PYTHONUTF8" in environment:
+        assert (command.returncode, said.count("\n")) == (2, 1), said
+        assert "LC_ALL=C.UTF-8" in said
+    else:
+        assert command.returncode == 0, said
+        assert "लड़की" in out
+
+
+def test_a_port_that_is_used_is_named(folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        places = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        command = start(["train", "tiny.yml", "training.gradient_accumulation_steps=2"], folder, **places)
+        said = command.communicate(timeout=120)[1]
+    assert command.returncode == 2, said
+    assert said.splitlines()[-1].startswith(f"port {port} is used by another program; give a free one")
+    assert "Traceback" not in said

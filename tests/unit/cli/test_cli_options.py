@@ -1,0 +1,110 @@
+"""Options have the same names everywhere: a table of commands and of what they take."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from vaak.cli import table
+
+# Command: --output (a file or folder to write), --device, --json.
+TAKES = {
+    "train": "device json",  # writes run_dir=
+    "eval": "output device json",
+    "predict": "output device json",
+    "generate": "output device json",
+    "translate": "output device json",
+    "diarize": "output device json",
+    "tune": "device json",  # writes RUN/tuned.yml
+    "export": "output json",  # copies weights: no device matters
+    "find-batch-size": "device json",
+    "find-lr": "output device json",
+    "check-gradients": "device json",
+    "doctor": "device json",
+    "replay": "output device json",
+    "runs list": "json",
+    "runs clean": "json",
+    "config check": "json",
+    "config show": "json",
+    "config schema": "",  # is JSON
+    "model show": "device json",
+    "tokenizer show": "json",
+    "data simulate": "json",  # the folder is its argument
+    "data list": "output json",
+    "data get": "json",  # writes --corpus-dir
+    "data prepare": "output json",
+    "data preprocess": "output json",  # the YAML's training.device has no part in it
+    "score der": "json",
+}
+
+
+def commands() -> dict[str, Any]:
+    """Each command by its full name."""
+    found: dict[str, Any] = {}
+    for name in table.COMMANDS:
+        command = table.imported(name)
+        subcommands = getattr(command, "commands", None)
+        found |= {name: command} if subcommands is None else {f"{name} {sub}": it for sub, it in subcommands.items()}
+    return found
+
+
+def test_every_command_takes_what_the_table_says():
+    found = {}
+    for name, command in commands().items():
+        options = {option for parameter in command.params for option in parameter.opts}
+        found[name] = " ".join(option for option in ("output", "device", "json") if f"--{option}" in options)
+    assert found == TAKES
+
+
+@pytest.mark.parametrize("name", sorted({name.partition(" ")[0] for name in TAKES if " " in name}))
+def test_each_group_shows_an_example(name: str):
+    result = CliRunner().invoke(table.app, [name, "--help"], prog_name="vaak")
+    assert result.exit_code == 0
+    assert f"Example: vaak {name} " in result.output
+
+
+def test_completion_can_be_installed():
+    assert "--install-completion" in CliRunner().invoke(table.app, ["--help"], prog_name="vaak").output
+
+
+def test_a_device_that_is_not_there_is_said_in_a_line(vaak, tiny_text: Path):
+    for command in ("find-lr", "find-batch-size", "check-gradients", "model show"):
+        code, _, err = vaak(*command.split(), tiny_text / "tiny.yml", "--device", "abacus")
+        assert code == 2, command
+        assert "abacus" in err
+        assert len(err.splitlines()) == 1
+
+
+def test_predictions_and_continuations_are_written_to_a_file(vaak, tiny_run: Path, tmp_path: Path):
+    for command in ("predict", "generate"):
+        printed = vaak(command, tiny_run, "the", "--device", "cpu", "--json")[1]
+        code, out, _ = vaak(command, tiny_run, "the", "--device", "cpu", "--json", "--output", tmp_path / command)
+        assert (code, out) == (0, "")
+        assert (tmp_path / command).read_text(encoding="utf-8") == printed != ""
+        code, _, err = vaak(command, tiny_run, "the", "--device", "cpu", "--output", tmp_path / "none" / "file")
+        assert code == 2
+        assert err.startswith("--output ")
+
+
+@pytest.mark.parametrize(("arguments", "said"), [(["model", "show", "tiny.yml"], True), (["runs", "."], False)])
+def test_a_terminal_says_that_torch_is_loaded(tiny_text: Path, arguments: list[str], said: bool):
+    command = [sys.executable, "-c", "from vaak.cli.main import main; main()", *arguments]
+    leader, follower = pty.openpty()
+    process = subprocess.Popen(command, cwd=tiny_text, stdout=subprocess.DEVNULL, stderr=follower)
+    os.close(follower)
+    written = b""
+    try:
+        while piece := os.read(leader, 4096):
+            written += piece
+    except OSError:  # the end of a terminal
+        pass
+    os.close(leader)
+    assert process.wait() == 0, written
+    assert ("loading torch" in written.decode()) == said

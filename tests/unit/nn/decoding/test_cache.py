@@ -1,0 +1,44 @@
+"""Caches that grow in place: what they hold is the same as joined, and little is copied."""
+
+import torch
+from torch import Tensor
+
+from vaak.nn.decoding.cache import SMALLEST_BUFFER, LayerCache, StackCache
+
+
+def test_keys_and_values_are_those_appended_in_buffers_that_double():
+    cache, given = LayerCache(), torch.randn(2, 3, 2, 200, 4)
+    buffers, begin = [], 0
+    for size in (5, 1, 1, 60, 1, 100, 32):
+        keys, values = cache.append(*(each[:, :, begin : begin + size] for each in given))
+        begin += size
+        assert torch.equal(keys, given[0, :, :, :begin])
+        assert torch.equal(values, given[1, :, :, :begin])
+        buffers.append(cache.tensors["keys"])
+    assert begin == 200
+    assert len({buffer.data_ptr() for buffer in buffers}) == 3, "a token must not copy all before it"
+    assert buffers[0].shape[2] == SMALLEST_BUFFER
+    assert buffers[-1].shape[2] <= 2 * 200
+
+
+def test_selected_rows_go_on_growing():
+    cache, given = LayerCache(), torch.randn(2, 3, 2, 50, 4)
+    cache.append(*given[..., :40, :])
+    rows = torch.tensor([2, 0, 2, 1])
+    cache.select(rows)
+    keys, values = cache.append(*given[:, rows][..., 40:, :])
+    assert torch.equal(keys, given[0, rows])
+    assert torch.equal(values, given[1, rows])
+
+
+def test_what_cross_attention_looks_at_is_not_copied_where_rows_keep_their_source():
+    cache = StackCache(1)
+    cache.cross_attention[0].tensors["keys"] = torch.randn(4, 1, 3, 2)
+    cache.self_attention[0].append(torch.randn(4, 1, 3, 2), torch.randn(4, 1, 3, 2))
+    before: Tensor = cache.cross_attention[0].tensors["keys"]
+    newest = cache.self_attention[0].tensors["keys"].clone()
+    cache.select(torch.tensor([1, 0, 3, 3]), memory=False)
+    assert cache.cross_attention[0].tensors["keys"] is before
+    assert torch.equal(cache.self_attention[0].tensors["keys"][:, :, :3], newest[[1, 0, 3, 3]][:, :, :3])
+    cache.select(torch.tensor([3, 1]))
+    assert torch.equal(cache.cross_attention[0].tensors["keys"], before[[3, 1]])
