@@ -29,7 +29,9 @@ DENOMINATORS = (2, 3, 4, 5, 6, 8, 9, 10, 12, 16, 20, 32, 50, 64, 100)
 
 STREETS = "Street|Avenue|Road|Lane|Drive|Boulevard|Court|Place|Square|Highway|Parkway|Terrace|Way"
 DIRECTIONS = "North|South|East|West|Northeast|Northwest|Southeast|Southwest"
-IN_GROUPS = "Number|Room|Flight|Route|Highway|Interstate|Exhibit|Apartment|Suite|Channel|Bus|Train|P\\.S\\.|area code|frame"
+IN_GROUPS = (
+    "Number|Room|Flight|Route|Highway|Interstate|Exhibit|Apartment|Suite|Channel|Bus|Train|P\\.S\\.|area code|frame"
+)
 """What is numbered in pairs of digits: Room one oh five."""
 YEAR_BEFORE = (
     r"in|since|until|till|by|during|before|after|year|early|late|mid|circa|summer of|spring of|fall of|winter of"
