@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import field_validator, model_validator
 
+from vaak.audio.mel_config import MelConfig, PitchConfig
 from vaak.config.base import LARGEST_COUNT, ResumeClass, Section, option
 
 AUDIO_ALIASES = {
@@ -14,6 +15,13 @@ AUDIO_ALIASES = {
 }
 
 SECONDS_OF_A_DAY = 86_400
+
+REPLACED_BY_MEL = (
+    *("sampling_rate", "num_mel_bins", "frame_length", "frame_shift", "round_to_power_of_two", "remove_dc_offset"),
+    *("preemph_coeff", "window_type", "snip_edges", "energy_floor", "raw_energy", "use_energy", "use_fft_mag"),
+    *("low_freq", "high_freq", "norm_filters", "num_ceps", "cepstral_lifter"),
+)
+"""Options of features that feature_type mel doesn't read, or that follow from the options of ``mel``."""
 
 
 def samples_of(seconds: float, sampling_rate: int) -> int:
@@ -32,9 +40,15 @@ class AudioConfig(Section):
 
     corpus_dir: str = option("Folder of the corpora, with one folder for each.", "./data", resume="free")
     output_dir: str = option("Folder for manifests of prepared corpora.", "./manifests", resume="free")
-    feature_type: Literal["fbank", "mfcc", "spectrogram"] = option(
-        "fbank: log-mel filter banks; mfcc: cepstral coefficients; spectrogram: log power spectrum.", "fbank"
+    feature_type: Literal["fbank", "mfcc", "spectrogram", "mel"] = option(
+        "fbank: log-mel filter banks; mfcc: cepstral coefficients; spectrogram: log power spectrum; mel: mel "
+        "spectrograms for speech synthesis, by the options of mel.",
+        "fbank",
     )
+    mel: MelConfig | None = option(
+        "mel: its options, which replace those of the other types; null: the defaults.", None
+    )
+    pitch: PitchConfig | None = option("mel: F0 in Hz (0: unvoiced) and energy as two more numbers in a frame.", None)
     sampling_rate: int = option(
         "Sampling rate of the features, in Hz; other recordings are resampled.", 16000, gt=0, le=10_000_000
     )
@@ -82,7 +96,31 @@ class AudioConfig(Section):
     channels: Literal["mix", "first"] = option("For several channels: their mean, or the first.", "mix")
 
     @model_validator(mode="after")
+    def _follows_mel(self) -> AudioConfig:
+        """The options of mel say that it is the type; those of the same meaning get its values, before any is read."""
+        if (self.mel is not None or self.pitch is not None) and self.feature_type != "mel":
+            if "feature_type" in self.model_fields_set:
+                raise ValueError(f"mel and pitch are options of feature_type mel, but it is {self.feature_type}")
+            object.__setattr__(self, "feature_type", "mel")
+        if self.feature_type != "mel":
+            return self
+        mel = MelConfig() if self.mel is None else self.mel
+        values = {"sampling_rate": mel.sampling_rate, "num_mel_bins": mel.n_mels, "frame_shift": mel.frame_shift}
+        for name, value in values.items():
+            if name in self.model_fields_set and getattr(self, name) != value:
+                raise ValueError(
+                    f"{name} is {getattr(self, name)}, but {value} by the options of mel: leave {name} out"
+                )
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "mel", mel)
+        return self
+
+    @model_validator(mode="after")
     def _sizes_fit(self) -> AudioConfig:
+        if self.storage_path is not None and self.dither:
+            raise ValueError("dither is random each time, so features with it can't be stored in storage_path")
+        if self.feature_type == "mel":
+            return self
         nyquist = self.sampling_rate / 2
         high = self.high_freq if self.high_freq > 0 else nyquist + self.high_freq
         if not self.low_freq < high <= nyquist:
@@ -103,8 +141,6 @@ class AudioConfig(Section):
                 f"frame_length ({self.frame_length}) is {window} samples, but mel filters require an even number if "
                 "round_to_power_of_two is false"
             )
-        if self.storage_path is not None and self.dither:
-            raise ValueError("dither is random each time, so features with it can't be stored in storage_path")
         if self.feature_type == "mfcc" and self.num_ceps > self.num_mel_bins:
             raise ValueError(f"num_ceps ({self.num_ceps}) is more than num_mel_bins ({self.num_mel_bins})")
         if self.frame_shift > self.frame_length:

@@ -1,5 +1,8 @@
 """Features of audio: log-mel filter banks, cepstral coefficients, log spectra. The extractors are Lhotse's.
 
+Those of type mel, for speech synthesis, are ``vaak.audio.features.mel``'s: all below about windows holds for them,
+except how they are cut and mirrored.
+
 Samples are within ±1, as everywhere in Lhotse and Vaak. Kaldi's recipes take 16-bit numbers: their log powers are
 2 ln 32768 = 20.8 higher (log magnitudes 10.4), and only very quiet frames meet the floor of the mel filters, which is
 1.2e-7 on either scale (``energy_floor`` is that of the energy alone).
@@ -25,6 +28,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,6 +36,7 @@ import torch
 from torch import Tensor
 
 from vaak.audio.config import AudioConfig, samples_of
+from vaak.audio.features.mel import MelSpectrogram
 from vaak.config.base import from_options
 from vaak.core.errors import UserError
 
@@ -68,9 +73,13 @@ class Features:
         elif options:
             raise UserError(f"{', '.join(options)}: give options by name or a config, not both")
         self.config, self.device = config, torch.device(device)
-        self._length = samples_of(config.frame_length, config.sampling_rate)
         self._shift = samples_of(config.frame_shift, config.sampling_rate)
-        self._layer = _lhotse_layer(config, self._length, self._shift).to(self.device, torch.float32)
+        if config.mel is not None:
+            self._length = config.mel.n_fft
+            self._layer: Any = MelSpectrogram(config.mel).to(self.device)
+        else:
+            self._length = samples_of(config.frame_length, config.sampling_rate)
+            self._layer = _lhotse_layer(config, self._length, self._shift).to(self.device, torch.float32)
         self.frames_at_once = FRAMES_AT_ONCE.get(self.device.type, MORE_FRAMES_AT_ONCE)
 
     @property
@@ -80,7 +89,7 @@ class Features:
             return int(self._layer.fft_length) // 2 + 1
         if self.config.feature_type == "mfcc":
             return self.config.num_ceps
-        return self.config.num_mel_bins + self.config.use_energy
+        return self.config.num_mel_bins + (self.config.use_energy and self.config.mel is None)
 
     @property
     def frame_shift(self) -> float:
@@ -89,6 +98,8 @@ class Features:
 
     def num_frames(self, num_samples: int) -> int:
         """The number of frames in this many samples."""
+        if self.config.mel is not None:
+            return self.config.mel.num_frames(num_samples)
         if not self.config.snip_edges:
             return (num_samples + self._shift // 2) // self._shift
         return 0 if num_samples < self._length else 1 + (num_samples - self._length) // self._shift
@@ -106,9 +117,7 @@ class Features:
         for stretches in _packed([len(frames) for frames in found], self.frames_at_once):
             padded = []
             for index, first, last in stretches:
-                begin, end = self._span(first, last)
-                part = samples[index][max(begin, 0) : min(end, len(samples[index]))]
-                padded.append(_mirrored(part, begin, end, len(samples[index])))
+                padded.append(self._section(first, last, len(samples[index]), partial(_part, samples[index])))
             rows = self.frame_rows(padded)
             place = 0
             for index, first, last in stretches:
@@ -128,15 +137,28 @@ class Features:
         for start in range(0, num_frames, frames_per_piece):
             rows = []
             for first in range(start, min(start + frames_per_piece, num_frames), at_once):
-                begin, end = self._span(first, min(first + at_once, start + frames_per_piece, num_frames))
-                part = read(max(begin, 0), min(end, num_samples))
-                rows.append(self.frame_rows([_mirrored(part, begin, end, num_samples)]))
+                last = min(first + at_once, start + frames_per_piece, num_frames)
+                rows.append(self.frame_rows([self._section(first, last, num_samples, read)]))
             yield np.concatenate(rows)
 
-    def _span(self, first: int, last: int) -> tuple[int, int]:
-        """First and last sample of the windows of frames ``first`` to ``last``, perhaps beyond the recording."""
-        offset = 0 if self.config.snip_edges else self._shift // 2 - self._length // 2
-        return first * self._shift + offset, (last - 1) * self._shift + offset + self._length
+    def _section(self, first: int, last: int, num_samples: int, read: Callable[[int, int], np.ndarray]) -> np.ndarray:
+        """The samples of the windows of frames ``first`` to ``last``, of which ``read`` gives those of the recording.
+
+        What is beyond the ``num_samples`` of the recording is mirrored, again and again where it is longer.
+        """
+        if self.config.mel is not None:
+            offset = -(self._length // 2)
+        else:
+            offset = 0 if self.config.snip_edges else self._shift // 2 - self._length // 2
+        begin, end = first * self._shift + offset, (last - 1) * self._shift + offset + self._length
+        missing = max(-begin, 0), max(end - num_samples, 0)
+        # Read what is mirrored, too: without the last sample itself, it begins one further inside.
+        least, beyond = max(min(begin, 2 * num_samples - 1 - end), 0), min(max(end, 1 - begin), num_samples)
+        part = np.asarray(read(least, beyond), np.float32)
+        if any(missing):
+            part = np.pad(part, missing, mode="symmetric" if self.config.mel is None else "reflect")
+        skipped = max(begin - least, 0)
+        return part[skipped : skipped + end - begin]
 
     @torch.inference_mode()
     def frame_rows(self, padded: Sequence[np.ndarray]) -> np.ndarray:
@@ -147,6 +169,9 @@ class Features:
         num_frames = len(windows)
         if num_frames < FEWEST_FRAMES:
             windows = torch.cat([windows, windows.new_zeros(FEWEST_FRAMES - num_frames, self._length)])
+        if self.config.mel is not None:
+            mel: Tensor = self._layer.mel_of_windows(windows)
+            return mel[:num_frames].cpu().numpy()
         with torch.autocast(self.device.type, enabled=False):
             windows, energy = self._layer.wav2win._forward_strided(windows[None])
             rows: Tensor = self._layer._forward_strided(windows, None)
@@ -185,14 +210,8 @@ def dithered(samples: np.ndarray, dither: float, rng: np.random.Generator) -> np
     return noisy
 
 
-def _mirrored(part: np.ndarray, begin: int, end: int, num_samples: int) -> np.ndarray:
-    """Samples ``begin`` to ``end`` of a recording, of which ``part`` are those that it has.
-
-    Mirrored with the last sample repeated, again and again where the recording is shorter than what is missing.
-    """
-    part = np.asarray(part, np.float32)
-    missing = max(-begin, 0), max(end - num_samples, 0)
-    return np.pad(part, missing, mode="symmetric") if any(missing) else part
+def _part(samples: np.ndarray, first: int, last: int) -> np.ndarray:
+    return samples[first:last]
 
 
 def _packed(lengths: Sequence[int], most: int) -> Iterator[list[tuple[int, int, int]]]:

@@ -53,6 +53,8 @@ WITHOUT_EFFECT = {
     "dither",
 }
 """Options that stored features don't depend on."""
+LATER_OPTIONS = ("mel", "pitch")
+"""Left out of the fingerprint where they are null, so that features stored before they existed are still found."""
 
 
 class FeatureStore:
@@ -140,7 +142,8 @@ def extract(source: AudioSource, audio: AudioConfig, folder: Path, device: str =
 
 def feature_fingerprint(source: AudioSource, audio: AudioConfig) -> str:
     """A hash of the recordings and of every option that their features depend on."""
-    options = audio.model_dump(mode="json", exclude=WITHOUT_EFFECT)
+    absent = {name for name in LATER_OPTIONS if getattr(audio, name) is None}
+    options = audio.model_dump(mode="json", exclude=WITHOUT_EFFECT | absent)
     return fingerprint_of({"format": FORMAT, "source": source.fingerprint, "options": options})
 
 

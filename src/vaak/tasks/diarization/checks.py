@@ -34,6 +34,12 @@ def _most_frames(experiment: DiarizationExperiment) -> float:
 
 def _unread_by_features(audio: AudioConfig) -> Iterator[CheckFinding]:
     """Options of another type of features, of energy, and of extraction."""
+    if audio.feature_type == "mel":
+        yield impossible(
+            "global_config.feature_type",
+            "mel is for speech synthesis; its frames are not at the places of a diarizer's labels: use fbank",
+        )
+        return
     kind = f"feature_type is {audio.feature_type}"
     if audio.feature_type != "mfcc":
         for name in ("num_ceps", "cepstral_lifter"):

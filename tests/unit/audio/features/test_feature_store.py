@@ -129,6 +129,8 @@ OTHER_VALUES: dict[str, Any] = {
     "corpus_dir": "x",
     "output_dir": "x",
     "feature_type": "mfcc",
+    "mel": {"n_mels": 40},
+    "pitch": {},
     "sampling_rate": 8000,
     "num_mel_bins": 40,
     "frame_length": 0.02,

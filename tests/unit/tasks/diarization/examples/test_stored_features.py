@@ -285,6 +285,10 @@ def test_what_is_not_stored_is_said(made_recordings: Path, overrides: list[str],
     ("overrides", "expected"),
     [
         (["global_config.storage_path=f", "global_config.dither=1e-3"], "dither is random each time"),
+        (
+            ["global_config.feature_type=mel", "global_config.num_mel_bins=80"],
+            "global_config.feature_type: mel is for speech synthesis",
+        ),
         (["global_config.snip_edges=true"], "global_config.snip_edges: true drops the frames at the ends"),
     ],
 )

@@ -1,0 +1,138 @@
+"""Mel spectrograms for speech synthesis: the acoustic model's target and the vocoder's input, by the same code.
+
+::
+
+    samples  ┆‹─ n_fft / 2 ─›│                    audio mirrored at its ends, the last sample once
+    frame 0  ‹──────n_fft────┼─›                  frame t is centred at sample t * hop_length
+    frame 1      ‹───────n_fft──────›
+
+The window is a periodic Hann window. Values are librosa's (``center=True, pad_mode="reflect"``).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from vaak.audio.mel_config import MelConfig
+
+SMALLEST_WEIGHT = 1e-8
+"""Of a sample in the inverse transform, where the windows of all frames are almost 0."""
+
+
+def mel_filters(config: MelConfig) -> np.ndarray:
+    """The weights of the triangular filters, ``(n_mels, n_fft // 2 + 1)`` float64."""
+    edges = np.array(config.edges())
+    bins = np.linspace(0, config.sampling_rate / 2, config.num_bins)
+    rising = (bins - edges[:-2, None]) / np.diff(edges)[:-1, None]
+    falling = (edges[2:, None] - bins) / np.diff(edges)[1:, None]
+    filters: np.ndarray = np.minimum(rising, falling).clip(min=0)
+    return filters * (2 / (edges[2:] - edges[:-2]))[:, None] if config.norm == "slaney" else filters
+
+
+class MelSpectrogram(nn.Module):
+    """Turns samples ``(..., time)`` into mel spectrograms ``(..., frame, n_mels)``; it can be differentiated.
+
+    Rows of a batch have the same length: padding would change the last frames of a row.
+    """
+
+    window: Tensor
+    filters: Tensor
+
+    def __init__(self, config: MelConfig) -> None:
+        super().__init__()
+        self.config = config
+        window = torch.hann_window(config.win_length, dtype=torch.float64)
+        left = (config.n_fft - config.win_length) // 2
+        window = functional.pad(window, (left, config.n_fft - config.win_length - left))
+        self.register_buffer("window", window.float(), persistent=False)
+        self.register_buffer("filters", torch.from_numpy(mel_filters(config)).float(), persistent=False)
+
+    def forward(self, samples: Tensor) -> Tensor:
+        return self.mel_of(self.linear(samples))
+
+    def linear(self, samples: Tensor) -> Tensor:
+        """Magnitudes or powers, as ``config.spectrum`` says: ``(..., frame, n_fft // 2 + 1)``."""
+        return self._strengths(self.stft(samples))
+
+    def mel_of_windows(self, windows: Tensor) -> Tensor:
+        """The mel spectrogram of sections of ``n_fft`` samples, ``(..., frame, n_fft)``."""
+        return self.mel_of(self._strengths(self.spectra(windows)))
+
+    def _strengths(self, spectra: Tensor) -> Tensor:
+        magnitudes = spectra.abs()
+        return magnitudes.square() if self.config.spectrum == "power" else magnitudes
+
+    def mel_of(self, linear: Tensor) -> Tensor:
+        """The mel spectrogram of a linear one."""
+        with torch.autocast(linear.device.type, enabled=False):
+            mel = linear.to(self.filters.dtype) @ self.filters.T
+        return self.log_of(mel)
+
+    def log_of(self, mel: Tensor) -> Tensor:
+        """The logarithm of filter outputs, or they themselves."""
+        if self.config.log == "none":
+            return mel
+        mel = mel.clamp(min=self.config.floor)
+        return mel.log() if self.config.log == "natural" else mel.log10()
+
+    def without_log(self, mel: Tensor) -> Tensor:
+        """The inverse of ``log_of``, above the floor."""
+        if self.config.log == "none":
+            return mel
+        return mel.exp() if self.config.log == "natural" else 10**mel
+
+    def stft(self, samples: Tensor) -> Tensor:
+        """The complex spectrum ``(..., frame, n_fft // 2 + 1)``; no frames of no samples."""
+        if not samples.shape[-1]:
+            none = (*samples.shape[:-1], 0, self.config.num_bins)
+            return samples.new_zeros(none, dtype=self.window.dtype.to_complex())
+        padded = reflected(samples.to(self.window.dtype), self.config.n_fft // 2)
+        return self.spectra(padded.unfold(-1, self.config.n_fft, self.config.hop_length))
+
+    def spectra(self, frames: Tensor) -> Tensor:
+        """The complex spectra of sections of ``n_fft`` samples, ``(..., frame, n_fft)``."""
+        with torch.autocast(frames.device.type, enabled=False):
+            spectra: Tensor = torch.fft.rfft(frames * self.window)
+        return spectra
+
+    def inverse(self, spectra: Tensor, num_samples: int | None = None) -> Tensor:
+        """Samples ``(..., time)`` whose spectrum is nearest to ``spectra``, ``(..., frame, n_fft // 2 + 1)``.
+
+        There are ``num_samples``, or as many as end at the centre of the last frame. It can be differentiated.
+
+        Source: Griffin and Lim 1984, "Signal Estimation from Modified Short-Time Fourier Transform", equation 6.
+        """
+        config, (*rows, num_frames, _) = self.config, spectra.shape
+        with torch.autocast(spectra.device.type, enabled=False):
+            frames = torch.fft.irfft(spectra, config.n_fft) * self.window
+        together = self._overlapped(frames.reshape(-1, num_frames, config.n_fft))
+        weight = self._overlapped(self.window.square().expand(1, num_frames, -1))
+        first, shift = config.n_fft // 2, config.hop_length
+        last = first + (shift * (num_frames - 1) if num_samples is None else num_samples)
+        samples = together[:, first:last] / weight[:, first:last].clamp(min=SMALLEST_WEIGHT)
+        return samples.reshape(*rows, -1)
+
+    def _overlapped(self, frames: Tensor) -> Tensor:
+        """Frames ``(batch, frame, n_fft)`` added at their places, ``(batch, time)``."""
+        length = self.config.n_fft + self.config.hop_length * (frames.shape[1] - 1)
+        kernel, stride = (1, self.config.n_fft), (1, self.config.hop_length)
+        return functional.fold(frames.transpose(1, 2), (1, length), kernel, stride=stride)[:, 0, 0]
+
+
+def reflected(samples: Tensor, width: int) -> Tensor:
+    """``samples`` ``(..., time)`` mirrored at both ends, without the last sample itself: ``(..., time + 2 * width)``.
+
+    What is shorter than ``width`` is mirrored again and again; a single sample is repeated.
+    """
+    length = samples.shape[-1]
+    rows = samples.reshape(-1, length)
+    if length == 1:
+        return rows.expand(-1, 1 + 2 * width).reshape(*samples.shape[:-1], -1)
+    while width:
+        step = min(width, rows.shape[-1] - 1)
+        rows = functional.pad(rows, (step, step), mode="reflect")
+        width -= step
+    return rows.reshape(*samples.shape[:-1], -1)

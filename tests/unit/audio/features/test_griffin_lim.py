@@ -1,0 +1,103 @@
+"""Waveforms of spectrograms against librosa: as consistent, the same each time, with the mel spectrogram asked for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from vaak.audio.features.griffin_lim import griffin_lim, magnitudes_of, waveform_of
+from vaak.audio.features.mel import MelSpectrogram
+from vaak.audio.mel_config import MelConfig
+from vaak.audio.synthesis.voices import make_voices, utter
+
+librosa = pytest.importorskip("librosa")
+
+RATE = 16000
+CONFIG = MelConfig(sampling_rate=RATE, n_fft=800, win_length=800, hop_length=200)
+
+
+@pytest.fixture(scope="module")
+def speech() -> Tensor:
+    return torch.from_numpy(utter(make_voices(2, 0)[0], "the birch canoe slid on the smooth planks").samples)
+
+
+def distance(found: Tensor, wanted: Tensor) -> float:
+    """Spectral convergence: the norm of the difference, relative to what is wanted."""
+    return float(torch.linalg.norm(found - wanted) / torch.linalg.norm(wanted))
+
+
+@settings(max_examples=40, deadline=None)
+@given(num_samples=st.integers(1, 3000), sizes=st.sampled_from([(1024, 256), (1200, 300), (512, 256), (800, 7)]))
+def test_the_inverse_gives_back_what_was_transformed(num_samples: int, sizes: tuple[int, int]) -> None:
+    length, shift = sizes
+    layer = MelSpectrogram(MelConfig(n_fft=1200, win_length=length, hop_length=shift, n_mels=20)).double()
+    samples = torch.randn(2, num_samples, dtype=torch.float64, generator=torch.Generator().manual_seed(num_samples))
+    found = layer.inverse(layer.stft(samples), num_samples)
+    np.testing.assert_allclose(found, samples, atol=1e-6)
+
+
+def test_the_inverse_can_be_differentiated() -> None:
+    layer = MelSpectrogram(MelConfig(n_fft=16, win_length=16, hop_length=4, n_mels=4, f_max=None)).double()
+    spectra = torch.randn(2, 6, 9, dtype=torch.complex128, generator=torch.Generator().manual_seed(0))
+    assert torch.autograd.gradcheck(layer.inverse, (spectra.requires_grad_(),))
+
+
+def test_as_consistent_as_librosas(speech: Tensor) -> None:
+    layer = MelSpectrogram(CONFIG)
+    magnitudes = layer.linear(speech)
+    found = {number: griffin_lim(magnitudes, layer, number, 0, len(speech)) for number in (0, 8, 32)}
+    theirs = librosa.griffinlim(
+        magnitudes.numpy().T, n_iter=32, hop_length=200, length=len(speech), random_state=0, pad_mode="reflect"
+    )
+    errors = {number: distance(layer.linear(samples), magnitudes) for number, samples in found.items()}
+    assert errors[32] < errors[8] < errors[0]
+    assert errors[32] < 1.1 * distance(layer.linear(torch.from_numpy(theirs)), magnitudes)
+
+
+def test_the_same_seed_gives_the_same_samples(speech: Tensor) -> None:
+    layer = MelSpectrogram(CONFIG)
+    mel = layer(speech[:8000])
+    first, again, other = (waveform_of(mel, layer, 4, seed) for seed in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"spectrum": "power", "log": "base10", "floor": 1e-10}, {"log": "none", "norm": "none"}], ids=str
+)
+def test_a_mel_spectrogram_becomes_samples_that_have_it(speech: Tensor, options: dict) -> None:
+    layer = MelSpectrogram(CONFIG.model_copy(update=options))
+    mel = layer(speech)
+    magnitudes = magnitudes_of(mel, layer)
+    assert (magnitudes >= 0).all()
+    linear = magnitudes.square() if options.get("spectrum") == "power" else magnitudes
+    assert distance(linear @ layer.filters.T, layer.without_log(mel)) < 0.04
+    found = waveform_of(mel, layer, num_samples=len(speech))
+    assert found.shape == speech.shape
+    log = MelSpectrogram(CONFIG)
+    assert (log(found) - log(speech)).abs().mean() < 0.25
+
+
+def test_magnitudes_fit_better_than_librosas(speech: Tensor) -> None:
+    layer = MelSpectrogram(CONFIG)
+    mel = layer(speech).exp()
+    theirs = librosa.util.nnls(layer.filters.numpy(), mel.numpy().T)
+    ours = distance(magnitudes_of(mel.log(), layer) @ layer.filters.T, mel)
+    assert ours < distance(torch.from_numpy(theirs.T) @ layer.filters.T, mel)
+
+
+def test_batches_lengths_and_next_to_nothing(speech: Tensor) -> None:
+    layer = MelSpectrogram(CONFIG)
+    rows = layer.linear(speech[:4100].reshape(2, 2050))
+    assert griffin_lim(rows, layer, 2).shape == (2, 2000)
+    assert griffin_lim(rows, layer, 2, num_samples=2199).shape == (2, 2199)
+    for num_samples in (1999, 2200):
+        with pytest.raises(ValueError, match=f"{num_samples} samples have 1[02] frames, not 11"):
+            griffin_lim(rows, layer, 2, num_samples=num_samples)
+    assert griffin_lim(rows[:, :1], layer).shape == (2, 0)
+    assert griffin_lim(rows[:, :0], layer).shape == (2, 0)
+    assert torch.isfinite(waveform_of(layer(torch.zeros(2000)), layer)).all()
