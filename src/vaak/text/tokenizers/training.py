@@ -96,7 +96,10 @@ class TokenizerFactory:
         """What decides the tokenizer, but for the texts and the path of an existing one."""
         if self.is_users:
             return decides(self.options, self.folder)
-        return {name: getattr(self.options, name) for name in ("type", "vocab_size", "min_frequency")}
+        names = ["type", "vocab_size", "min_frequency"]
+        if self.options.training_characters is not None:  # what was prepared before there was this option lacks it
+            names.append("training_characters")
+        return {name: getattr(self.options, name) for name in names}
 
     def create_tokenizer(self, texts: Iterable[str]) -> Tokenizer:
         """The tokenizer at ``options.path``, or one trained on ``texts``, which are read as a stream.
