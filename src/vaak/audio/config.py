@@ -48,7 +48,7 @@ class AudioConfig(Section):
     mel: MelConfig | None = option(
         "mel: its options, which replace those of the other types; null: the defaults.", None
     )
-    pitch: PitchConfig | None = option("mel: F0 in Hz (0: unvoiced) and energy as two more numbers in a frame.", None)
+    pitch: PitchConfig | None = option("mel: energy, and F0 in Hz (0: unvoiced), as two more numbers in a frame.", None)
     sampling_rate: int = option(
         "Sampling rate of the features, in Hz; other recordings are resampled.", 16000, gt=0, le=10_000_000
     )

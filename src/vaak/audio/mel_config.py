@@ -113,7 +113,7 @@ class PitchConfig(Section):
     f0_max: float = option("Highest F0, in Hz.", 500.0, le=2000)
     voicing: float = option(
         "Aperiodicity up to which a frame is voiced, from 0 to 1: higher values give more voiced frames.",
-        0.3,
+        0.5,
         gt=0,
         lt=1,
     )
