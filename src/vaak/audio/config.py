@@ -16,13 +16,6 @@ AUDIO_ALIASES = {
 
 SECONDS_OF_A_DAY = 86_400
 
-REPLACED_BY_MEL = (
-    *("sampling_rate", "num_mel_bins", "frame_length", "frame_shift", "round_to_power_of_two", "remove_dc_offset"),
-    *("preemph_coeff", "window_type", "snip_edges", "energy_floor", "raw_energy", "use_energy", "use_fft_mag"),
-    *("low_freq", "high_freq", "norm_filters", "num_ceps", "cepstral_lifter"),
-)
-"""Options of features that feature_type mel doesn't read, or that follow from the options of ``mel``."""
-
 
 def samples_of(seconds: float, sampling_rate: int) -> int:
     """Whole samples in this many seconds, rounded down as in Kaldi, but never because of a float's last digits.

@@ -83,7 +83,7 @@ def _differences(sections: np.ndarray, longest: int) -> np.ndarray:
     power = np.concatenate([sums[:, window - 1 : window], sums[:, window:] - sums[:, :longest]], axis=1)
     differences = np.maximum(power[:, :1] + power - 2 * products, 0)
     total = np.cumsum(differences[:, 1:], axis=1)
-    normalised = np.ones_like(differences)
+    normalised: np.ndarray = np.ones_like(differences)
     places = np.arange(1, longest + 1)
     np.divide(differences[:, 1:] * places, total, out=normalised[:, 1:], where=total > 1e-12 * power[:, :1] + 1e-20)
     return normalised
