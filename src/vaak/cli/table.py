@@ -34,6 +34,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "config": ("vaak.cli.config:app", "Check and show configurations."),
     "model": ("vaak.cli.model:app", "Inspect the model that a configuration describes."),
     "tokenizer": ("vaak.cli.tokenizer:app", "Look at a tokenizer."),
+    "phonemes": ("vaak.cli.tools.phonemes:phonemes", "Show what text becomes before it is spoken."),
     "data": ("vaak.cli.data.commands:app", "List, download, prepare and simulate data."),
     "score": ("vaak.cli.tools.score:app", "Score any system's output."),
 }

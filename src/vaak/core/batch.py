@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Term:
-    """A loss as a sum with the unit it is summed over; the engine divides by that unit's count in the whole step.
+    """A loss as a sum, not a mean, with the unit it is summed over.
+
+    The engine divides it by that unit's count in the whole step.
 
     ``splittable`` is False for a term that is not a sum over examples (load balancing, in-batch contrast): such a
     batch is never split into pieces.

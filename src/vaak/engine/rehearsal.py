@@ -19,6 +19,7 @@ from vaak.data.reader import Address
 from vaak.engine.evaluation import Evaluator
 from vaak.engine.memory.device import free_memory, is_out_of_memory
 from vaak.engine.objective.descent import Descent
+from vaak.engine.objective.means import warn_of_means
 from vaak.engine.state import State
 from vaak.engine.step import Step
 from vaak.engine.training_data import StepData, TrainingData, count_units
@@ -35,7 +36,8 @@ def extremes(plan: BatchPlan, lengths: np.ndarray) -> tuple[int, int]:
 def rehearse(step: Step, state: State, data: TrainingData, last_epoch: int) -> None:
     """Run both through the model, for each objective, and allocate what the optimizers keep.
 
-    Raises what the first step would have raised. Weights, buffers and the state of optimizers don't change.
+    Raises what the first step would have raised. Weights, buffers and the state of optimizers don't change. Before the
+    first step of a run, a term that looks like a mean is reported.
     """
     epoch = state.position.epoch
     if data.config.curriculum is not None:  # whose hard examples, which may be the long ones, come last
@@ -60,6 +62,21 @@ def rehearse(step: Step, state: State, data: TrainingData, last_epoch: int) -> N
     with torch.no_grad():
         for buffer, before in buffers:
             buffer.copy_(before)
+    if state.position.step == 0 and step.ranks.is_main:
+        _look_for_means(step, state, largest if _num_rows(largest) > 1 else smallest)
+
+
+def _look_for_means(step: Step, state: State, data: StepData) -> None:
+    """Warn of means among the terms of a microbatch, unless it had to be split: whole, it may not fit."""
+    batch = data.microbatches[0].batch
+    whole = all(len(objective.gradient.pieces(state.piece_rules, data)) == 1 for objective in step.objectives)
+    if batch is not None and whole:
+        warn_of_means(step.objectives, state, batch, step.seed)
+
+
+def _num_rows(data: StepData) -> int:
+    batch = data.microbatches[0].batch
+    return batch.num_rows if batch is not None else 0
 
 
 def rehearse_evaluations(evaluator: Evaluator, state: State) -> None:

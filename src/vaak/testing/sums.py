@@ -12,6 +12,7 @@ from vaak.core.batch import Batch, Term
 from vaak.data.loader import training_addresses
 from vaak.data.reader import Microbatch
 from vaak.engine.gradient import MicrobatchPiece
+from vaak.engine.objective.means import averaged_over, sizes_of
 from vaak.engine.trainer import Trainer
 from vaak.testing.case import Case, batches, exact, folder, microbatches, open_trainer, terms_of
 from vaak.testing.equality import demand, demand_close
@@ -176,22 +177,13 @@ def _demand_equal_sums(trainer: Trainer, whole: Batch, pieces: Sequence[Batch], 
 
 def _demand_sum(name: str, whole: Term, parts: Sequence[tuple[Term, Batch]]) -> None:
     """Demand that a term isn't the mean over its batch, which the engine would divide by its count once more."""
-    total, totals = float(whole.total), [float(term.total) for term, _ in parts]
-
-    def off(found: float) -> bool:
-        return not abs(found - total) <= TOLERANCE * max(1.0, abs(total))
-
-    if not off(sum(totals)):
-        return
-    sizes = [{**piece.totals(), "row": float(piece.num_rows)} for _, piece in parts]
-    for unit in sizes[0]:
-        counts = [size[unit] for size in sizes]
-        weighed = sum(count * part for count, part in zip(counts, totals, strict=True))
-        demand(
-            not sum(counts) or off(weighed / sum(counts)),
-            f"the loss {name} is the mean over each {unit} of its batch; a Term's total is a sum, not a mean: the "
-            f"engine divides it by the count of {whole.per} in the whole step",
-        )
+    totals = [float(term.total) for term, _ in parts]
+    unit = averaged_over(float(whole.total), totals, sizes_of([piece for _, piece in parts]), TOLERANCE)
+    demand(
+        unit is None,
+        f"the loss {name} is the mean over each {unit} of its batch; a Term's total is a sum, not a mean: the "
+        f"engine divides it by the count of {whole.per} in the whole step",
+    )
 
 
 def _terms_and_gradients(trainer: Trainer, pieces: Iterable[Batch]) -> tuple[list[dict[str, Term]], dict[str, Tensor]]:

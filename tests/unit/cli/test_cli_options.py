@@ -36,6 +36,7 @@ TAKES = {
     "config schema": "",  # is JSON
     "model show": "device json",
     "tokenizer show": "json",
+    "phonemes": "output json",
     "data simulate": "json",  # the folder is its argument
     "data list": "output json",
     "data get": "json",  # writes --corpus-dir

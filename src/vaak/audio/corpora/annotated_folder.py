@@ -19,22 +19,26 @@ from vaak.audio.corpora.entries import entries_of, lacks_train
 from vaak.audio.formats.annotations import READERS, Annotations, names_of
 from vaak.audio.waveforms.audio_file import read_header
 from vaak.audio.waveforms.recordings import ReadRecording, label, recording_cut, set_uem, within
+from vaak.audio.waveforms.suffixes import AUDIO, in_words, is_audio, not_read, why_not
 from vaak.core.errors import DataError
 from vaak.core.progress import followed
 
 if TYPE_CHECKING:
     from lhotse.cut import Cut
 
-AUDIO = frozenset({".wav", ".flac", ".ogg", ".opus", ".mp3", ".aiff", ".aif", ".au", ".sph", ".w64", ".caf"})
 UNLABELLED = "audio files without RTTM or TextGrid"
 WITHOUT_AUDIO = "recordings of RTTM files that have no audio"
 
 
 @dataclass
 class Found:
-    """The audio of a split, its annotations, and annotations near it, which may be of other audio, too."""
+    """The audio of a split, its annotations, and annotations near it, which may be of other audio, too.
+
+    ``not_read`` is audio whose format can't be read.
+    """
 
     audio: list[Path] = field(default_factory=list)
+    not_read: list[Path] = field(default_factory=list)
     annotations: list[Path] = field(default_factory=list)
     near: list[Path] = field(default_factory=list)
 
@@ -55,7 +59,9 @@ class FolderReader:
         splits: dict[Path, str] = {}
         for split, found in self._found.items():
             if not found.audio:
-                raise DataError(f"datasets, {dataset.name}, {split}: no audio found ({' '.join(sorted(AUDIO))})")
+                formats, others = " ".join(sorted(AUDIO)), in_words(found.not_read)
+                where = f"datasets, {dataset.name}, {split}"
+                raise DataError(f"{where}: no audio found ({formats}){others and '; there are '}{others}")
             for path in found.audio:
                 if splits.setdefault(path.resolve(), split) != split:
                     other = splits[path.resolve()]
@@ -71,6 +77,8 @@ class FolderReader:
                 raise DataError(f"{path}: {names[name]} is recording {name}, too; rename one, or name one by a pattern")
             names[name] = path
             yield _reading(name, path, annotations)
+        for path, reason in why_not(found.not_read).items():
+            yield ReadRecording(path.name, None, (reason,))
         own = Annotations(path for path in found.annotations if path.suffix.lower() == ".rttm")
         everyone = {name for part in self._found.values() for path in part.audio for name in names_of(path)}
         for name in own.without_audio(everyone):
@@ -111,7 +119,8 @@ def _found(entries: Iterable[Path]) -> Found:
     for entry in entries:
         files = sorted(path for path in entry.rglob("*") if path.is_file()) if entry.is_dir() else [entry]
         files = [path for path in files if not path.name.startswith(".")]
-        found.audio += (audio := [path for path in files if path.suffix.lower() in AUDIO])
+        found.audio += (audio := [path for path in files if is_audio(path)])
+        found.not_read += not_read(files)
         found.annotations += [path for path in files if path.suffix.lower() in READERS]
         if not entry.is_dir():
             parents.update(dict.fromkeys(path.parent for path in audio))

@@ -4,8 +4,8 @@ Paths are Lhotse's: absolute, or relative to the current folder; one that doesn'
 folder. They may be anywhere, because Lhotse writes absolute paths, and the manifest is the user's own; but a source
 that is not a file (a command would be executed) is refused.
 
-Lhotse's recipes give an utterance without times a supervision as long as itself, to the last digit. That is read as no
-times: of a recipe, and in other manifests if it has a text, since one without may be a human's label.
+A supervision is taken as it is, also if it is as long as its cut: only ``custom: {"no_times": true}`` says that it
+doesn't know when the speaker speaks. Cuts of recipes have that mark (recipe_corpus.py).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from vaak.audio.config import DatasetConfig
 from vaak.audio.corpora.entries import entries_of, lacks_train
 from vaak.audio.corpora.json_manifest import json_lines
-from vaak.audio.waveforms.reading import NO_TIMES, demand_file
+from vaak.audio.waveforms.reading import NO_TIMES, demand_file, is_labelled_throughout, lacks_times
 from vaak.audio.waveforms.recordings import ReadRecording
 from vaak.core.errors import DataError, UserError
 from vaak.core.progress import followed
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 
 WITHOUT_SUPERVISIONS = "recordings without supervisions"
 WITHOUT_RECORDING = "recordings that only supervisions name"
+LABELLED_THROUGHOUT = (
+    "utterances with a text whose label is as long as they are, taken as speech from start to end; if it only says who "
+    f'speaks, add "{NO_TIMES}": true to its custom fields'
+)
 
 
 class Manifests(NamedTuple):
@@ -43,7 +47,7 @@ class ManifestReader:
 
     def __init__(self, dataset: DatasetConfig, entries: dict[str, list[Path]] | None = None) -> None:
         """Check the first line of each file. Raises DataError if it is not a manifest."""
-        self.lacks_train, self._is_recipe = lacks_train(dataset), dataset.type == "recipe"
+        self.lacks_train = lacks_train(dataset)
         self._manifests = {
             split: sorted_by_kind(paths, f"datasets, {dataset.name}, {split}")
             for split, paths in (entries_of(dataset) if entries is None else entries).items()
@@ -53,11 +57,7 @@ class ManifestReader:
 
     def read(self, split: str) -> Iterator[ReadRecording]:
         for reading in followed(self._read(self._manifests[split]), f"recordings of {split}"):
-            if reading.cut is not None and _is_as_long_as_its_label(reading.cut):
-                [label] = reading.cut.supervisions
-                if self._is_recipe or label.text:
-                    label.custom = {**(label.custom or {}), NO_TIMES: True}
-            yield reading
+            yield reading if reading.cut is None else reading._replace(remarks=remarks_on(reading.cut))
 
     def _read(self, manifests: Manifests) -> Iterator[ReadRecording]:
         yield from _cuts(manifests.cuts)
@@ -67,9 +67,10 @@ class ManifestReader:
             yield from joined(recordings, supervisions)
 
 
-def _is_as_long_as_its_label(cut: Cut) -> bool:
-    labels = cut.supervisions
-    return len(labels) == 1 and labels[0].start == 0 and abs(labels[0].duration - cut.duration) < 1e-6
+def remarks_on(cut: Cut) -> tuple[str, ...]:
+    """What to tell the user of a cut: that its label may be one without times, and doesn't say so."""
+    unmarked = is_labelled_throughout(cut) and not lacks_times(cut)
+    return (LABELLED_THROUGHOUT,) if unmarked and cut.supervisions[0].text else ()
 
 
 def sorted_by_kind(paths: Iterable[Path], option: str) -> Manifests:

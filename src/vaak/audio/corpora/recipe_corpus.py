@@ -4,8 +4,9 @@ CORPUS_DIR/         the corpus, as `vaak data get` or the user put it there
   corpus.json       the folder in it that the recipe's prepare function takes, if `vaak data get` downloaded it
 OUTPUT_DIR/
   *_recordings_PART.jsonl.gz, *_supervisions_PART.jsonl.gz    what the recipe writes
-  cuts/PART.jsonl   recordings and supervisions as cuts
-  cuts.json         recipe, options and parts; written last: it means "complete"
+  cuts/PART.jsonl   recordings and supervisions as cuts; a label as long as its recording, which is what recipes write
+                    where a corpus has no times, is marked as being without (vaak.audio.waveforms.reading)
+  cuts.json         recipe, options and parts, and that the labels are marked; written last: it means "complete"
 
 Parts are those of the recipe. A split that names none gets the parts with matching names: train*, then dev* and valid*,
 then test* and eval*; a corpus of one part is train.
@@ -24,6 +25,7 @@ from typing import Any
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.lhotse_manifests import ManifestReader, joined
 from vaak.audio.corpora.recipes import LhotseRecipe, download, prepare, recipe_named
+from vaak.audio.waveforms.reading import NO_TIMES, is_labelled_throughout
 from vaak.audio.waveforms.recordings import ReadRecording
 from vaak.core.errors import DataError, UserError
 from vaak.core.split_ranges import SPLITS
@@ -91,7 +93,7 @@ def _made(recipe: LhotseRecipe, options: dict[str, Any], output: Path) -> dict[s
             "requested: give another output_dir, or delete the folder"
         )
     parts: dict[str, str] = about["parts"]
-    return parts
+    return parts if about.get(NO_TIMES) else None  # an earlier version left the marks to whoever reads the cuts
 
 
 def _make(recipe: LhotseRecipe, corpus: Path, output: Path, options: dict[str, Any], num_jobs: int) -> dict[str, str]:
@@ -121,7 +123,7 @@ def _make(recipe: LhotseRecipe, corpus: Path, output: Path, options: dict[str, A
             log.warning(
                 "%s, %s: dropped %s", recipe.name, part, "; ".join(f"{n:,}: {why}" for why, n in dropped.items())
             )
-    write_json(output / DONE, {"recipe": recipe.name, "options": options, "parts": parts})
+    write_json(output / DONE, {"recipe": recipe.name, "options": options, "parts": parts, NO_TIMES: True})
     return parts
 
 
@@ -175,6 +177,9 @@ def _write(path: Path, readings: Iterable[ReadRecording]) -> dict[str, int]:
                 if cut is None:
                     dropped[remarks[0]] = dropped.get(remarks[0], 0) + 1
                     continue
+                if is_labelled_throughout(cut):
+                    [label] = cut.supervisions
+                    label.custom = {**(label.custom or {}), NO_TIMES: True}
                 for source in cut.recording.sources:
                     source.source = os.path.abspath(source.source)
                 lines.write(json.dumps(cut.to_dict(), ensure_ascii=False) + "\n")

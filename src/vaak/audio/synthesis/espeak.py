@@ -1,33 +1,24 @@
 """Speech by espeak-ng, with the times of its words and phonemes: the C library of the wheel espeakng-loader, by ctypes.
 
-The library is one synthesiser for the whole process, and remembers what it has spoken: its echo, its flutter and its
-noise continue from the last sentence. So each call loads the library again, under a lock, and unloads it (5 ms
-a sentence in all): the same call gives the same bits, whatever was spoken before, in whichever process or thread.
+Each call loads the library again and unloads it (5 ms a sentence in all): the same call gives the same bits, whatever
+was spoken before, in whichever process or thread.
 """
 
 from __future__ import annotations
 
 import ctypes
-import os
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from vaak.core.errors import UserError
+from vaak.audio.synthesis.espeak_library import IPA, PHONEME_EVENTS, fresh_library
 
 # Constants of espeak-ng's speak_lib.h.
-_SYNCHRONOUS = 2
-_PHONEME_EVENTS, _IPA, _DONT_EXIT = 1, 2, 0x8000
 _RATE, _PITCH, _RANGE = 1, 3, 4
 _UTF8 = 1
 _LAST_EVENT, _WORD, _END, _PHONEME = 0, 1, 5, 7
-
-_ONE_AT_A_TIME = threading.Lock()
 
 HIATUS_LEVEL = 0.3
 """A part without phoneme that is louder than this part of the whole is not a pause."""
@@ -64,14 +55,7 @@ def speak(text: str, voice: str, *, pitch: int = 50, pitch_range: int = 50, rate
     """
     if not (0 <= pitch <= 99 and 0 <= pitch_range <= 99 and 80 <= rate <= 450):
         raise ValueError(f"pitch {pitch} and range {pitch_range} go from 0 to 99, rate {rate} from 80 to 450")
-    with _ONE_AT_A_TIME, _fresh_library() as (library, data):
-        sampling_rate = library.espeak_Initialize(_SYNCHRONOUS, 0, data, _PHONEME_EVENTS | _IPA | _DONT_EXIT)
-        if sampling_rate <= 0:
-            raise UserError(
-                f"espeak-ng finds no data in {os.fsdecode(data)}; pip install --force-reinstall vaak[audio]"
-            )
-        if library.espeak_SetVoiceByName(voice.encode()) != 0:
-            raise UserError(f"espeak-ng has no voice {voice}")
+    with fresh_library(voice, PHONEME_EVENTS | IPA) as (library, sampling_rate):
         for parameter, value in ((_RATE, rate), (_PITCH, pitch), (_RANGE, pitch_range)):
             library.espeak_SetParameter(parameter, value, 0)
         library.espeak_ng_SetRandSeed(ctypes.c_long(1))
@@ -106,41 +90,6 @@ class _Happened(NamedTuple):
     sample: int
     character: int
     phoneme: str
-
-
-@contextmanager
-def _fresh_library() -> Iterator[tuple[Any, bytes]]:
-    """A fresh instance of the library, and the folder of its data; it is unloaded afterwards."""
-    try:
-        import _ctypes
-
-        import espeakng_loader
-
-        path = espeakng_loader.get_library_path()
-        if _is_loaded(path):
-            raise UserError(
-                f"something else in this process uses {path}, so speech would not be reproducible; use two processes"
-            )
-        library = ctypes.CDLL(path)
-    except (ImportError, OSError) as error:
-        raise UserError(f"espeak-ng can't be loaded ({error}); pip install vaak[audio]") from error
-    try:
-        yield library, os.fsencode(espeakng_loader.get_data_path())
-        library.espeak_Terminate()
-    finally:
-        _ctypes.dlclose(library._handle)
-
-
-def _is_loaded(path: str) -> bool:
-    """Whether the library is in this process already."""
-    import _ctypes
-
-    try:
-        handle = _ctypes.dlopen(path, os.RTLD_NOLOAD | os.RTLD_NOW)
-    except OSError:
-        return False
-    _ctypes.dlclose(handle)
-    return True
 
 
 def _synthesised(library: Any, text: str) -> tuple[np.ndarray, list[_Happened]]:

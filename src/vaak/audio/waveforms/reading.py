@@ -23,7 +23,11 @@ if TYPE_CHECKING:
 __all__ = ["UNKNOWN_SPEAKER", "AudioFile", "file_of", "read_cut", "read_samples", "segments_of", "text_of", "uem_of"]
 
 NO_TIMES = "no_times"
-"""In a supervision's ``custom``: who speaks is known, but not when. Said where a label is made, never guessed later."""
+"""In a supervision's ``custom``: who speaks is known, but not when. Said where a label is made, never guessed later.
+
+Lines of JSON with a speaker alone get it, and labels of Lhotse's recipes that are as long as their recordings; in other
+manifests, whoever writes them says it.
+"""
 UNKNOWN_SPEAKER = "unknown"
 """The speaker of a supervision without a name."""
 TOLERANCE = 0.025
@@ -63,8 +67,15 @@ def segments_of(cut: Cut) -> tuple[Segment, ...]:
 
 
 def lacks_times(cut: Cut) -> bool:
-    """Whether it is known who speaks, but not when."""
-    return any((supervision.custom or {}).get(NO_TIMES) for supervision in cut.supervisions)
+    """Whether it is known who speaks, but not when: its only supervision is marked so."""
+    labels = cut.supervisions
+    return len(labels) == 1 and bool((labels[0].custom or {}).get(NO_TIMES))
+
+
+def is_labelled_throughout(cut: Cut) -> bool:
+    """Whether its only supervision is as long as the cut, to the last digit."""
+    labels = cut.supervisions
+    return len(labels) == 1 and labels[0].start == 0 and abs(labels[0].duration - cut.duration) < 1e-6
 
 
 def text_of(cut: Cut) -> str | None:

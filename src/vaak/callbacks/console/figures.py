@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 FRACTIONS = frozenset(
-    ("accuracy", "frame_accuracy", "der", "miss", "false_alarm", "confusion", "jer", "token_accuracy", "exact_match")
+    (
+        *("accuracy", "frame_accuracy", "token_accuracy", "exact_match"),
+        *("der", "miss", "false_alarm", "confusion", "jer", "speaker_ceiling"),
+    )
 )
 """Figures from 0 to 1 (an error rate may be above) that are read as percent."""
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,9 +15,6 @@ from vaak.tasks.seq2seq.config import TranslationOptions
 
 if TYPE_CHECKING:
     from vaak.tasks.seq2seq.predict import Translation, Translator
-
-
-FILE_ENDINGS = (".txt", ".tsv", ".csv", ".json", ".jsonl")
 
 
 @with_options_of(TranslationOptions, into="decoding", leave_out=("valid_examples",))
@@ -45,10 +40,11 @@ def translate(
     Example: vaak translate runs/translator "the boy" --beam-size 4 --n-best 2
     """
     from vaak.cli.output import print_or_write
+    from vaak.cli.texts import texts_of
     from vaak.core.errors import UserError
     from vaak.runs.open_run import open_run
 
-    texts, where = _texts(text)
+    texts, where = texts_of(text)
     opened = open_run(run, device=device, weights=weights, trust_code=trust_code)
     if opened.experiment.task != "seq2seq":
         raise UserError(f"{run} is a run of task {opened.experiment.task}; vaak translate requires a seq2seq model")
@@ -58,33 +54,6 @@ def translate(
     if attention is not None:
         translations = _drawn(translations, translator, attention)
     print_or_write(_lines(translations, as_json=as_json, numbered="n_best" in decoding), output)
-
-
-def _texts(text: str) -> tuple[list[str], Callable[[int], str]]:
-    """The texts that an argument means, and where each of them comes from.
-
-    Raises UserError for one that looks like the name of a file that doesn't exist.
-    """
-    from vaak.core.errors import UserError
-
-    if text == "-":
-        return _decoded_lines(sys.stdin.buffer.read(), "standard input"), lambda index: f"standard input:{index + 1}"
-    if os.path.isfile(text):  # unlike Path.is_file it takes a text of any length
-        return _decoded_lines(Path(text).read_bytes(), text), lambda index: f"{text}:{index + 1}"
-    if not any(map(str.isspace, text)) and ("/" in text or text.endswith(FILE_ENDINGS)):
-        raise UserError(f"file {text} does not exist")
-    return text.split("\n"), lambda index: "the text"
-
-
-def _decoded_lines(content: bytes, name: str) -> list[str]:
-    from vaak.core.errors import DataError
-
-    try:
-        lines = content.decode("utf-8-sig").split("\n")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise DataError(f"{name}:{line}: this is not UTF-8 ({error.reason}); convert it to UTF-8") from error
-    return [line.removesuffix("\r") for line in (lines if lines[-1] else lines[:-1])]
 
 
 def _drawn(translations: Iterator[Translation], translator: Translator, attention: Path) -> Iterator[Translation]:

@@ -8,7 +8,8 @@ jer                the mean over the reference's speakers of the part of the tim
                    and not both
 speaker_error      the mean over recordings of the difference in the number of speakers
 speaker_error/N    the same of recordings with N speakers
-speaker_ceiling    recordings in which, in some window, as many speakers were found as the model can tell apart
+speaker_ceiling    the fraction of recordings in which, in some window, as many speakers were found as the model can
+                   tell apart
 
 Recordings longer than ``data.inference.window`` are read in windows; the loss is then that of the windows.
 Sources: NIST 2009, "The 2009 (RT-09) Rich Transcription Meeting Recognition Evaluation Plan" (DER); Ryant et al. 2019,

@@ -101,6 +101,8 @@ def _write(corpora: list[AudioCorpus], split: str, folder: Path) -> dict[str, An
             read.append(corpus.statistics[split])
             for reason, times in read[-1].dropped.items():
                 log.warning("%s: %s: %s skipped: %s", split, corpus.dataset.name, f"{times:,}", reason)
+            for remark, times in read[-1].remarks.items():
+                log.info("%s: %s: %s %s", split, corpus.dataset.name, f"{times:,}", remark)
     if not recordings:
         raise DataError(f"datasets: {split} is empty: no dataset has a usable recording")
     log.info(

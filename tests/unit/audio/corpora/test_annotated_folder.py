@@ -212,6 +212,25 @@ def test_what_is_not_there_is_told_at_once(tmp_path: Path):
         list(corpus(tmp_path).cuts("dev"))
 
 
+def test_formats_that_can_not_be_read_are_counted_with_what_to_do(tmp_path: Path):
+    """They were skipped in silence. One that was converted to a file next to it is no loss."""
+    recordings(tmp_path, "a.wav", "done.flac")
+    rows = [(name, 0.0, 1.0, "A") for name in ("a", "done", "b", "c", "d")]
+    (tmp_path / "all.rttm").write_text(rttm(*rows))
+    for name in ("b.m4a", "c.M4A", "d.wma", "done.m4a", "notes.txt"):
+        (tmp_path / name).write_bytes(b"x")
+    there = corpus(tmp_path)
+    assert [cut.id for cut in there.cuts("train")] == ["a", "done"]
+    dropped = there.statistics["train"].dropped
+    convert = f"convert them, such as: ffmpeg -i {tmp_path}/b.m4a {tmp_path}/b.flac"
+    assert dropped[f"audio files in a format that can't be read (.m4a); {convert}"] == 2
+    assert [number for reason, number in dropped.items() if "(.wma)" in reason] == [1]
+    for path in (tmp_path / "a.wav", tmp_path / "done.flac"):
+        path.unlink()
+    with pytest.raises(DataError, match=r"train: no audio found \(.*\); there are 3 audio files .*\(\.m4a\); convert"):
+        corpus(tmp_path)
+
+
 def test_one_segment_of_all_of_a_recording_has_times(tmp_path: Path):
     """An annotator said so; it became six segments of a detector of energy, in valid and test, too."""
     recordings(tmp_path, "a.wav", seconds=3.0)

@@ -11,9 +11,9 @@ from lhotse.audio import AudioSource
 from tiny_audio import write_audio
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.corpus import AudioCorpus
-from vaak.audio.corpora.lhotse_manifests import WITHOUT_RECORDING, WITHOUT_SUPERVISIONS, ManifestReader
+from vaak.audio.corpora.lhotse_manifests import LABELLED_THROUGHOUT, WITHOUT_RECORDING, WITHOUT_SUPERVISIONS
 from vaak.audio.sources.cut_store import write_cuts
-from vaak.audio.waveforms.reading import lacks_times, read_cut
+from vaak.audio.waveforms.reading import NO_TIMES, lacks_times, read_cut
 from vaak.core.errors import DataError
 
 
@@ -132,15 +132,21 @@ def test_faults_are_clear_lines(tmp_path: Path):
         list(corpus(path).cuts("train"))
 
 
-def test_an_utterance_as_long_as_its_label_has_no_times_but_a_turn_of_all_of_a_recording_has(tmp_path: Path):
-    """Lhotse's recipes copy the duration where they know no times; a human's label has no text."""
+def test_only_a_mark_says_that_a_label_has_no_times(tmp_path: Path):
+    """A human's label may be as long as its cut, with a text or without; such a one with a text is reported."""
     cuts = []
-    for name, length, text in (("utterance", 1.0, "so it is"), ("turn", 1.0, None), ("timed", 0.9, "so it is")):
+    for name, length, text, custom in (
+        ("said", 1.0, "so it is", None),
+        ("turn", 1.0, None, None),
+        ("timed", 0.9, "so it is", {"source": "x"}),
+        ("marked", 1.0, "so it is", {NO_TIMES: True}),
+    ):
         cut = recording(tmp_path, name).to_cut()
-        cut.supervisions = [SupervisionSegment(name, name, 0.0, length, speaker="A", text=text)]
+        cut.supervisions = [SupervisionSegment(name, name, 0.0, length, speaker="A", text=text, custom=custom)]
         cuts.append(cut)
+    cuts.append(cuts[3].with_id("both").mix(cuts[3].with_id("again"), 0.5).with_id("mixed"))
     CutSet.from_cuts(cuts).to_file(tmp_path / "cuts.jsonl")
-    found = {cut.id: lacks_times(cut) for cut in corpus(tmp_path / "cuts.jsonl").cuts("train")}
-    assert found == {"utterance": True, "turn": False, "timed": False}
-    of_recipe = ManifestReader(DatasetConfig(type="recipe"), {"train": [tmp_path / "cuts.jsonl"]}).read("train")
-    assert [lacks_times(reading.cut) for reading in of_recipe] == [True, True, False]
+    there = corpus(tmp_path / "cuts.jsonl")
+    found = {cut.id: lacks_times(cut) for cut in there.cuts("train")}
+    assert found == {"said": False, "turn": False, "timed": False, "marked": True, "mixed": False}
+    assert there.statistics["train"].remarks == {LABELLED_THROUGHOUT: 1}

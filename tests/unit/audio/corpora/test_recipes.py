@@ -14,6 +14,7 @@ from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.corpus import AudioCorpus
 from vaak.audio.corpora.recipe_corpus import prepare_corpus
 from vaak.audio.corpora.recipes import recipe_named, recipes
+from vaak.audio.waveforms.reading import lacks_times
 from vaak.audio.waveforms.recordings import ReadRecording
 from vaak.config.load import load
 from vaak.core.errors import DataError, UserError
@@ -83,6 +84,30 @@ def test_librispeech_by_its_name_with_its_own_splits(tmp_path: Path, audio: Audi
     shutil.rmtree(tmp_path / "data")
     (tmp_path / "data" / "librispeech").mkdir(parents=True)
     assert AudioCorpus(dataset, audio).splits == corpus.splits  # found, not prepared twice
+
+
+def test_the_labels_of_utterances_are_marked_when_their_cuts_are_written(tmp_path: Path, audio: AudioConfig):
+    """Those of a corpus with times aren't; cuts that an earlier version left without marks are made again."""
+    write_librispeech(tmp_path / "data" / "librispeech")
+    dataset = DatasetConfig(name="librispeech")
+    parts = prepare_corpus(dataset, audio)
+
+    def marks() -> set[bool]:
+        lines = [line for path in parts.values() for line in path.read_text().splitlines()]
+        return {"no_times" in (json.loads(line)["supervisions"][0].get("custom") or {}) for line in lines}
+
+    assert marks() == {True}
+    assert all(lacks_times(cut) for cut in AudioCorpus(dataset, audio).cuts("train"))
+    done = tmp_path / "manifests" / "librispeech" / "cuts.json"
+    about = json.loads(done.read_text())
+    done.write_text(json.dumps({name: value for name, value in about.items() if name != "no_times"}))
+    for path in parts.values():
+        path.write_text(path.read_text().replace('"no_times": true', '"other": 1'))
+    assert marks() == {False}
+    prepare_corpus(dataset, audio)
+    assert marks() == {True}
+    write_ami(tmp_path / "data" / "ami")
+    assert not any(lacks_times(cut) for cut in AudioCorpus(DatasetConfig(name="ami"), audio).cuts("train"))
 
 
 def test_parts_are_chosen_by_name(tmp_path: Path, audio: AudioConfig):

@@ -86,6 +86,26 @@ def test_options_of_the_yaml_decide(simulate: Command, vaak: Command, voices: Pa
     assert np.mean(np.abs(samples) < 1e-4) > 0.02, "there are pauses without any noise"
 
 
+def test_no_speaker_is_in_two_splits_by_default(vaak: Command, voices: Path, tmp_path: Path, monkeypatch) -> None:
+    """Without valid and test, utterances were divided by recording: everyone in test had been heard in training."""
+    monkeypatch.chdir(tmp_path)
+    conversations = {"num_speakers": 2, "duration": 10, "train": 12, "valid": 3, "test": 3}
+    dataset = {"type": "voices", "num_voices": 20, "num_sentences": 2, "output_dir": str(voices)}
+    fractions = {"train_fraction": 0.4, "valid_fraction": 0.3, "conversations": conversations}
+    text = json.dumps({"task": "diarization", "datasets": [{"name": "one", **dataset, **fractions}]})
+    Path("some.yml").write_text(text, encoding="utf-8")
+    speakers: dict[str, set[str]] = {}
+    for split in ("train", "valid", "test"):
+        code, _, err = vaak("data", "simulate", split, "some.yml", "--split", split)
+        assert (code, err) == (0, "")
+        rttm = read_rttm(Path(split) / "reference.rttm")
+        speakers[split] = {segment.speaker for segments in rttm.values() for segment in segments}
+    assert all(len(some) >= 2 for some in speakers.values())
+    assert not speakers["train"] & speakers["test"]
+    assert not speakers["train"] & speakers["valid"]
+    assert not speakers["valid"] & speakers["test"]
+
+
 def test_mistakes_are_said_in_a_line(simulate: Command, vaak: Command) -> None:
     code, _, err = simulate("out", "--split", "train", "datasets.0.conversations.num_speakers=9")
     assert (code, err.count("\n")) == (2, 1)

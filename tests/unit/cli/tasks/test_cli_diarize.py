@@ -164,6 +164,26 @@ def test_options_go_over_the_run_s(vaak, diarizer_run: Path, recording: Path):
     assert found["inference"] | expected == found["inference"]
 
 
+def test_a_model_says_where_it_can_tell_no_more_speakers_apart(
+    vaak, diarizer_run: Path, recording: Path, tmp_path: Path
+):
+    """The model is for two: where it finds two there may be more, and three of them are refused, not made two."""
+    notice = "; as many speakers as the model can tell apart: there may be more"
+    code, out, err = vaak("diarize", diarizer_run, recording)
+    assert code == 0
+    assert err.splitlines()[0].endswith(notice)
+    assert json.loads(vaak("diarize", diarizer_run, recording, "--json")[1])["recordings"][0]["at_ceiling"]
+    for options in (("--num-speakers", 2), ("--threshold", 0.99999)):  # the user knows; nobody speaks
+        code, _, err = vaak("diarize", diarizer_run, recording, *options)
+        assert (code, notice in err) == (0, False), options
+    samples, rate = soundfile.read(recording)
+    short = tmp_path / "short.wav"
+    soundfile.write(short, samples[: 5 * rate], rate)
+    code, out, err = vaak("diarize", diarizer_run, short, "--num-speakers", 3)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"{short}: 3 speakers were asked for, but this model tells at most 2 apart")
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -185,6 +185,30 @@ def test_silence_has_figures_that_need_no_speech():
     assert meters.results(meters_of(model).sums()) == {}
 
 
+def test_errors_in_the_number_of_speakers_by_the_true_number_and_how_often_the_model_is_at_its_limit():
+    """A model for two speakers, which says one or two of them whatever there is."""
+    model = small_diarizer(max_speakers=2)
+    sums: Counter[str] = Counter()
+    # The true number, then the number found: it is off by 0, 1, 0, 1, 2 and 7.
+    for place, (true, found) in enumerate(((1, 1), (1, 2), (2, 2), (2, 1), (4, 2), (9, 2))):
+        turns = tuple(Segment(float(turn), turn + 1.0, f"speaker {turn % true}") for turn in range(10))
+        example = DiarizationExample(f"r{place}", np.zeros((1000, 6), np.float32), turns, 10.0)
+        scores = torch.full((1, 500, 2), -20.0)
+        scores[:, :250, 0] = 20.0
+        scores[:, 250:, found - 1] = 20.0
+        model.head.forward = lambda hidden, scores=scores: scores  # type: ignore[method-assign]
+        sums.update(measured(model, [example]).sums())
+    results = meters_of(model).results(dict(sums))
+    counts = {name: value for name, value in results.items() if name.startswith("speaker_")}
+    assert counts == {
+        "speaker_error": (0 + 1 + 0 + 1 + 2 + 7) / 6,
+        "speaker_ceiling": 4 / 6,
+        "speaker_error/1": 0.5,
+        "speaker_error/2": 0.5,
+        "speaker_error/4": 2.0,
+    }
+
+
 def test_figures_carry_their_conditions():
     scoring, inference = ScoringConfig(collar=0.25, skip_overlap=True), InferenceConfig(threshold=0.4)
     data = DiarizationDataConfig(scoring=scoring, inference=inference)

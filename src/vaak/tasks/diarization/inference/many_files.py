@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections import Counter
@@ -10,10 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from vaak.audio.config import AudioConfig
-from vaak.audio.corpora.annotated_folder import AUDIO
+from vaak.audio.waveforms.suffixes import AUDIO, in_words, is_audio, not_read
 from vaak.core.errors import DataError, UserError
 from vaak.core.progress import followed
 from vaak.tasks.diarization.predict import Diarized, Diarizer
+
+log = logging.getLogger("vaak")
 
 NO_FIELD = re.compile(r"[\s\x00-\x1f\x7f]+")
 """What a field of an RTTM line can't hold."""
@@ -22,22 +25,26 @@ NO_FIELD = re.compile(r"[\s\x00-\x1f\x7f]+")
 def audio_files(paths: Iterable[Path]) -> tuple[list[Path], dict[Path, UserError]]:
     """The files, and those in folders, searched recursively, each once; and the folders without any.
 
-    A file that is named may have any extension; in a folder, the extension tells which files are audio.
+    A file that is named may have any extension; in a folder, the extension tells which files are audio. Audio of
+    formats that can't be read is reported.
     """
     found: dict[Path, Path] = {}
     without: dict[Path, UserError] = {}
     for path in paths:
-        files = _in_folder(path) if path.is_dir() else [path]
-        for file in files:
-            found.setdefault(file.resolve(), file)
+        inside = _in_folder(path) if path.is_dir() else []
+        files = [file for file in inside if is_audio(file)] if path.is_dir() else [path]
+        found |= {file.resolve(): file for file in files if file.resolve() not in found}
+        others = in_words(not_read(inside))
         if not files:
-            without[path] = DataError(f"{path}: no audio in this folder ({' '.join(sorted(AUDIO))})")
+            formats = " ".join(sorted(AUDIO))
+            without[path] = DataError(f"{path}: no audio in this folder ({formats}){others and '; there are '}{others}")
+        elif others:
+            log.warning("%s: skipped %s", path, others)
     return list(found.values()), without
 
 
 def _in_folder(folder: Path) -> list[Path]:
-    files = (path for path in folder.rglob("*") if path.suffix.lower() in AUDIO and not path.name.startswith("."))
-    return sorted(path for path in files if path.is_file())
+    return sorted(path for path in folder.rglob("*") if not path.name.startswith(".") and path.is_file())
 
 
 def recording_names(files: Collection[Path], known: Collection[str] = ()) -> dict[Path, str]:

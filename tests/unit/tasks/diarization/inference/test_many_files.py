@@ -38,6 +38,21 @@ def test_a_folder_without_audio_is_named(tmp_path: Path):
     assert "no audio in this folder" in str(without[tmp_path])
 
 
+def test_formats_that_can_not_be_read_are_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("vaak.tasks.diarization.inference.many_files.log.propagate", True)
+    touch(tmp_path / "a.wav", tmp_path / "a.m4a", tmp_path / "b.m4a", tmp_path / "c.M4A", tmp_path / "d.txt")
+    found, without = audio_files([tmp_path])
+    assert (found, without) == ([tmp_path / "a.wav"], {})
+    [line] = caplog.messages
+    assert line.startswith(f"{tmp_path}: skipped 2 audio files in a format that can't be read (.m4a); convert them")
+    (tmp_path / "a.wav").unlink()
+    found, without = audio_files([tmp_path])
+    assert found == []
+    assert "; there are 3 audio files in a format that can't be read (.m4a); convert" in str(without[tmp_path])
+
+
 def test_names(tmp_path: Path):
     files = [
         tmp_path / "monday" / "call.wav",

@@ -1,0 +1,1 @@
+"""English text as phonemes: normalisation, pronunciation, and the processor that is kept with every checkpoint."""

@@ -1,0 +1,89 @@
+"""Characters: one form for quotes, dashes, spaces and letters with accents; an error for what English can't read."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+from vaak.core.errors import DataError
+from vaak.text.speech.normalisation.tables import table
+
+FOLDED = table(
+    """
+    ⁄=/ ∕=/ ˚=° º=° µ=μ ∗=* ․=. ß=ss æ=ae Æ=Ae œ=oe Œ=Oe ø=o Ø=O ł=l Ł=L đ=d Đ=D þ=th Þ=Th ð=th Ð=Th ı=i ŋ=ng Ŋ=Ng
+    """
+) | {
+    **dict.fromkeys("‘’‚‛`´ʼʹ", "'"),
+    **dict.fromkeys("“”„‟«»", '"'),
+    **dict.fromkeys("‐‑‒⁃", "-"),
+    **dict.fromkeys("―⸺⸻", "—"),
+    **dict.fromkeys("¡¿", ""),
+}
+"""Characters that are read as others."""
+
+KEPT = frozenset("£€¥₹₩₽¢°–—…′″×÷±≈≠≤≥−§¶©®™²³¹½¼¾⅓⅔⅛⅜⅝⅞·•†‡√∞αβγδπμΩ№")
+"""Characters outside ASCII that a rule reads; the Greek ones are read by name."""
+
+_SPACES = re.compile(r"\s+")
+_SHOWN = 60
+
+
+def cleaned(text: str) -> str:
+    """``text`` in the characters that the rules know, in one line.
+
+    Accents are dropped (café, Zoë), control and format characters too; line breaks become spaces.
+
+    Raises DataError for letters of another script and for unknown symbols; the message has them and the text.
+
+    >>> cleaned("“Café”\\u200b …\\tat Zoë’s")
+    '"Cafe" … at Zoe\\'s'
+    """
+    if text.isascii() and text.isprintable():
+        return _SPACES.sub(" ", text).strip()
+    found: list[str] = []
+    foreign: dict[str, None] = {}
+    for character in unicodedata.normalize("NFC", text):
+        folded = _folded(character)
+        if folded is None:
+            foreign[character] = None
+        else:
+            found.append(folded)
+    if foreign:
+        raise DataError(f"{shown(text)}: {_named(foreign)} can't be read in English; replace or remove them")
+    return _SPACES.sub(" ", "".join(found)).strip()
+
+
+def shown(text: str) -> str:
+    """A text as an error shows it, cut if it is long."""
+    line = "".join(one if one.isprintable() else " " for one in text)
+    return repr(line if len(line) <= _SHOWN else f"{line[: _SHOWN - 1]}…")
+
+
+def _folded(character: str) -> str | None:
+    """What a character is read as; None for what isn't known."""
+    if character in FOLDED:
+        return FOLDED[character]
+    category = unicodedata.category(character)
+    if category.startswith("Z") or character in "\t\n\r\v\f\x85":
+        return " "
+    if character in KEPT or (character.isascii() and category != "Cc"):
+        return character
+    if category in ("Cc", "Cf", "Mn", "Me", "Co", "Cn", "Cs"):
+        return "" if category in ("Cc", "Cf") or character == "\ufe0f" else None
+    plain = "".join(
+        FOLDED.get(one, one) for one in unicodedata.normalize("NFKD", character) if not unicodedata.combining(one)
+    )
+    return plain if plain.isascii() and plain else None
+
+
+def _named(foreign: dict[str, None]) -> str:
+    """The characters, and the script that they are of where they are letters.
+
+    A Unicode name starts with its script.
+    """
+    scripts = {
+        unicodedata.name(one, "").split(" ")[0].capitalize() for one in foreign if unicodedata.category(one)[0] in "LM"
+    }
+    characters = " ".join(list(foreign)[:12]) + (" …" if len(foreign) > 12 else "")
+    named = ", ".join(sorted(script for script in scripts if script))
+    return f"{characters} ({named})" if named else characters

@@ -1,0 +1,83 @@
+"""Roman numerals: after headings, names of sovereigns and popes, and before "century"."""
+
+from __future__ import annotations
+
+import re
+
+from vaak.text.speech.normalisation.abbreviations import sentence_ends
+from vaak.text.speech.normalisation.number_words import cardinal, ordinal
+
+HEADINGS = (
+    *("Chapter", "Part", "Section", "Volume", "Book", "Act", "Scene", "Article", "Title", "Appendix", "Table"),
+    *("Figure", "Type", "Class", "Phase", "Stage", "Grade", "Level", "War", "Mark", "Exhibit", "Unit", "Division"),
+    *(
+        "Group",
+        "Schedule",
+        "Canto",
+        "Psalm",
+        "Sonnet",
+        "Page",
+        "Plate",
+        "Number",
+        "Bowl",
+        "Apollo",
+        "Rocky",
+        "Amendment",
+    ),
+    *("Symphony", "Sonata", "Opus", "Vatican", "Episode", "Series", "Verse", "Form", "Rule", "Zone", "Corps", "Game"),
+)
+SOVEREIGNS = (
+    *("Charles", "George", "William", "James", "Henry", "Edward", "Richard", "Louis", "Elizabeth", "Philip", "Mary"),
+    *("Napoleon", "Pius", "John", "Paul", "Benedict", "Leo", "Gregory", "Innocent", "Urban", "Clement", "Nicholas"),
+    *("Alexander", "Frederick", "Wilhelm", "Catherine", "Ferdinand", "Ramses", "Ptolemy", "Darius", "Xerxes", "Peter"),
+    *("Francis", "Leopold", "Albert", "Victor", "Umberto", "Christian", "Gustav", "Haakon", "Olaf", "Otto", "Rudolf"),
+    *("Maximilian", "Isabella", "Alfonso", "Carlos", "Juan", "Felipe", "Stephen", "Margaret", "Robert", "David"),
+)
+"""Names after which I, V and X are numbers too; after any other name only longer numerals are."""
+
+_ROMAN = r"(?:M{0,3}(?:CM|CD|D?C{0,3})(?:XC|XL|L?X{0,3})(?:IX|IV|V?I{0,3})(?<=[IVXLCDM]))"
+_SMALL = r"(?:X{0,3}(?:IX|IV|V?I{0,3})(?<=[IVX]))"
+_AFTER_FIRST = (
+    r"\.|(?=$|[,;:!?)\"'’—]|\s+(?:of|and|was|in|who|had|has|is|to|on|by|at|for|made|became|himself|herself)\b)"
+)
+_HEADING = re.compile(rf"\b((?i:{'|'.join(HEADINGS)})s?) (?=[IVXLCDM])({_ROMAN})\b(?!['’-]\w)")
+_SOVEREIGN = re.compile(rf"\b({'|'.join(SOVEREIGNS)}) (?:(?=[VX]|I[IVX])({_SMALL})\b('s)?\.?|I\b(?:'s|{_AFTER_FIRST}))")
+_NAME = re.compile(rf"\b([A-Z][a-z]+) (?=[IVX]{{2}})({_SMALL})\b('s)?\.?(?!\w)")
+_CENTURY = re.compile(rf"\b(?=[IVX])({_SMALL})(?:th)?(?=[ -]century\b)")
+_VALUES = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100, "D": 500, "M": 1000}
+
+
+def roman_numerals(text: str) -> str:
+    """
+    >>> roman_numerals("Charles I. and George IV met in Chapter XII of World War II, in the XIX century.")
+    'Charles the first and George the fourth met in Chapter twelve of World War two, in the nineteenth century.'
+    """
+    text = _CENTURY.sub(lambda match: ordinal(value_of(match[1])), text)
+    text = _HEADING.sub(_heading, text)
+    text = _SOVEREIGN.sub(_sovereign, text)
+    return _NAME.sub(_sovereign, text)
+
+
+def value_of(roman: str) -> int:
+    """
+    >>> value_of("XIV"), value_of("MCMXC")
+    (14, 1990)
+    """
+    values = [_VALUES[one] for one in roman]
+    following = [*values[1:], 0]
+    return sum(-one if one < after else one for one, after in zip(values, following, strict=True))
+
+
+def _heading(match: re.Match[str]) -> str:
+    """A numeral after a heading; in "in that part I agree", I is not one."""
+    if match[2] == "I" and not match[1][0].isupper():
+        return match[0]
+    return f"{match[1]} {cardinal(value_of(match[2]))}"
+
+
+def _sovereign(match: re.Match[str]) -> str:
+    """A sovereign's number; the full stop that old prints put after it is left out, unless it ends a sentence."""
+    number = ordinal(value_of(match[2])) if match[2] else "first"
+    owns = "'s" if "'s" in match[0] else ""
+    stop = "." if match[0].endswith(".") and sentence_ends(match.string, match.end()) else ""
+    return f"{match[1]} the {number}{owns}{stop}"

@@ -1,0 +1,134 @@
+"""The two alphabets, and what each phoneme of one is in the other.
+
+ARPAbet is CMUdict's: 39 phonemes, vowels with a digit for their stress (0 none, 1 primary, 2 secondary). IPA is as
+espeak-ng writes English, one symbol per phoneme (``oʊ``, ``tʃ``, ``ɑːɹ``), a stressed vowel with its mark before it.
+
+``phones.tsv`` has every phoneme of espeak-ng's English voices, how it is written here in IPA (a few rare ones are
+folded into others), and the nearest of ARPAbet; where voices differ, as in the American one.
+"""
+
+from __future__ import annotations
+
+import csv
+from functools import lru_cache
+from importlib.resources import files
+from typing import Literal, NamedTuple
+
+from vaak.text.speech.phonemes.letter_rules import VOWELS
+
+Alphabet = Literal["ipa", "arpabet"]
+
+STRESS_MARKS = {"0": "", "1": "ˈ", "2": "ˌ"}
+"""Of each digit of ARPAbet."""
+
+_DIGITS = {mark: digit for digit, mark in STRESS_MARKS.items()}
+
+_VOWELS_IN_IPA = {
+    "AA": "ɑː",
+    "AE": "æ",
+    "AH": "ʌ",
+    "AO": "ɔː",
+    "AW": "aʊ",
+    "AY": "aɪ",
+    "EH": "ɛ",
+    "ER": "ɜː",
+    "EY": "eɪ",
+    "IH": "ɪ",
+    "IY": "iː",
+    "OW": "oʊ",
+    "OY": "ɔɪ",
+    "UH": "ʊ",
+    "UW": "uː",
+}
+_UNSTRESSED_IN_IPA = {"AH": "ə", "ER": "ɚ", "IY": "i"}
+
+
+class Phone(NamedTuple):
+    """A phoneme of espeak-ng in both alphabets, without stress."""
+
+    ipa: tuple[str, ...]
+    arpabet: tuple[str, ...]
+
+    @property
+    def is_vowel(self) -> bool:
+        return any(phoneme in VOWELS for phoneme in self.arpabet)
+
+
+@lru_cache(maxsize=1)
+def phones() -> dict[str, Phone]:
+    """Every phoneme of espeak-ng's English voices."""
+    with files(__package__).joinpath("phones.tsv").open(encoding="utf-8") as file:
+        rows = csv.DictReader(file, delimiter="\t")
+        return {row["espeak"]: Phone(tuple(row["ipa"].split()), tuple(row["arpabet"].split())) for row in rows}
+
+
+@lru_cache(maxsize=4)
+def inventory(alphabet: Alphabet, stress: bool) -> tuple[str, ...]:
+    """All phonemes of an alphabet, in a fixed order; with ``stress`` each vowel three times.
+
+    >>> len(inventory("arpabet", False)), len(inventory("arpabet", True))
+    (39, 69)
+    """
+    found: dict[str, None] = {}
+    for phone in phones().values():
+        for place, phoneme in enumerate(getattr(phone, alphabet)):
+            vowel = phoneme in VOWELS if alphabet == "arpabet" else phone.is_vowel and place == 0
+            if not (stress and vowel):
+                found[phoneme] = None
+            elif alphabet == "arpabet":
+                found |= dict.fromkeys(f"{phoneme}{digit}" for digit in STRESS_MARKS)
+            else:
+                found |= dict.fromkeys(f"{mark}{phoneme}" for mark in STRESS_MARKS.values())
+    return tuple(found)
+
+
+def from_espeak(unit: str, alphabet: Alphabet, stress: bool) -> tuple[str, ...]:
+    """A phoneme as espeak-ng writes it, with its stress mark. Raises KeyError for one that isn't English.
+
+    >>> from_espeak("ˈaɪɚ", "arpabet", True), from_espeak("ˈaɪɚ", "ipa", True), from_espeak("ˈaɪɚ", "ipa", False)
+    (('AY1', 'ER0'), ('ˈaɪɚ',), ('aɪɚ',))
+    """
+    plain = unit.lstrip("ˈˌ")
+    mark = unit[: len(unit) - len(plain)][:1]
+    phone = phones()[plain]
+    if alphabet == "ipa":
+        return (mark + phone.ipa[0], *phone.ipa[1:]) if stress and phone.is_vowel else phone.ipa
+    if not stress:
+        return phone.arpabet
+    found = list[str]()
+    for phoneme in phone.arpabet:
+        if phoneme in VOWELS:
+            found.append(f"{phoneme}{_DIGITS[mark]}")
+            mark = ""
+        else:
+            found.append(phoneme)
+    return tuple(found)
+
+
+def from_arpabet(phoneme: str, alphabet: Alphabet, stress: bool) -> tuple[str, ...]:
+    """A phoneme of ARPAbet, a vowel with or without its digit. Raises KeyError for one that isn't of ARPAbet.
+
+    >>> from_arpabet("AH0", "ipa", True), from_arpabet("AH1", "ipa", True), from_arpabet("AH1", "arpabet", False)
+    (('ə',), ('ˈʌ',), ('AH',))
+    """
+    plain = phoneme.rstrip("012")
+    if plain not in VOWELS:
+        ipa = _consonants()[phoneme]
+        return (phoneme,) if alphabet == "arpabet" else (ipa,)
+    digit = phoneme[len(plain) :] or "0"
+    if alphabet == "arpabet":
+        return (f"{plain}{digit}" if stress else plain,)
+    ipa = _VOWELS_IN_IPA[plain]
+    if digit == "0":
+        ipa = _UNSTRESSED_IN_IPA.get(plain, ipa)
+    return (STRESS_MARKS[digit] + ipa if stress else ipa,)
+
+
+@lru_cache(maxsize=1)
+def _consonants() -> dict[str, str]:
+    """In IPA, of each of ARPAbet: the first in the table."""
+    found: dict[str, str] = {}
+    for phone in phones().values():
+        if len(phone.arpabet) == 1 and not phone.is_vowel:
+            found.setdefault(phone.arpabet[0], phone.ipa[0])
+    return found

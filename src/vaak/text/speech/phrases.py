@@ -1,0 +1,70 @@
+"""Normalised text as phrases and punctuation."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal, NamedTuple
+
+from vaak.core.errors import DataError
+from vaak.text.speech.inventory import PUNCTUATION
+from vaak.text.speech.normalisation.characters import shown
+
+
+class Piece(NamedTuple):
+    """A ``phrase`` of words, ``letters`` that are read by their names, or a ``mark`` of punctuation."""
+
+    kind: Literal["phrase", "letters", "mark"]
+    words: tuple[str, ...]
+
+
+_TOKEN = re.compile(
+    rf"(?P<word>[A-Za-z]+(?:'[A-Za-z]+)*(?:(?<=s)'(?=\s|$))?)|(?P<mark>[{re.escape(''.join(PUNCTUATION))}])|(?P<gap>[\s'-]+)"
+)
+
+
+def pieces(text: str) -> list[Piece]:
+    """The pieces of a text in ASCII letters, punctuation, apostrophes and hyphens.
+
+    A single letter is read by its name, except ``I``, ``a``, and ``A`` where a sentence begins.
+
+    Raises DataError for other characters, and if there is no word.
+
+    >>> [(piece.kind, " ".join(piece.words)) for piece in pieces("A well-known F B I man, I say")]
+    [('phrase', 'A well known'), ('letters', 'F B I'), ('phrase', 'man'), ('mark', ','), ('phrase', 'I say')]
+    """
+    found: list[Piece] = []
+    place = 0
+    while place < len(text):
+        token = _TOKEN.match(text, place)
+        if token is None:
+            raise DataError(
+                f"{shown(text)}: {text[place]} can't be pronounced; with normalise: true it is read in words"
+            )
+        place = token.end()
+        if token.lastgroup == "mark":
+            found.append(Piece("mark", (token[0],)))
+        elif token.lastgroup == "word":
+            _add(found, token[0], _is_letter(token[0], found, text[place : place + 3]))
+    if not any(piece.kind != "mark" for piece in found):
+        raise DataError(f"{shown(text)}: there is nothing to speak in it" if text else "the text is empty")
+    return found
+
+
+def _is_letter(word: str, found: list[Piece], following: str) -> bool:
+    if len(word) > 1:
+        return word[0].isupper() and word[1:] == "'s"
+    in_letters = bool(found) and found[-1].kind == "letters"
+    letter_follows = re.match(r" [A-Z]\b", following) is not None
+    if word == "I":
+        return in_letters or (letter_follows and following[1] != "A")
+    if word == "A":
+        return in_letters or letter_follows or (bool(found) and found[-1].kind == "phrase")
+    return word != "a"
+
+
+def _add(found: list[Piece], word: str, letter: bool) -> None:
+    kind: Literal["letters", "phrase"] = "letters" if letter else "phrase"
+    if found and found[-1].kind == kind:
+        found[-1] = Piece(kind, (*found[-1].words, word))
+    else:
+        found.append(Piece(kind, (word,)))

@@ -1,0 +1,257 @@
+"""The front end of speech as one object: text to symbols and ids, and back; saved as one JSON file.
+
+The file has all that it is, the lexicon's entries included, so a checkpoint that holds it can speak without anything
+else (except espeak-ng, where that pronounces).
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from vaak.core.errors import DataError, UserError
+from vaak.core.storage.files import fingerprint_of, write_text
+from vaak.text.speech.config import FrontEndConfig
+from vaak.text.speech.inventory import BOUNDARY, NOISE, PAD, PAUSE, PAUSING, PUNCTUATION, SPECIAL, symbols_of
+from vaak.text.speech.normalisation.characters import cleaned, shown
+from vaak.text.speech.normalisation.english import normalise
+from vaak.text.speech.phonemes.alphabets import from_arpabet, from_espeak
+from vaak.text.speech.phonemes.lexicon import has_stress, read_lexicon
+from vaak.text.speech.phonemes.pronunciation import Words, demoted, pronunciation_of
+from vaak.text.speech.phrases import Piece, pieces
+
+FORMAT = "vaak.phoneme_processor"
+VERSION = 1
+MOST_PHRASES = 100_000
+"""Phrases whose pronunciation is remembered; then all are forgotten."""
+
+_SILENCE = ("", "sil", "sp", "_")
+"""How aligners mark a pause."""
+
+
+@dataclass(frozen=True)
+class Processed:
+    """What a text became. ``is_phoneme`` is False for boundaries, pauses and punctuation."""
+
+    text: str
+    normalised: str
+    symbols: tuple[str, ...]
+    ids: tuple[int, ...]
+    is_phoneme: tuple[bool, ...]
+
+
+class PhonemeProcessor:
+    """Text to symbols and ids, and back. Ids are places in ``symbols``, which the options alone decide."""
+
+    def __init__(self, config: FrontEndConfig | None = None) -> None:
+        """Reads the lexicon, if the options name one. Raises DataError for one that can't be read."""
+        config = config or FrontEndConfig()
+        entries = read_lexicon(Path(config.lexicon).expanduser()) if config.lexicon is not None else {}
+        if entries and config.stress and not has_stress(entries):
+            raise UserError(f"lexicon {config.lexicon} marks no stress (AH0, AH1); set stress: false")
+        self._set(config, symbols_of(config), entries, _versions(config))
+
+    def _set(
+        self, config: FrontEndConfig, symbols: Sequence[str], entries: Mapping[str, str], versions: Mapping[str, str]
+    ) -> None:
+        self.config = config
+        self.symbols = tuple(symbols)
+        self.entries = dict(entries)
+        self.versions = dict(versions)
+        self.num_symbols = len(self.symbols)
+        self.pad_id, self.pause_id = self.symbols.index(PAD), self.symbols.index(PAUSE)
+        self._ids = {symbol: number for number, symbol in enumerate(self.symbols)}
+        self._pronounce = pronunciation_of(config, self.entries)
+        self._remembered: dict[str, Words] = {}
+
+    def __len__(self) -> int:
+        return self.num_symbols
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal for processors that give equal ids for every text."""
+        return fingerprint_of({**self._content(), "options": self.config.model_dump(exclude={"lexicon"})})
+
+    def normalise(self, text: str) -> str:
+        """The text as it is spoken; with ``normalise: false`` only its characters are brought into one form.
+
+        Raises DataError for letters of another script and for unknown symbols.
+        """
+        return normalise(text) if self.config.normalise else cleaned(text)
+
+    def process(self, text: str) -> Processed:
+        """All that a text becomes.
+
+        Raises DataError, with the text, if nothing in it can be spoken, or something can't be pronounced.
+        """
+        return self.process_all([text])[0]
+
+    def process_all(self, texts: Sequence[str]) -> list[Processed]:
+        """``process`` of each text, with the synthesiser loaded once for all."""
+        normalised = [self.normalise(text) for text in texts]
+        parts = [pieces(text) for text in normalised]
+        said = self._pronounced({phrase: None for part in parts for piece in part for phrase in _phrases(piece)})
+        return [
+            self._assembled(text, plain, part, said) for text, plain, part in zip(texts, normalised, parts, strict=True)
+        ]
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text."""
+        return list(self.process(text).ids)
+
+    def ids_of(self, symbols: Iterable[str]) -> list[int]:
+        """The ids of symbols. Raises UserError for one that isn't in the inventory."""
+        try:
+            return [self._ids[symbol] for symbol in symbols]
+        except KeyError as error:
+            raise UserError(f"{error.args[0]!r} is not a symbol of this front end ({self._described()})") from None
+
+    def decode(self, ids: Iterable[int]) -> list[str]:
+        """The symbols of ids, without padding. Raises UserError for an id beyond the inventory."""
+        found = []
+        for number in ids:
+            if not 0 <= number < self.num_symbols:
+                raise UserError(f"{number} is not an id; ids go from 0 to {self.num_symbols - 1}")
+            if number != self.pad_id:
+                found.append(self.symbols[number])
+        return found
+
+    def of_phone(self, label: str) -> tuple[str, ...]:
+        """The symbols of one phone of an alignment: of the Montreal Forced Aligner's (ARPAbet), or espeak-ng's (IPA).
+
+        A few give two (``əl`` in ARPAbet is ``AH0 L``), pauses ``sil``, ``spn`` itself.
+
+        Raises DataError for an unknown one.
+        """
+        if label in _SILENCE:
+            return (PAUSE,)
+        if label in ("spn", "nsn"):
+            return (NOISE,)
+        if self.config.phonemizer == "characters":
+            raise DataError(f"a front end of characters can't read aligned phones such as {label!r}")
+        read = from_arpabet if label.isascii() and label[0].isupper() else from_espeak
+        try:
+            return read(label, self.config.alphabet, self.config.stress)
+        except KeyError:
+            raise DataError(f"{label!r} is not a phoneme of ARPAbet or of espeak-ng's English voices") from None
+
+    def save(self, path: Path) -> None:
+        """Write the processor as one JSON file."""
+        write_text(path, self.to_json() + "\n")
+
+    @classmethod
+    def load(cls, path: Path) -> PhonemeProcessor:
+        """The processor that ``save`` wrote. Raises DataError if there is none or it is damaged."""
+        try:
+            return cls.from_json(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise DataError(f"{path}: there is no phoneme processor") from None
+        except (DataError, UnicodeDecodeError, OSError) as error:
+            raise DataError(f"{path}: {error}") from error
+
+    def to_json(self) -> str:
+        """Everything the processor is."""
+        return json.dumps(self._content(), ensure_ascii=False, indent=1)
+
+    @classmethod
+    def from_json(cls, content: str) -> PhonemeProcessor:
+        """The processor that ``to_json`` wrote; its symbols are those that were saved.
+
+        Raises DataError for anything else.
+        """
+        try:
+            values = json.loads(content)
+            if values["format"] != FORMAT or values["version"] > VERSION:
+                raise DataError(
+                    f"this is not a phoneme processor of version {VERSION} or older "
+                    f"(format {values['format']}, version {values['version']})"
+                )
+            processor = cls.__new__(cls)
+            config = FrontEndConfig.model_validate(values["options"])
+            processor._set(config, values["symbols"], values["entries"], values["versions"])
+        except (ValueError, KeyError, TypeError, ValidationError) as error:
+            raise DataError(f"this phoneme processor is damaged: {error}") from error
+        return processor
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PhonemeProcessor.from_json, (self.to_json(),)
+
+    def _content(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "options": self.config.model_dump(),
+            "versions": self.versions,
+            "symbols": list(self.symbols),
+            "entries": self.entries,
+        }
+
+    def _pronounced(self, phrases: Iterable[str]) -> dict[str, Words]:
+        """The words of each phrase, from memory where they are there."""
+        remembered = self._remembered
+        new = [phrase for phrase in phrases if phrase not in remembered]
+        found = dict(zip(new, self._pronounce(new), strict=True)) if new else {}
+        known = {phrase: remembered[phrase] for phrase in phrases if phrase in remembered} | found
+        if len(remembered) + len(found) > MOST_PHRASES:
+            remembered.clear()
+        remembered.update(found)
+        return known
+
+    def _assembled(self, text: str, normalised: str, parts: Sequence[Piece], said: Mapping[str, Words]) -> Processed:
+        symbols: list[str] = []
+        for piece in parts:
+            if piece.kind == "mark":
+                self._add_mark(symbols, piece.words[0])
+                continue
+            words = [word for phrase in _phrases(piece) for word in said[phrase]]
+            if piece.kind == "letters" and self.config.phonemizer != "characters":
+                names = [demoted(name) for name in words[:-1]] + words[-1:]
+                words = [tuple(symbol for name in names for symbol in name)]
+            for word in words:
+                if self.config.word_boundaries and symbols and symbols[-1] not in (*PUNCTUATION, PAUSE):
+                    symbols.append(BOUNDARY)
+                symbols += word
+        unknown = [symbol for symbol in symbols if symbol not in self._ids]
+        if unknown:
+            raise DataError(f"{shown(text)}: {unknown[0]} is not a symbol of this front end ({self._described()})")
+        return Processed(
+            text,
+            normalised,
+            tuple(symbols),
+            tuple(self._ids[symbol] for symbol in symbols),
+            tuple(symbol not in (*SPECIAL, *PUNCTUATION) for symbol in symbols),
+        )
+
+    def _add_mark(self, symbols: list[str], mark: str) -> None:
+        """A mark, or the pause that it stands for; no pause begins a text, and none follows another."""
+        if self.config.punctuation == "keep":
+            symbols.append(mark)
+        elif mark in PAUSING and symbols and symbols[-1] != PAUSE:
+            symbols.append(PAUSE)
+
+    def _described(self) -> str:
+        config = self.config
+        return config.phonemizer if config.phonemizer == "characters" else f"{config.phonemizer}, {config.alphabet}"
+
+
+def _phrases(piece: Piece) -> tuple[str, ...]:
+    """What is pronounced together: the words of a phrase; letters each alone."""
+    if piece.kind == "mark":
+        return ()
+    return piece.words if piece.kind == "letters" else (" ".join(piece.words),)
+
+
+def _versions(config: FrontEndConfig) -> dict[str, str]:
+    """What besides the options decides symbols: the synthesiser that pronounces."""
+    if config.phonemizer == "espeak" or (config.phonemizer == "lexicon" and config.unknown_words == "espeak"):
+        try:
+            return {"espeakng-loader": importlib.metadata.version("espeakng-loader")}
+        except importlib.metadata.PackageNotFoundError:
+            raise UserError("espeak-ng is not installed; pip install vaak[tts]") from None
+    return {}
