@@ -16,13 +16,6 @@ AUDIO_ALIASES = {
 
 SECONDS_OF_A_DAY = 86_400
 
-REPLACED_BY_MEL = (
-    *("sampling_rate", "num_mel_bins", "frame_length", "frame_shift", "round_to_power_of_two", "remove_dc_offset"),
-    *("preemph_coeff", "window_type", "snip_edges", "energy_floor", "raw_energy", "use_energy", "use_fft_mag"),
-    *("low_freq", "high_freq", "norm_filters", "num_ceps", "cepstral_lifter"),
-)
-"""Options of features that feature_type mel doesn't read, or that follow from the options of ``mel``."""
-
 
 def samples_of(seconds: float, sampling_rate: int) -> int:
     """Whole samples in this many seconds, rounded down as in Kaldi, but never because of a float's last digits.
@@ -48,7 +41,7 @@ class AudioConfig(Section):
     mel: MelConfig | None = option(
         "mel: its options, which replace those of the other types; null: the defaults.", None
     )
-    pitch: PitchConfig | None = option("mel: F0 in Hz (0: unvoiced) and energy as two more numbers in a frame.", None)
+    pitch: PitchConfig | None = option("mel: energy, and F0 in Hz (0: unvoiced), as two more numbers in a frame.", None)
     sampling_rate: int = option(
         "Sampling rate of the features, in Hz; other recordings are resampled.", 16000, gt=0, le=10_000_000
     )

@@ -11,6 +11,12 @@ from vaak.config.base import ResumeClass, Section, option
 
 MOST_SAMPLES = 1 << 20
 """The longest window that is taken for one."""
+REPLACED_BY_MEL = (
+    *("sampling_rate", "num_mel_bins", "frame_length", "frame_shift", "round_to_power_of_two", "remove_dc_offset"),
+    *("preemph_coeff", "window_type", "snip_edges", "energy_floor", "raw_energy", "use_energy", "use_fft_mag"),
+    *("low_freq", "high_freq", "norm_filters", "num_ceps", "cepstral_lifter"),
+)
+"""Options of ``AudioConfig`` that feature_type mel doesn't read, or that follow from the options of ``mel``."""
 
 
 class MelConfig(Section):
@@ -113,7 +119,7 @@ class PitchConfig(Section):
     f0_max: float = option("Highest F0, in Hz.", 500.0, le=2000)
     voicing: float = option(
         "Aperiodicity up to which a frame is voiced, from 0 to 1: higher values give more voiced frames.",
-        0.3,
+        0.5,
         gt=0,
         lt=1,
     )

@@ -36,7 +36,8 @@ import torch
 from torch import Tensor
 
 from vaak.audio.config import AudioConfig, samples_of
-from vaak.audio.features.mel import MelSpectrogram
+from vaak.audio.features.mel import MelSpectrogram, energy_of
+from vaak.audio.features.pitch import fundamental_frequency
 from vaak.config.base import from_options
 from vaak.core.errors import UserError
 
@@ -89,7 +90,9 @@ class Features:
             return int(self._layer.fft_length) // 2 + 1
         if self.config.feature_type == "mfcc":
             return self.config.num_ceps
-        return self.config.num_mel_bins + (self.config.use_energy and self.config.mel is None)
+        if self.config.mel is not None:
+            return self.config.num_mel_bins + 2 * (self.config.pitch is not None)
+        return self.config.num_mel_bins + self.config.use_energy
 
     @property
     def frame_shift(self) -> float:
@@ -121,8 +124,11 @@ class Features:
             rows = self.frame_rows(padded)
             place = 0
             for index, first, last in stretches:
-                found[index][first:last] = rows[place : place + last - first]
+                found[index][first:last, : rows.shape[1]] = rows[place : place + last - first]
                 place += last - first
+        if self.config.mel is not None and self.config.pitch is not None:
+            for frames, one in zip(found, samples, strict=True):
+                frames[:, -1] = fundamental_frequency(one, self.config.mel, self.config.pitch)
         return found
 
     def pieces(
@@ -130,8 +136,11 @@ class Features:
     ) -> Iterator[np.ndarray]:
         """The features of one recording of any length in consecutive pieces, as they are of the whole.
 
-        ``read(first, last)`` gives these samples of it; pieces overlap in a part of a window.
+        ``read(first, last)`` gives these samples of it; pieces overlap in a part of a window. Raises ValueError with
+        ``pitch``: F0 depends on the whole recording.
         """
+        if self.config.pitch is not None:
+            raise ValueError("F0 can't be computed in pieces; compute the features of the whole recording")
         num_frames = self.num_frames(num_samples)
         at_once = min(frames_per_piece, self.frames_at_once)
         for start in range(0, num_frames, frames_per_piece):
@@ -170,8 +179,7 @@ class Features:
         if num_frames < FEWEST_FRAMES:
             windows = torch.cat([windows, windows.new_zeros(FEWEST_FRAMES - num_frames, self._length)])
         if self.config.mel is not None:
-            mel: Tensor = self._layer.mel_of_windows(windows)
-            return mel[:num_frames].cpu().numpy()
+            return self._mel_rows(windows)[:num_frames].cpu().numpy()
         with torch.autocast(self.device.type, enabled=False):
             windows, energy = self._layer.wav2win._forward_strided(windows[None])
             rows: Tensor = self._layer._forward_strided(windows, None)
@@ -180,6 +188,12 @@ class Features:
         elif energy is not None:
             rows[..., 0] = energy
         return rows[0, :num_frames].cpu().numpy()
+
+    def _mel_rows(self, windows: Tensor) -> Tensor:
+        """Mel spectra of windows, and energies where F0 will follow."""
+        spectra = self._layer.spectra(windows)
+        mel: Tensor = self._layer.mel_of(self._layer.strengths(spectra))
+        return mel if self.config.pitch is None else torch.cat([mel, energy_of(spectra)[:, None]], dim=1)
 
 
 def one_channel(samples: np.ndarray) -> np.ndarray:

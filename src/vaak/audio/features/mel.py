@@ -55,13 +55,17 @@ class MelSpectrogram(nn.Module):
 
     def linear(self, samples: Tensor) -> Tensor:
         """Magnitudes or powers, as ``config.spectrum`` says: ``(..., frame, n_fft // 2 + 1)``."""
-        return self._strengths(self.stft(samples))
+        return self.strengths(self.stft(samples))
 
-    def mel_of_windows(self, windows: Tensor) -> Tensor:
-        """The mel spectrogram of sections of ``n_fft`` samples, ``(..., frame, n_fft)``."""
-        return self.mel_of(self._strengths(self.spectra(windows)))
+    def energy(self, samples: Tensor) -> Tensor:
+        """The norm of each frame's magnitudes, ``(..., frame)``.
 
-    def _strengths(self, spectra: Tensor) -> Tensor:
+        Source: Ren et al. 2021, "FastSpeech 2: Fast and High-Quality End-to-End Text to Speech", section 2.3.
+        """
+        return energy_of(self.stft(samples))
+
+    def strengths(self, spectra: Tensor) -> Tensor:
+        """Magnitudes or powers of complex spectra."""
         magnitudes = spectra.abs()
         return magnitudes.square() if self.config.spectrum == "power" else magnitudes
 
@@ -120,6 +124,12 @@ class MelSpectrogram(nn.Module):
         length = self.config.n_fft + self.config.hop_length * (frames.shape[1] - 1)
         kernel, stride = (1, self.config.n_fft), (1, self.config.hop_length)
         return functional.fold(frames.transpose(1, 2), (1, length), kernel, stride=stride)[:, 0, 0]
+
+
+def energy_of(spectra: Tensor) -> Tensor:
+    """The norm of each frame's magnitudes, ``(..., frame)``, of complex spectra ``(..., frame, bin)``."""
+    energy: Tensor = torch.linalg.vector_norm(spectra, dim=-1)
+    return energy
 
 
 def reflected(samples: Tensor, width: int) -> Tensor:

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from toy_recordings import ToyRecordings
-from vaak.audio.config import REPLACED_BY_MEL, AudioConfig
+from vaak.audio.config import AudioConfig
 from vaak.audio.features.extractors import Features
 from vaak.audio.features.mel import MelSpectrogram, mel_filters, reflected
 from vaak.audio.features.store import WITHOUT_EFFECT, extract, feature_fingerprint
-from vaak.audio.mel_config import MelConfig
+from vaak.audio.mel_config import REPLACED_BY_MEL, MelConfig
 
 librosa = pytest.importorskip("librosa")
 

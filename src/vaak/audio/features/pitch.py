@@ -1,0 +1,128 @@
+"""The fundamental frequency (F0) of speech, frame by frame with the mel spectrogram: YIN, and the best path through it.
+
+Each frame has candidates, the dips of YIN's difference function, and the state of being unvoiced. The path through
+them with the least cost is F0: a candidate costs its aperiodicity, and a little more for a longer period; unvoiced
+costs what ``PitchConfig.voicing`` says; jumps and changes of voicing cost as below.
+
+Sources: de Cheveigné and Kawahara 2002, "YIN, a fundamental frequency estimator for speech and music" (equations 6 to
+8, step 5); Boersma 1993, "Accurate short-term analysis of the fundamental frequency" (the path).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from vaak.audio.mel_config import MelConfig, PitchConfig
+
+NUM_CANDIDATES = 6
+"""Of a frame, those that cost least."""
+LONGER_PERIOD = 0.02
+"""Cost of a candidate for each octave below the highest F0: multiples of a period have dips, too."""
+JUMP = 0.35
+"""Cost of an octave between frames 10 ms apart."""
+VOICING_CHANGE = 0.2
+"""Cost of a change from voiced to unvoiced, or back."""
+SILENCE_DECIBELS = 40.0
+"""Frames that are quieter than the loudest one by this are unvoiced."""
+LOWEST_FREQUENCY = 40.0
+"""In Hz; what is below is removed: hum and handling noise are periodic, too."""
+FRAMES_AT_ONCE = 1024
+
+
+def fundamental_frequency(samples: np.ndarray, mel: MelConfig, pitch: PitchConfig | None = None) -> np.ndarray:
+    """F0 in Hz of each frame of the mel spectrogram of ``samples`` ``(time,)``, 0 where it is unvoiced.
+
+    It is ``(frame,)`` float32. A frame looks at three periods of ``f0_min`` around its centre.
+    """
+    pitch = pitch or PitchConfig()
+    num_frames = mel.num_frames(len(samples))
+    if not num_frames:
+        return np.zeros(0, np.float32)
+    longest = math.ceil(mel.sampling_rate / pitch.f0_min) + 1
+    shortest = max(int(mel.sampling_rate / pitch.f0_max), 2)
+    length = 3 * longest
+    # What is compared for a period is centred at longest + period / 2: at the frame's centre for a period in between.
+    before = longest + round(math.sqrt(shortest * longest) / 2)
+    padded = np.pad(_without_hum(np.asarray(samples, np.float32), mel.sampling_rate), (before, length))
+    sections = np.lib.stride_tricks.sliding_window_view(padded, length)[:: mel.hop_length][:num_frames]
+    parts = [sections[first : first + FRAMES_AT_ONCE] for first in range(0, num_frames, FRAMES_AT_ONCE)]
+    found = [_candidates(_differences(part, longest), shortest) for part in parts]
+    periods, costs = (np.concatenate(some) for some in zip(*found, strict=True))
+    power = np.concatenate([np.mean(np.square(part), axis=1) for part in parts])
+    costs[power <= power.max() * 10 ** (-SILENCE_DECIBELS / 10)] = np.inf
+    octaves = np.log2(periods)
+    costs += LONGER_PERIOD * (octaves - np.log2(shortest))
+    chosen = _best_path(octaves, costs, pitch.voicing, mel.frame_shift / 0.01)
+    periods = np.append(periods, np.full((num_frames, 1), np.inf), axis=1)
+    frequencies: np.ndarray = mel.sampling_rate / np.take_along_axis(periods, chosen[:, None], axis=1)[:, 0]
+    return frequencies.astype(np.float32)
+
+
+def _without_hum(samples: np.ndarray, sampling_rate: int) -> np.ndarray:
+    """The samples without their lowest frequencies, and without delay."""
+    size = 1 << (len(samples) + sampling_rate // 20).bit_length()
+    frequencies = np.fft.rfftfreq(size, 1 / sampling_rate)
+    kept = 1 - 1 / (1 + (frequencies / LOWEST_FREQUENCY) ** 8)
+    filtered = np.fft.irfft(np.fft.rfft(samples, size) * kept.astype(np.float32), size)[: len(samples)]
+    return np.asarray(filtered, np.float32)
+
+
+def _differences(sections: np.ndarray, longest: int) -> np.ndarray:
+    """YIN's normalised differences ``(frame, longest + 1)`` of each section for periods from 0 samples on.
+
+    What is compared is two longest periods long. They are 1 where a section has no power.
+    """
+    window = 2 * longest
+    size = 1 << (sections.shape[1] - 1).bit_length()
+    spectrum = np.fft.rfft(sections, size)
+    start = np.fft.rfft(sections[:, :window], size)
+    products = np.fft.irfft(spectrum * start.conj(), size)[:, : longest + 1]
+    sums = np.cumsum(np.square(sections, dtype=np.float64), axis=1)
+    power = np.concatenate([sums[:, window - 1 : window], sums[:, window:] - sums[:, :longest]], axis=1)
+    differences = np.maximum(power[:, :1] + power - 2 * products, 0)
+    total = np.cumsum(differences[:, 1:], axis=1)
+    normalised: np.ndarray = np.ones_like(differences)
+    places = np.arange(1, longest + 1)
+    np.divide(differences[:, 1:] * places, total, out=normalised[:, 1:], where=total > 1e-12 * power[:, :1] + 1e-20)
+    return normalised
+
+
+def _candidates(differences: np.ndarray, shortest: int) -> tuple[np.ndarray, np.ndarray]:
+    """Periods in samples, and their differences, ``(frame, NUM_CANDIDATES)`` each; what isn't there costs infinity."""
+    before, here, after = differences[:, shortest - 1 : -2], differences[:, shortest:-1], differences[:, shortest + 1 :]
+    dips = np.where((here < before) & (here <= after), here, np.inf)
+    places = np.argpartition(dips, NUM_CANDIDATES, axis=1)[:, :NUM_CANDIDATES]
+    before, here, after = (np.take_along_axis(values, places, 1) for values in (before, here, after))
+    bend = np.maximum(before - 2 * here + after, 1e-12)
+    offset = np.clip((before - after) / (2 * bend), -0.5, 0.5)
+    costs = np.where(np.isfinite(np.take_along_axis(dips, places, 1)), here - bend * offset**2 / 2, np.inf)
+    return places + shortest + offset, costs
+
+
+def _best_path(octaves: np.ndarray, costs: np.ndarray, unvoiced: float, steps: float) -> np.ndarray:
+    """The candidate of each frame on the path of least cost; the number of candidates where it is unvoiced.
+
+    ``octaves`` are logarithms of periods, ``costs`` those of the candidates, both ``(frame, candidate)``; ``unvoiced``
+    costs a frame without one; frames are ``steps`` times 10 ms apart.
+    """
+    num_frames, number = costs.shape
+    jumps = JUMP / steps * np.abs(octaves[1:, :, None] - octaves[:-1, None, :])
+    total = np.append(costs[0], unvoiced)
+    back = np.empty((num_frames, number + 1), np.int64)
+    moves = np.full((number + 1, number + 1), VOICING_CHANGE)
+    moves[-1, -1] = 0
+    for frame in range(1, num_frames):
+        moves[:-1, :-1] = jumps[frame - 1]
+        reached = moves + total
+        best = reached.argmin(axis=1)
+        back[frame] = best
+        total = reached[np.arange(number + 1), best]
+        total[:-1] += costs[frame]
+        total[-1] += unvoiced
+    states = np.empty(num_frames, np.int64)
+    states[-1] = total.argmin()
+    for frame in range(num_frames - 1, 0, -1):
+        states[frame - 1] = back[frame, states[frame]]
+    return states
