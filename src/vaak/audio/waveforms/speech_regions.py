@@ -8,7 +8,7 @@ FRAME = 0.01
 """Seconds."""
 SHORTEST_PAUSE = 0.2
 SHORTEST_SPEECH = 0.1
-MARGIN = 0.02
+MARGIN = 0.03
 """Seconds kept around loud parts, for soft beginnings and ends of words."""
 
 
@@ -16,8 +16,7 @@ def find_speech(samples: np.ndarray, sampling_rate: int) -> list[tuple[float, fl
     """The segments of speech ``(start, end)`` in seconds; empty for silence.
 
     Speech is louder than a third of the way, in decibels, from the utterance's quiet (its 5th percentile) to
-    its loud (its 95th). This is for clean recordings of one speaker; noise hides pauses from it. On 72 utterances of
-    LibriSpeech it misses 2.8 % of the speech that a forced alignment of their words finds, and adds 3.9 %.
+    its loud (its 95th). This is for clean recordings of one speaker; noise hides pauses from it.
     """
     peak = float(np.abs(samples).max(initial=0.0))
     if len(samples) < frame_samples(sampling_rate) or peak == 0.0:
@@ -42,13 +41,13 @@ def frame_samples(sampling_rate: int) -> int:
 
 
 def frame_levels(samples: np.ndarray, sampling_rate: int) -> np.ndarray:
-    """Decibels of full scale of each frame of 10 ms, averaged over 30 ms around it."""
+    """Decibels of full scale of each frame of 10 ms, averaged over 50 ms around it."""
     size = frame_samples(sampling_rate)
     frames = samples[: len(samples) // size * size].reshape(-1, size)
     if not len(frames):
         return np.zeros(0)
     power = np.square(frames, dtype=np.float64).mean(1)
-    around = np.convolve(np.pad(power, 1, mode="edge"), np.full(3, 1 / 3), mode="valid")
+    around = np.convolve(np.pad(power, 2, mode="edge"), np.full(5, 0.2), mode="valid")
     return 10.0 * np.log10(around + 1e-10)
 
 
