@@ -177,11 +177,11 @@ def test_a_stream_trains_and_its_sample_is_text(tiny_text: Path, tmp_path: Path)
     assert outcome.reason == "finished"
     assert len(outcome.samples) == 5
     opened = open_run(tmp_path / "run" / "checkpoints" / "last", device="cpu")
+    assert isinstance(opened.model, LanguageModel)
     for seed, line in enumerate(outcome.samples):
         settings = opened.task.sampling(max_new_tokens=40, temperature=0.8, seed=seed)
-        assert (
-            line == opened.task.tokenizer.decode(drawn_tokens(opened.task, opened.model, "", settings)).split("\n")[0]
-        )
+        drawn = drawn_tokens(opened.task, opened.model, "", settings)
+        assert line == opened.task.tokenizer.decode(drawn).split("\n")[0]
     letters = "".join(outcome.samples).replace(" ", "")
     assert sum("\u0900" <= letter <= "\u097f" for letter in letters) > 0.8 * len(letters)
 
