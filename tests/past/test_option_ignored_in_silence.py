@@ -66,6 +66,10 @@ AUDIO = "task: diarization\nglobal_config: {{{}}}\n"
         ("task: diarization\nmodel: {context: 3}\n", "model.context: front_end is convolutional"),
         ("task: diarization\nmodel: {front_end: stacked, kernel_size: 3}\n", "kernel_size: front_end is stacked"),
         ("task: diarization\ndata: {augmentation: {codec_probability: 0.1}}\n", "codecs is empty"),
+        (
+            "task: lm\nmodel: {preset: tiny, d_model: 8, num_layers: 1, num_heads: 1}\n",
+            "model.preset: all of its sizes are overridden: d_model, num_layers, num_heads",
+        ),
         ("task: lm\ndata: {corpus: {type: text, num_sentences: 9}}\n", "is read by the type grammar only, not by text"),
         ("task: lm\ndata: {corpus: {text_column: x}}\n", "data.corpus.text_column: is read by the type json"),
         ("task: lm\ndata: {tokenizer: {path: t, vocab_size: 9}}\n", "data.tokenizer.vocab_size: the tokenizer is"),

@@ -27,6 +27,7 @@ from vaak.callbacks.profiling import waiting
 from vaak.core import progress, terminal
 from vaak.core.errors import DataError
 from vaak.engine.memory.device import MemoryReading
+from vaak.tasks.lm.data import TextDataset
 from vaak.text.corpora.token_store import TokenStore
 
 GIBIBYTE = 2**30
@@ -84,12 +85,20 @@ def quiet(said: io.StringIO) -> Iterator[None]:
         patch.setattr(AdaptiveMemoryManager, "clock", staticmethod(lambda: 0.0))  # so that it looks after each step
         patch.setattr(memory_manager, "read_memory", lambda device: MemoryReading(GIBIBYTE, 10 * GIBIBYTE, GIBIBYTE))
         patch.setattr(waiting, "LEAST_SECONDS", math.inf)
+        patch.setattr("matplotlib.figure.Figure.savefig", _instead_of_drawing)  # pictures are counted, not compared
         try:
             with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
                 yield
         finally:
             torch.set_num_threads(threads)
             torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
+
+
+def _instead_of_drawing(_: Any, file: Any, **options: Any) -> None:
+    if isinstance(file, str | os.PathLike):
+        Path(file).write_bytes(b"a picture")
+    else:
+        file.write(b"a picture")
 
 
 class Terminal(io.StringIO):
@@ -126,15 +135,19 @@ def with_wandb_offline() -> Iterator[None]:
 @contextlib.contextmanager
 def with_a_torn_document() -> Iterator[None]:
     """The tokens of one document can't be read."""
-    document = TokenStore.document
+    document, ids = TokenStore.document, TextDataset.ids
 
-    def torn(self: TokenStore, index: int) -> Any:
+    def torn_document(self: TokenStore, index: int) -> Any:
         if index == 3 and len(self) > 30:
             raise DataError("document 3 can't be read")
         return document(self, index)
 
+    def torn_example(self: TextDataset, index: int) -> Any:
+        return torn_document(self.store, index) if index == 3 else ids(self, index)
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TokenStore, "document", torn)
+        patch.setattr(TokenStore, "document", torn_document)
+        patch.setattr(TextDataset, "ids", torn_example)
         yield
 
 

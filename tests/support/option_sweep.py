@@ -28,7 +28,6 @@ from vaak.config.load import load
 from vaak.core.errors import UserError
 from vaak.runs.open_run import open_run
 from vaak.runs.start import begun
-from vaak.runs.start import train as train_run
 
 Observed = dict[str, str]
 FINGERPRINT = "the fingerprint of prepared data"
@@ -195,34 +194,25 @@ def _refusal(key: str, message: str) -> str | None:
 
 def _trained(loaded: Any) -> Observed:
     """What is seen while a run is trained."""
-    with noted() as asked:
-        train_run(loaded)
-    flags = {
-        "threads": torch.get_num_threads(),
-        "tf32": torch.backends.cuda.matmul.allow_tf32,
-        "deterministic": torch.are_deterministic_algorithms_enabled(),
-        "asked of libraries": asked,
-    }
-    return {name: str(value) for name, value in flags.items()}
+    with noted() as asked, begun(loaded) as trainer:
+        trainer.fit()
+        plans = [trainer.data.planner.plan(epoch) for epoch in range(3)]
+        seen = {
+            "structure": [trainer.model, [callback.__class__ for callback in trainer.callbacks]],
+            "rates": [trainer.step.schedule(step) for step in range(1, 9)],
+            "optimizers": trainer.state.optimizers,
+            "plans": [plan.microbatch(place) for plan in plans for place in range(min(4, len(plan)))],
+            "best": trainer.best.step,
+            "threads": torch.get_num_threads(),
+            "tf32": torch.backends.cuda.matmul.allow_tf32,
+            "deterministic": torch.are_deterministic_algorithms_enabled(),
+        }
+    return {name: str(value) for name, value in {**seen, "asked of libraries": asked}.items()}
 
 
 def _used(run: Path) -> Observed:
-    """What a trained run has, and what it is resumed and used with."""
-    with begun(load([run / "config.yml"], ["training.checkpoint.resume=auto"], trust_code=True)) as trainer:
-        planner = trainer.data.planner
-        seen: Observed = {
-            "structure": repr(trainer.model) + repr([callback.__class__ for callback in trainer.callbacks]),
-            "rates": str([trainer.step.schedule(step) for step in range(1, 9)]),
-            "optimizers": str(trainer.state.optimizers),
-            "plans": str(
-                [
-                    planner.plan(epoch).microbatch(place)
-                    for epoch in range(3)
-                    for place in range(min(4, len(planner.plan(epoch))))
-                ]
-            ),
-        }
-    seen |= _records(run)
+    """What a trained run has, and what it is used with."""
+    seen = _records(run)
     seen["log"] = words_of((run / "train.log").read_text().replace(str(run), "RUN").replace(run.name, "RUN"))
     seen["files"] = "\n".join(sorted({_file_name(path, run) for path in run.rglob("*") if path.is_file()}))
     seen["links"] = "\n".join(sorted(path.name for path in run.iterdir() if path.is_symlink()))

@@ -86,7 +86,7 @@ def pick_device(name: str) -> torch.device:
 
 
 def say_what_has_no_effect(config: TrainingConfig, device: torch.device, processes: int) -> None:
-    """Warn about options that have no effect on this device, and note those that have none with so many processes."""
+    """Warn about options that have no effect on this device, and note those that have none with one process."""
     _warn_of_what_a_device_lacks(config, device)
     given = config.distributed
     for name in ("backend", "sync_gradient_barrier", "timeout_minutes") if processes == 1 else ():
