@@ -151,7 +151,7 @@ class PhonemeProcessor:
         try:
             return cls.from_json(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
-            raise DataError(f"{path}: there is no phoneme processor") from None
+            raise DataError(f"{path}: this file does not exist; it should hold a phoneme processor") from None
         except (DataError, UnicodeDecodeError, OSError) as error:
             raise DataError(f"{path}: {error}") from error
 
@@ -220,12 +220,15 @@ class PhonemeProcessor:
         unknown = [symbol for symbol in symbols if symbol not in self._ids]
         if unknown:
             raise DataError(f"{shown(text)}: {unknown[0]} is not a symbol of this front end ({self._described()})")
+        is_phoneme = tuple(symbol not in (*SPECIAL, *PUNCTUATION) for symbol in symbols)
+        if not any(is_phoneme):
+            raise DataError(f"{shown(text)}: there is nothing to speak in it")
         return Processed(
             text,
             normalised,
             tuple(symbols),
             tuple(self._ids[symbol] for symbol in symbols),
-            tuple(symbol not in (*SPECIAL, *PUNCTUATION) for symbol in symbols),
+            is_phoneme,
         )
 
     def _add_mark(self, symbols: list[str], mark: str) -> None:

@@ -85,7 +85,7 @@ def _street(match: re.Match[str]) -> str:
 
 
 def _numbered(match: re.Match[str]) -> str:
-    """An abbreviation before a number; without its full stop only "No" and those that are no words."""
+    """An abbreviation before a number; without its full stop only those that aren't words."""
     name = match[1] or match[2]
     dotted = "." in match[0]
     rest = match.string[match.end() :]

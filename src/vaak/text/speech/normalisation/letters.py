@@ -17,7 +17,7 @@ SYMBOLS = (
     """
     )
     | {"=": "equals", "\\": "backslash"}
-    | dict.fromkeys("_·•†‡¹", "")
+    | dict.fromkeys("_`′″·•†‡¹", "")
 )
 """What a symbol is called; empty where it is not spoken."""
 
@@ -48,6 +48,7 @@ _PUNCTUATION = (
     (re.compile(r"(?<=[a-z])\.(?=[A-Z][a-z])"), ". "),
     (re.compile(r"(?<=[A-Za-z])\.(?=[a-z])(?!(?:[a-z]\.)+)|(?<!\S)\.(?=[A-Za-z])"), " dot "),
     (re.compile(r"(?<=\b[CF])#"), " sharp"),
+    (re.compile(r"\b([A-Z]+)&([A-Z]+)\b"), lambda match: f"{' '.join(match[1])} and {' '.join(match[2])}"),
 )
 _SYMBOL = re.compile(f"[{re.escape(''.join(SYMBOLS))}]")
 _REPEATED = re.compile(r"([*_=~+#])\1{2,}")
@@ -58,7 +59,7 @@ _SHORT = (
     (re.compile(r"\bw/(?=\s)"), "with"),
 )
 _DOTTED = re.compile(r"(?<![\w.])((?:[A-Za-z]\.[ ]?){2,}|(?<!\b[A-Z] )[A-Z]\.(?=\s?[A-Z]))(?:('s)|(s)\b)?")
-_CAPITALS = re.compile(r"(?<![A-Za-z'])[A-Z][A-Z&]*[A-Z](?:(?:['’]s|s)\b)?(?![A-Za-z])")
+_CAPITALS = re.compile(r"(?<![A-Za-z'])[A-Z]{2,}(?:(?:['’]s|s)\b)?(?![A-Za-z])")
 _ONSET = re.compile(
     r"^(?:[BCDFGHJKLMNPQRSTVWXYZ]|[BCFGKPS]L|[BCDFGKPTW]R|S[CKMNPTWQ]|SH|CH|TH|WH|PH|KN|GN|QU|SC[RH]|S[PT]R|SPL|SHR|THR|TW|DW)"
     r"?[AEIOUY]"
@@ -108,7 +109,7 @@ def _capitals(word: str, shouted: bool) -> str:
         return plain.capitalize() + ending
     if shouted or plain in _WORDS or (len(plain) > 3 and is_readable(plain)):
         return plain.lower() + ending
-    return " ".join(plain.replace("&", "")) + ("'s" if ending else "")
+    return " ".join(plain) + ("'s" if ending else "")
 
 
 def is_readable(capitals: str) -> bool:
