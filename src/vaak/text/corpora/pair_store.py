@@ -64,6 +64,9 @@ class Texts:
     def __init__(self, store: PairStore, *sides: str) -> None:
         self.store, self.sides = store, sides
 
+    def __len__(self) -> int:
+        return len(self.store) * len(self.sides)
+
     def __iter__(self) -> Iterator[str]:
         for pair in self.store:
             for side in self.sides:
