@@ -15,6 +15,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from vaak import __version__
 from vaak.core.errors import DataError, UserError
 from vaak.core.storage.files import fingerprint_of, write_text
 from vaak.text.speech.config import FrontEndConfig
@@ -251,10 +252,11 @@ def _phrases(piece: Piece) -> tuple[str, ...]:
 
 
 def _versions(config: FrontEndConfig) -> dict[str, str]:
-    """What besides the options decides symbols: the synthesiser that pronounces."""
+    """What besides the options decides symbols: the version of the rules, and the synthesiser that pronounces."""
+    versions = {"vaak": __version__}
     if config.phonemizer == "espeak" or (config.phonemizer == "lexicon" and config.unknown_words == "espeak"):
         try:
-            return {"espeakng-loader": importlib.metadata.version("espeakng-loader")}
+            versions["espeakng-loader"] = importlib.metadata.version("espeakng-loader")
         except importlib.metadata.PackageNotFoundError:
             raise UserError("espeak-ng is not installed; pip install vaak[tts]") from None
-    return {}
+    return versions

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from vaak.audio.formats.textgrid import read_textgrid
@@ -243,7 +243,6 @@ def test_without_normalisation_figures_are_refused_and_accents_are_not() -> None
         processor(normalise=False).process("Room 5")
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.text(max_size=40), min_size=1, max_size=5))
 def test_any_texts_are_spoken_or_refused(texts: list[str]) -> None:
     one = processor(alphabet="arpabet")
