@@ -130,6 +130,7 @@ CONFIG_COMMANDS = (
     "config schema",
     "model show",
     "data simulate out",
+    "data check",
     "doctor",
 )
 BAD_CONFIGURATIONS = {

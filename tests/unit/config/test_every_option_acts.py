@@ -55,6 +55,8 @@ UNSEEN = {
     "datasets.0.output_dir": "of a recipe",
     "global_config.output_dir": "of a recipe",
     "model.head": "attractors need a loss that the other head must not have",
+    "global_config.mel": "of speech synthesis; a diarizer refuses feature_type mel",
+    "global_config.pitch": "of speech synthesis; a diarizer refuses feature_type mel",
     "global_config.progress_bar": "a terminal's",
     "global_config.cache_gigabytes": "the same numbers, faster",
 }
@@ -267,6 +269,7 @@ VALUES: dict[str, Any] = {
     "global_config.high_freq": 3000.0,
     "global_config.storage_path": "FOLDER/features",
     "datasets.0.name": "other",
+    "datasets.0.alignments": "FOLDER/alignments",
     "datasets.0.train": ["FOLDER/valid.jsonl"],
     "datasets.0.valid": ["FOLDER/test.jsonl"],
     "datasets.0.test": ["FOLDER/valid.jsonl"],
@@ -335,6 +338,8 @@ def _sweep_of(task: str, folder: Path) -> Sweep:
     elif task == "diarization":
         toy_speech.write_recordings(data)
         toy_speech.write_utterances(data / "voices")
+        (data / "alignments").mkdir()
+        (data / "alignments" / "train0.json").write_text('{"word": [[0, 0.3, "so"]]}')
     data.mkdir(exist_ok=True)
     (data / "base.yml").write_text(BASES[task].replace("FOLDER", str(data)))
     return Sweep(task, folder, data / "base.yml")
