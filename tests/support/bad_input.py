@@ -132,6 +132,7 @@ CONFIG_COMMANDS = (
     "config schema",
     "model show",
     "data simulate out",
+    "data check",
     "doctor",
 )
 BAD_CONFIGURATIONS = {

@@ -125,6 +125,8 @@ def _write_recordings(data: Path) -> None:
     """Conversations, utterances, a damaged recording, and a corpus by its recipe, twice."""
     toy_speech.write_recordings(data)
     toy_speech.write_utterances(data / "voices")
+    (data / "alignments").mkdir()
+    (data / "alignments" / "train0.json").write_text('{"word": [[0, 0.3, "so"]]}')
     (data / "damaged.wav").write_bytes((data / "train0.wav").read_bytes()[:3000])
     lines = [json.loads(line) for line in (data / "train.jsonl").read_text().splitlines()]
     damaged = {"audio": "damaged.wav", "duration": 0.8, "segments": [{"start": 0.0, "end": 0.7, "speaker": "ann"}]}

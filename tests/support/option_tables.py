@@ -279,6 +279,7 @@ VALUES: dict[str, Any] = {
     "global_config.high_freq": 3000.0,
     "global_config.storage_path": "FOLDER/features",
     "datasets.0.name": "other",
+    "datasets.0.alignments": "FOLDER/alignments",
     "datasets.0.train": ["FOLDER/valid.jsonl"],
     "datasets.0.valid": ["FOLDER/test.jsonl"],
     "datasets.0.test": ["FOLDER/valid.jsonl"],

@@ -37,6 +37,7 @@ TAKES = {
     "model show": "device json",
     "tokenizer show": "json",
     "phonemes": "output json",
+    "data check": "json",
     "data simulate": "json",  # the folder is its argument
     "data list": "output json",
     "data get": "json",  # writes --corpus-dir

@@ -72,7 +72,7 @@ def recipe(datasets: Datasets, audio: AudioConfig, splits: tuple[str, ...] | Non
 
     Making them raises UserError and DataError for corpora that can't be read.
     """
-    options = [dataset.model_dump(mode="json", exclude={*PLACES, "conversations"}) for dataset in datasets]
+    options = [_options(dataset) for dataset in datasets]
     decides: dict[str, Any] = {"datasets": options, "splits": None if splits is None else list(splits)}
 
     def fingerprint() -> str:
@@ -80,6 +80,12 @@ def recipe(datasets: Datasets, audio: AudioConfig, splits: tuple[str, ...] | Non
         return fingerprint_with_files(decides, files)
 
     return Recipe(partial(_make, datasets, audio, splits), fingerprint, decides, "datasets")
+
+
+def _options(dataset: DatasetConfig) -> dict[str, Any]:
+    """What decides which cuts a dataset has; an option that came later is left out where it is null."""
+    without = {*PLACES, "conversations", *(() if dataset.alignments else ("alignments",))}
+    return dataset.model_dump(mode="json", exclude=without)
 
 
 def _make(datasets: Datasets, audio: AudioConfig, splits: tuple[str, ...] | None, folder: Path) -> dict[str, Any]:

@@ -22,11 +22,13 @@ from torch import Tensor, nn
 from vaak.audio.config import DatasetConfig
 from vaak.audio.features.extractors import Features
 from vaak.audio.labelled import AudioSource
+from vaak.audio.sources.cut_findings import cut_findings
 from vaak.audio.sources.cut_source import CutSource
 from vaak.audio.sources.cut_store import write_cuts
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
 from vaak.core.random_keys import Purpose
+from vaak.core.task import DataFinding
 from vaak.data.batching.planner import evaluation_plan
 from vaak.data.loader import evaluation_addresses
 from vaak.data.reader import Address, MicrobatchReader
@@ -178,6 +180,11 @@ class DiarizationTask(PreparedTask[DiarizationExperiment, Prepared]):
         steps = model.output_subsampling, model.subsampling
         options = LabelOptions(frame_seconds, *steps, model.max_speakers, training_speakers)
         return make_collator(label_type, options, self.folder)
+
+    def data_findings(self, split: str) -> Iterator[DataFinding]:
+        """What is wrong with the audio of the recordings, or of the utterances that conversations are made of."""
+        for _, store in self.prepared.stores(split):
+            yield from cut_findings(store, self.audio)
 
     # Training.
 
