@@ -18,6 +18,7 @@ ROOT = SOURCE.parents[1]
 GOES_WITH = {
     "lm": ("compat/hindi_lm", "cli/tasks/generate.py"),
     "seq2seq": ("cli/tasks/translate.py",),
+    "tts": ("cli/tasks/speak.py",),
     "diarization": ("cli/tasks/diarize.py", "cli/tasks/tune.py"),
 }
 """What stands above a task for its sake alone: its commands, and the names of the system that it replaces."""

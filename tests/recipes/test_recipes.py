@@ -24,6 +24,7 @@ RECIPES = sorted(str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "co
 EXPECTED: dict[str, Any] = json.loads(Path(__file__).with_name("expected.json").read_text())
 ALL_OPTIONS = {
     "configs/comprehensive_all_options.yml", "configs/lm/all_options.yml", "configs/diarization/all_options.yml",
+    "configs/tts/all_options.yml",
 }  # fmt: skip
 OF_SEED_1 = ALL_OPTIONS | {
     f"configs/{name}.yml"
@@ -54,6 +55,11 @@ SIZES = {
         "global_config.num_mel_bins=20",
         "datasets=[{type: voices, num_voices: 20, num_sentences: 2, split_by: speaker, train_fraction: 0.6, "
         "valid_fraction: 0.2, conversations: {train: 64, valid: 2, test: 2, duration: 4}}]",
+    ),
+    "tts": (
+        "model.global_config={d_model: 32, num_layers: 1, num_heads: 2}",
+        "datasets=[{type: voices, num_voices: 2, num_sentences: 10}]",
+        "data.samples=[]",
     ),
 }
 QUICK = (

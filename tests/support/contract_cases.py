@@ -149,6 +149,41 @@ def _diarizer(
     return TaskCase("diarization", options, settings, about, write_utterances if conversations else write_recordings)
 
 
+def _frames_and_symbols(batch: Batch) -> dict[str, float]:
+    """Frames up to the last that isn't silent in any bin, symbols that aren't padding."""
+    symbols = float(sum(symbol > 0 for row in batch["symbols"].tolist() for symbol in row))
+    frames = float(sum(any(value != 0 for value in frame) for row in batch["mel"].tolist() for frame in row))
+    return {
+        "frame": frames,
+        "mel_bin": frames * batch["mel"].shape[2],
+        "phoneme": symbols,
+        "position": frames + symbols,
+        "example": float(len(batch["symbols"])),
+    }
+
+
+SPEECH_FRAME = 128 / 8000
+
+
+def _seconds_of_frames(batch: Batch) -> float:
+    return float(batch["mel"].shape[1]) * SPEECH_FRAME
+
+
+def _speech(*, model: dict[str, Any] | None = None, training: dict[str, Any] | None = None) -> TaskCase:
+    sizes = {"d_model": 32, "num_layers": 1, "num_heads": 2, "dropout": 0.1}
+    mel = {"sampling_rate": 8000, "n_fft": 256, "win_length": 256, "hop_length": 128, "n_mels": 12, "f_max": None}
+    voices = {"name": "voices", "type": "voices", "num_voices": 2, "num_sentences": 14, "output_dir": "FOLDER"}
+    options = {
+        "model": {"global_config": sizes, "duration_predictor": {"width": 16}, **(model or {})},
+        "global_config": {"mel": mel},
+        "datasets": [voices],
+        "data": {"speaking": {"num_iterations": 2}},
+    }
+    about = {"counted": _frames_and_symbols, "row_length": _seconds_of_frames, "inputs": ("Hello.",)}
+    about["learned"] = 0.7 if (model or {}).get("durations") == "learned" else 0.45
+    return TaskCase("tts", options, training or {}, about)
+
+
 HELPED = {"loss": {"auxiliary": {"clustering": 0.5, "speaker": 0.1}}}
 PERFORMER = {"feature_redraw_interval": 2, "loss": {"auxiliary": {"norm_reg": 0.01}}}
 
@@ -202,6 +237,11 @@ CASES = {
         conversations={"train": 16, "valid": 4, "test": 2, "duration": [0.8, 1.6], "beta": 0.3, "speed": [0.9, 1.0]},
     ),
     "diarization, stored features": _diarizer("multilabel", audio={"storage_path": "FOLDER/features"}),
+    "tts": _speech(),
+    "tts, learned durations": _speech(model={"durations": "learned"}),
+    "tts Performer": _speech(
+        model={"encoder": {"attention_type": "linear"}, "decoder": {"attention_type": "linear"}}, training=PERFORMER
+    ),
     "diarization Performer": _diarizer("multilabel", model={"attention_type": "linear"}, training=PERFORMER),
 }
 

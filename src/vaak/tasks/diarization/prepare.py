@@ -41,14 +41,15 @@ class Prepared(PreparedFolder):
 
     def stores(self, split: str) -> list[tuple[int, CutStore]]:
         """The cuts of a split, each store with its dataset's number. Raises UserError for an unknown split."""
-        folder = self.split_folder(split)
-        return [
-            (int(path.name), CutStore.open(path)) for path in sorted(folder.iterdir(), key=lambda one: int(one.name))
-        ]
+        return self.open_split(split, _cut_stores)
 
     def most_speakers(self, split: str) -> int:
         """The greatest number of speakers in one recording."""
         return int(self.about["statistics"][split].get("most_speakers", 0))
+
+
+def _cut_stores(folder: Path) -> list[tuple[int, CutStore]]:
+    return [(int(path.name), CutStore(path)) for path in sorted(folder.iterdir(), key=lambda one: int(one.name))]
 
 
 def corpora_differ(datasets: Datasets, others: Datasets) -> bool:

@@ -281,8 +281,9 @@ class DiarizationTask(PreparedTask[DiarizationExperiment, Prepared]):
         """
         if split in NOT_TUNED_ON:
             raise UserError(f"can't tune on {split}: {NOT_TUNED_ON[split]}; use valid")
-        one_by_one = evaluation_addresses(evaluation_plan(self.dataset(split).lengths, 1), 0, 1)
-        return tune(self.diarizer(model), self._read(split, one_by_one), self.data.scoring)
+        lengths = self.dataset(split).lengths
+        one_by_one = evaluation_addresses(evaluation_plan(lengths, 1), 0, 1)
+        return tune(self.diarizer(model), self._read(split, one_by_one), self.data.scoring, len(lengths))
 
     def _read(self, split: str, addresses: Iterable[Address]) -> Iterator[DiarizationExample]:
         """Examples as an evaluation reads them: without those that can't be read, if these are skipped."""

@@ -18,6 +18,7 @@ FILES = {
     "seq2seq": "configs/comprehensive_all_options.yml",
     "lm": "configs/lm/all_options.yml",
     "diarization": "configs/diarization/all_options.yml",
+    "tts": "configs/tts/all_options.yml",
 }
 
 tasks = pytest.mark.parametrize("task", FILES)

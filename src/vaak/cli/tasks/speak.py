@@ -1,0 +1,91 @@
+"""``vaak speak``: texts as audio, by a trained text-to-speech model."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from vaak.cli.config import AsJson, Device, TrustCode, Weights, WhichWeights
+from vaak.cli.section_options import with_options_of
+from vaak.tasks.tts.config import SpeakingConfig
+
+if TYPE_CHECKING:
+    from vaak.tasks.tts.predict import Speaker
+
+
+@with_options_of(SpeakingConfig, into="speaking")
+def speak(
+    run: Annotated[Path, typer.Argument(help="A run (its best checkpoint) or a checkpoint.")],
+    text: Annotated[str, typer.Argument(help="A text, a file with a text in each line, or - for standard input.")],
+    speaking: dict[str, Any],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="FILE.wav or FILE.flac for all, or a folder with a file for each.")
+    ] = Path("speech.wav"),
+    device: Device = "auto",
+    weights: Weights = WhichWeights.auto,
+    trust_code: TrustCode = False,
+    as_json: AsJson = False,
+) -> None:
+    """Speak a text of any length, and write it as audio; a text is divided at its sentences.
+
+    Options that are not given come from the run (data.speaking of its YAML).
+
+    Example: vaak speak runs/tts-quickstart "The old man bought a red door." -o speech.wav
+    """
+    from vaak.cli.texts import texts_of
+    from vaak.core.errors import UserError
+    from vaak.runs.open_run import open_run
+
+    texts, where = texts_of(text)
+    spoken = [(one, where(index)) for index, one in enumerate(texts) if one.strip()]
+    if not spoken:
+        raise UserError(f"{text or 'the text'}: there is nothing to speak in it")
+    overrides = [f"data.speaking.{name}={json.dumps(value)}" for name, value in speaking.items()]
+    opened = open_run(run, overrides=overrides, device=device, weights=weights, trust_code=trust_code)
+    if opened.experiment.task != "tts":
+        raise UserError(f"{run} is a run of task {opened.experiment.task}; vaak speak requires a run of task tts")
+    for path, some in _files(output, spoken):
+        _write(path, some, opened.task.speaker(opened.model), as_json=as_json)
+
+
+def _files(output: Path, texts: list[tuple[str, str]]) -> list[tuple[Path, list[tuple[str, str]]]]:
+    """The files to write, each with its texts. Raises UserError where the folder can't be created."""
+    from vaak.core.errors import UserError
+
+    folder = output.parent if output.suffix else output
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--output: the folder {folder} can't be created: {error.strerror or error}") from error
+    if output.suffix:
+        return [(output, texts)]
+    return [(output / f"{number:04}.wav", [one]) for number, one in enumerate(texts, start=1)]
+
+
+def _write(path: Path, texts: list[tuple[str, str]], speaker: Speaker, *, as_json: bool) -> None:
+    """Speak texts, each with where it comes from, into one file, and print how long that took."""
+    from vaak.core.errors import DataError
+    from vaak.tasks.tts.audio_files import speech_file
+
+    begun, sentences = time.perf_counter(), 0
+    with speech_file(path, speaker.sampling_rate, speaker.options.pause) as file:
+        for text, where in texts:
+            try:
+                for sentence in speaker.sentences(text):
+                    file.append(sentence.samples)
+                    sentences += 1
+            except DataError as error:
+                raise DataError(f"{where}: {error}") from error
+        duration = file.duration
+    taken = time.perf_counter() - begun
+    if as_json:
+        about = {"file": str(path), "sentences": sentences, "duration": duration, "seconds_taken": round(taken, 3)}
+        print(json.dumps({**about, "real_time_factor": round(taken / duration, 5)}), flush=True)
+    else:
+        pace = f"{duration:.1f} s of audio in {taken:.2f} s, real-time factor {taken / duration:.4f}"
+        print(f"{path}: {pace}", file=sys.stderr, flush=True)

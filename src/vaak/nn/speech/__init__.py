@@ -1,0 +1,1 @@
+"""Parts of text-to-speech networks: alignments, durations, pitch and energy, flow matching; ``vocoder``."""

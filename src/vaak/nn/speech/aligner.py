@@ -1,0 +1,168 @@
+"""An alignment of text and speech that is learned without any example of one.
+
+    text ──convolutions──▶ keys ─────┐
+    mel  ──convolutions──▶ queries ──┴─ distances ──softmax over symbols──▶ p(symbol | frame)
+
+It is trained to make all monotonic paths together likely (the forward-sum loss); the best of them are the durations.
+At first a prior keeps it near the diagonal.
+
+Sources: Badlani et al. 2021, "One TTS Alignment To Rule Them All"; Shih et al. 2021, "RAD-TTS". Differs: the sum over
+paths is exact, with no blank symbol between them; the prior enters before the softmax, so that what comes out are
+probabilities.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from vaak.core.batch import Term
+from vaak.nn.speech.alignment import squared_distances
+from vaak.nn.speech.convolutions import TimeConvolution
+from vaak.nn.speech.durations import symbol_of_frame
+from vaak.nn.speech.masks import length_mask, masked_sum, most_exact
+
+
+class SoftAligner(nn.Module):
+    """Which symbol each frame belongs to, from distances between encoded frames and symbols."""
+
+    def __init__(self, text_width: int, num_bins: int, width: int = 80, temperature: float = 0.0005) -> None:
+        """Vectors of ``width`` are compared; ``temperature`` multiplies the squares of their distances."""
+        super().__init__()
+        self.temperature = temperature
+        self.keys = nn.ModuleList(
+            (TimeConvolution(text_width, 2 * text_width, 3), TimeConvolution(2 * text_width, width, 1))
+        )
+        self.queries = nn.ModuleList(
+            (
+                TimeConvolution(num_bins, 2 * num_bins, 3),
+                TimeConvolution(2 * num_bins, num_bins, 1),
+                TimeConvolution(num_bins, width, 1),
+            )
+        )
+
+    def forward(
+        self, text: Tensor, mel: Tensor, symbol_mask: Tensor, frame_mask: Tensor, prior: Tensor | None = None
+    ) -> Tensor:
+        """Log-probabilities of the row's symbols for each frame, ``(batch, frame, symbol)``; -inf where there is none.
+
+        ``text`` ``(batch, symbol, text_width)`` is real where ``symbol_mask`` is True, ``mel`` ``(batch, frame, bin)``
+        where ``frame_mask`` is. ``prior`` is what ``beta_binomial_prior`` gives.
+        """
+        keys, queries = _through(self.keys, text, symbol_mask), _through(self.queries, mel, frame_mask)
+        with torch.autocast(mel.device.type, enabled=False):
+            scores = -self.temperature * squared_distances(queries, keys)
+            if prior is not None:
+                scores = scores + prior
+            return scores.masked_fill(~symbol_mask[:, None, :], -torch.inf).log_softmax(-1)
+
+
+def beta_binomial_prior(frame_lengths: Tensor, symbol_lengths: Tensor, scaling: float = 1.0) -> Tensor:
+    """Log-probabilities of symbols at each frame that favour the diagonal, ``(batch, frame, symbol)``.
+
+    Of frame t of T, counted from 1, they are beta-binomial with n = symbols - 1, a = ``scaling`` · t and
+    b = ``scaling`` · (T - t + 1): the larger ``scaling``, the narrower. -inf at padded symbols, 0 at padded frames.
+    """
+    frames, symbols = most_exact(frame_lengths)[:, None, None], most_exact(symbol_lengths)[:, None, None]
+    is_frame, is_symbol = length_mask(frame_lengths)[..., None], length_mask(symbol_lengths)[:, None]
+    t = torch.arange(1, is_frame.shape[1] + 1, device=frames.device)[:, None]
+    k = torch.arange(is_symbol.shape[2] - 1, device=frames.device)
+    a, b = scaling * t, scaling * (frames - t + 1).clamp(min=1)
+    rest = (symbols - 1 - k).clamp(min=1)
+    ratios = (rest * (k + a) / ((k + 1) * (rest - 1 + b))).log()  # of the probabilities of k + 1 and k
+    logs = F.pad(ratios.cumsum(-1), (1, 0)).masked_fill(~is_symbol, -torch.inf)
+    return logs.log_softmax(-1).masked_fill(~is_frame & is_symbol, 0.0).float()
+
+
+def forward_sum_loss(log_probs: Tensor, frame_lengths: Tensor, symbol_lengths: Tensor) -> Term:
+    """The negative log-likelihood of all monotonic paths together, per frame.
+
+    ``log_probs`` is ``(batch, frame, symbol)``, the lengths ``(batch,)``. A row with fewer frames than symbols has no
+    path; its loss is infinite.
+    """
+    return Term(-path_log_likelihoods(log_probs, frame_lengths, symbol_lengths).sum(), per="frame")
+
+
+def binarisation_loss(log_probs: Tensor, durations: Tensor) -> Term:
+    """The negative log-probability of the path with these ``durations`` ``(batch, symbol)``, per frame.
+
+    It makes ``log_probs`` ``(batch, frame, symbol)`` certain of the path that the durations are taken from.
+    """
+    mask = length_mask(durations.sum(1), log_probs.shape[1])
+    symbols = symbol_of_frame(durations, log_probs.shape[1])
+    return Term(-masked_sum(log_probs.gather(2, symbols[..., None])[..., 0], mask), per="frame")
+
+
+def path_log_likelihoods(log_probs: Tensor, frame_lengths: Tensor, symbol_lengths: Tensor) -> Tensor:
+    """The log of the summed probabilities of a row's monotonic paths, ``(batch,)``, from ``(batch, frame, symbol)``.
+
+    Paths are those of ``vaak.nn.speech.alignment``.
+    """
+    likelihoods: Tensor = _SumOverPaths.apply(  # type: ignore[no-untyped-call]
+        log_probs, frame_lengths, symbol_lengths
+    )
+    return likelihoods
+
+
+class _SumOverPaths(torch.autograd.Function):
+    """The gradient is the probability that a path passes through a symbol at a frame.
+
+    For that, a path's part before a place and the part after it are summed up alike: the second in the row read
+    backwards. Both are done in one pass, as a batch twice as large.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, log_probs: Tensor, frame_lengths: Tensor, symbol_lengths: Tensor) -> Tensor:
+        places = _backwards(log_probs, frame_lengths, symbol_lengths)
+        logs = most_exact(log_probs)
+        flat = logs.flatten(1)
+        towards = _towards(torch.cat((logs, flat.gather(1, places.flatten(1)).view_as(logs))))
+        before, after = towards.chunk(2)
+        after = after.flatten(1).gather(1, places.flatten(1)).view_as(logs)
+        through = before + logs
+        ends = ((frame_lengths - 1) * logs.shape[2] + symbol_lengths - 1)[:, None]
+        totals = through.flatten(1).gather(1, ends)
+        is_real = (
+            length_mask(frame_lengths, logs.shape[1])[..., None] & length_mask(symbol_lengths, logs.shape[2])[:, None]
+        )
+        posteriors = (through + after - totals[..., None]).masked_fill(~is_real, -torch.inf)
+        ctx.save_for_backward(posteriors.to(log_probs.dtype).exp())
+        return totals[:, 0].to(log_probs.dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        (posteriors,) = ctx.saved_tensors
+        return gradient[:, None, None] * posteriors, None, None
+
+
+def _towards(logs: Tensor) -> Tensor:
+    """Summed over all ways to each symbol at each frame, without the frame itself; ``(batch, frame, symbol)``."""
+    batch, time, width = logs.shape
+    towards = torch.empty(time, batch, width, dtype=logs.dtype, device=logs.device)
+    state = logs.new_full((batch, width + 1), -torch.inf)  # the first column comes before all symbols
+    state[:, 0] = 0.0
+    for frame in range(time):
+        torch.logaddexp(state[:, 1:], state[:, :-1], out=towards[frame])
+        torch.add(towards[frame], logs[:, frame], out=state[:, 1:])
+        state[:, 0] = -torch.inf
+    return towards.transpose(0, 1)
+
+
+def _backwards(log_probs: Tensor, frame_lengths: Tensor, symbol_lengths: Tensor) -> Tensor:
+    """Where each place of a row is found in it when read backwards, ``(batch, frame, symbol)``; padding is anywhere."""
+    _, time, width = log_probs.shape
+    frames = (frame_lengths[:, None] - 1 - torch.arange(time, device=log_probs.device)).clamp(min=0)
+    symbols = (symbol_lengths[:, None] - 1 - torch.arange(width, device=log_probs.device)).clamp(min=0)
+    return frames[:, :, None] * width + symbols[:, None, :]
+
+
+def _through(convolutions: nn.ModuleList, x: Tensor, mask: Tensor) -> Tensor:
+    """One convolution after another, with ReLU between them."""
+    for number, convolution in enumerate(convolutions):
+        x = convolution(x.relu() if number else x, mask)
+    return x

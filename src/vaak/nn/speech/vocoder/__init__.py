@@ -1,0 +1,1 @@
+"""From mel spectrograms to waveforms: the generator, its discriminators, and losses of spectra."""

@@ -1,0 +1,1 @@
+"""Speech from text: phonemes to mel spectrograms to audio."""

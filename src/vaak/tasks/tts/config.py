@@ -1,0 +1,137 @@
+"""The options of a text-to-speech model. Imports no torch."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+from pydantic import model_validator
+
+from vaak.audio.config import AUDIO_ALIASES, AudioConfig, DatasetConfig
+from vaak.config.base import ResumeClass, Section, option
+from vaak.config.experiment import Experiment
+from vaak.nn.config import LARGEST_WIDTH, STACK_ALIASES, StackConfig
+from vaak.text.speech.config import FrontEndConfig
+
+SIDES_OF_SPEECH = ("model.encoder", "model.decoder")
+
+SMALL: dict[str, Any] = {"d_model": 256, "num_layers": 4, "num_heads": 4}
+"""Of a stack; the default is that of StackConfig."""
+
+DEFAULTS: dict[str, Any] = {
+    "global_config": {"feature_type": "mel"},
+    "training": {
+        "epochs": 100,
+        "batch_size": 16,
+        "optimizer": {"type": "adamw", "lr": 1e-4, "betas": [0.9, 0.98], "weight_decay": 0.01},
+        "gradient_clipping": {"norm": 1.0},
+        "loss": {"main": {"type": "l1"}},
+        "logging": {"interval": 10},
+    },
+}
+"""Sizes and rates of the English TTS trainer."""
+
+ALIASES: dict[str, str] = {
+    **{f"{side}.{alias}": f"{side}.{name}" for side in SIDES_OF_SPEECH for alias, name in STACK_ALIASES.items()},
+    **{
+        f"{prefix}{alias}": f"model.{name}"
+        for prefix in ("", "model.")
+        for alias, name in {
+            "n_encoder_layers": "encoder.num_layers",
+            "n_decoder_layers": "decoder.num_layers",
+            "hidden_dim": "global_config.d_model",
+        }.items()
+    },
+    **AUDIO_ALIASES,
+}
+
+SHARED = {"model.global_config": SIDES_OF_SPEECH}
+
+
+class PredictorConfig(Section):
+    """Convolutions that predict a number for each symbol."""
+
+    resume_class: ClassVar[ResumeClass | None] = "refused"
+
+    width: int = option("Width of the convolutions.", 256, gt=0, le=LARGEST_WIDTH)
+    kernel_size: int = option("Symbols that a convolution sees; odd.", 3, gt=0, le=1001)
+    num_layers: int = option("Number of convolutions.", 2, gt=0, le=1000)
+    dropout: float = option("Dropout after each convolution.", 0.1, ge=0, lt=1, resume="other numbers")
+
+    @model_validator(mode="after")
+    def _has_a_middle(self) -> PredictorConfig:
+        if self.kernel_size % 2 == 0:
+            raise ValueError(f"kernel_size ({self.kernel_size}) must be odd, so that it has a middle symbol")
+        return self
+
+
+class TtsModelConfig(Section):
+    """An encoder over phonemes, durations, and a decoder over frames."""
+
+    bare: ClassVar[str | None] = "preset"
+    resume_class: ClassVar[ResumeClass | None] = "refused"
+
+    preset: Literal["small"] | None = option("Preset sizes of encoder and decoder.", None, resume="free")
+    name: str | None = option("A name for people; nothing depends on it.", None, resume="free")
+    encoder: StackConfig = option("The stack that reads phonemes.", StackConfig())
+    decoder: StackConfig = option("The stack that makes frames.", StackConfig())
+    durations: Literal["given", "learned"] = option(
+        "Where durations of training come from. given: alignments of the corpus; learned: the model aligns text and "
+        "audio while it trains.",
+        "given",
+    )
+    duration_predictor: PredictorConfig = option("Predicts how long each symbol is.", PredictorConfig())
+    speaker_embedding: bool = option("A vector for each training speaker, where there are several.", True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _preset_beneath(cls, values: Any) -> Any:
+        if not isinstance(values, dict) or values.get("preset") != "small":
+            return values
+        sides = {side: values.get(side, {}) for side in ("encoder", "decoder")}
+        return {**values, **{side: {**SMALL, **given} for side, given in sides.items() if isinstance(given, dict)}}
+
+    @property
+    def draws_features(self) -> bool:
+        """Whether some layer has random features, which training may redraw."""
+        return self.encoder.draws_features or self.decoder.draws_features
+
+
+class SpeakingConfig(Section):
+    """From text to audio."""
+
+    resume_class: ClassVar[ResumeClass | None] = "other numbers"
+
+    speaker: str | None = option("Who speaks; null is the first of the training speakers.", None)
+    speed: float = option("How fast; 2 is twice as fast as in training.", 1.0, ge=0.1, le=10)
+    pause: float = option("Seconds of silence between sentences.", 0.2, ge=0, le=60)
+    num_iterations: int = option("Iterations of Griffin–Lim, which makes audio from spectrograms.", 32, gt=0, le=10_000)
+
+
+class TtsDataConfig(Section):
+    """How recordings and their texts become examples, and texts audio."""
+
+    resume_class: ClassVar[ResumeClass | None] = "refused"
+
+    front_end: FrontEndConfig = option("How text becomes phonemes.", FrontEndConfig())
+    silence: float | None = option(
+        "Seconds of silence that an utterance keeps before and after its speech; null keeps all.", 0.1, ge=0, le=60
+    )
+    max_duration: float = option("Seconds; longer utterances are left out.", 20.0, gt=0, le=3600)
+    samples: tuple[str, ...] = option(
+        "Sentences that are spoken after training, as RUN/sample-1.wav and so on.",
+        ("The old man bought a red door.", "Where did Mary find the key?", "It was raining, so we stayed at home."),
+        resume="free",
+    )
+    speaking: SpeakingConfig = option("How a trained model speaks.", SpeakingConfig())
+    on_bad_example: Literal["fail", "skip"] = option(
+        "What to do with an utterance that can't be used: audio that can't be read, text that can't be spoken, an "
+        "alignment that is missing or wrong.",
+        "fail",
+        resume="other numbers",
+    )
+    cache_dir: str | None = option(
+        "Folder for prepared data, shared by runs; null is RUN/prepared.", None, resume="free"
+    )
+
+
+TtsExperiment = Experiment[TtsModelConfig, TtsDataConfig, AudioConfig, DatasetConfig]

@@ -1,0 +1,154 @@
+"""Texts as audio, by a trained model: sentence by sentence, so that a text may be of any length.
+
+text ──sentences──▶ symbols ──model──▶ mel spectrograms ──Griffin–Lim──▶ audio
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from vaak.audio.features.griffin_lim import waveform_of
+from vaak.audio.features.mel import MelSpectrogram
+from vaak.audio.mel_config import MelConfig
+from vaak.core.errors import UserError
+from vaak.tasks.tts.config import SpeakingConfig
+from vaak.tasks.tts.model import Text, TtsModel
+from vaak.text.speech.processor import PhonemeProcessor
+
+MOST_WORDS = 60
+"""Of what is spoken at once; a longer sentence is divided at its punctuation, or else anywhere between words."""
+
+_END = re.compile(r"(?<=[.?!…;])\s+|(?<=[.?!…][\"')])\s+")
+_PHRASE_END = re.compile(r"(?<=[,:—)])\s+")
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """Audio ``(time,)`` of a sentence, float32 within ±1, with what it was made of."""
+
+    text: str
+    symbols: tuple[str, ...]
+    durations: np.ndarray
+    """``(symbol,)``: frames."""
+    mel: np.ndarray
+    """``(frame, bin)``."""
+    samples: np.ndarray
+
+
+@dataclass(frozen=True)
+class Speech:
+    """A text as audio ``(time,)``, float32 within ±1."""
+
+    text: str
+    samples: np.ndarray
+    sampling_rate: int
+    sentences: tuple[Sentence, ...] = field(compare=False)
+    seconds_taken: float = field(compare=False)
+
+    @property
+    def duration(self) -> float:
+        """Seconds."""
+        return len(self.samples) / self.sampling_rate
+
+    @property
+    def real_time_factor(self) -> float:
+        """Seconds taken for each second of audio."""
+        return self.seconds_taken / self.duration if len(self.samples) else 0.0
+
+
+class Speaker:
+    """A model with what turns texts into symbols, and spectrograms into audio."""
+
+    def __init__(
+        self,
+        model: TtsModel,
+        processor: PhonemeProcessor,
+        speakers: tuple[str, ...],
+        mel: MelConfig,
+        options: SpeakingConfig,
+    ) -> None:
+        """``speakers`` are the model's, of whom ``options`` choose one; ``mel`` describes its spectrograms.
+
+        ``processor`` is the front end that it was trained with. Raises UserError for an unknown speaker.
+        """
+        self.model, self.processor, self.options = model, processor, options
+        self.layer = MelSpectrogram(mel)
+        name = options.speaker if options.speaker is not None else speakers[0]
+        if name not in speakers:
+            known = ", ".join(speakers[:10]) + (f" and {len(speakers) - 10} more" if len(speakers) > 10 else "")
+            raise UserError(f"unknown speaker {name}; the model has {known}")
+        self.number = speakers.index(name)
+
+    @property
+    def sampling_rate(self) -> int:
+        return self.layer.config.sampling_rate
+
+    def speech(self, text: str) -> Speech:
+        """The whole text as audio. Raises DataError, with the text, where it can't be spoken."""
+        begun = time.perf_counter()
+        sentences = tuple(self.sentences(text))
+        pause = np.zeros(round(self.options.pause * self.sampling_rate), np.float32)
+        parts = [part for sentence in sentences for part in (pause, sentence.samples)][1:]
+        return Speech(text, np.concatenate(parts), self.sampling_rate, sentences, time.perf_counter() - begun)
+
+    def sentences(self, text: str) -> Iterator[Sentence]:
+        """The sentences of a text, each as soon as it is spoken.
+
+        Raises DataError, with the text and before the first, where something in it can't be spoken.
+        """
+        for processed in self.processor.process_all(divided(self.processor.normalise(text)) or [text]):
+            yield self.sentence(processed.normalised, processed.ids)
+
+    def sentence(self, text: str, ids: tuple[int, ...]) -> Sentence:
+        """Symbols spoken at once; a pause comes before and after them, as in training."""
+        model, pause = self.model, self.processor.pause_id
+        device = next(model.parameters()).device
+        symbols = torch.tensor([[pause, *ids, pause]], device=device)
+        lengths, speaker = (torch.tensor([value], device=device) for value in (symbols.shape[1], self.number))
+        was_training = model.training
+        spoken = model.eval().speak(Text(symbols, lengths, speaker), self.options.speed)
+        model.train(was_training)
+        mel = spoken.mel[0].cpu()
+        samples = waveform_of(mel, self.layer, self.options.num_iterations).numpy()
+        return Sentence(
+            text,
+            tuple(self.processor.decode(symbols[0].tolist())),
+            spoken.durations[0].cpu().numpy(),
+            mel.numpy(),
+            samples.clip(-1, 1),
+        )
+
+
+def divided(text: str) -> list[str]:
+    """A normalised text in parts that are spoken at once: sentences, or pieces of very long ones.
+
+    >>> divided('He came. "Who?" she asked; and left.')
+    ['He came.', '"Who?"', 'she asked;', 'and left.']
+    """
+    parts = [piece for sentence in _END.split(text) for piece in _pieces(sentence)]
+    return [part for part in parts if any(sign.isalnum() for sign in part)]
+
+
+def _pieces(sentence: str) -> Iterator[str]:
+    """A sentence, or a very long one in parts."""
+    if len(sentence.split()) <= MOST_WORDS:
+        yield sentence
+        return
+    waiting: list[str] = []
+    for phrase in _PHRASE_END.split(sentence):
+        words = phrase.split()
+        if waiting and len(waiting) + len(words) > MOST_WORDS:
+            yield " ".join(waiting)
+            waiting = []
+        waiting += words
+        while len(waiting) > MOST_WORDS:
+            yield " ".join(waiting[:MOST_WORDS])
+            waiting = waiting[MOST_WORDS:]
+    if waiting:
+        yield " ".join(waiting)

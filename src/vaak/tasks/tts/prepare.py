@@ -1,0 +1,152 @@
+"""Corpora to utterances with phonemes, spectrograms and durations, once.
+
+FOLDER (RUN/prepared, or CACHE_DIR/FINGERPRINT, to which RUN/prepared then points)
+  processor.json               the front end (vaak.text.speech.processor)
+  train/  valid/  test/        utterances (vaak.tasks.tts.utterances.store)
+  prepared.json                the fingerprint, statistics, speakers and normalisation; written last: it means
+                               "complete"
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vaak.audio.config import AudioConfig, DatasetConfig
+from vaak.audio.corpora.corpus import AudioCorpus
+from vaak.core.errors import DataError
+from vaak.core.split_ranges import SPLITS
+from vaak.runs.prepared import PreparedFolder, Recipe, fingerprint_with_files
+from vaak.tasks.base import without_unread_files
+from vaak.tasks.tts.config import TtsDataConfig, TtsExperiment
+from vaak.tasks.tts.utterances.normalisation import Normalisation
+from vaak.tasks.tts.utterances.reading import LeftOut, utterances
+from vaak.tasks.tts.utterances.store import UtteranceStore, write_utterances
+from vaak.text.speech.processor import PhonemeProcessor
+
+if TYPE_CHECKING:
+    from lhotse.cut import Cut
+
+log = logging.getLogger("vaak")
+
+PROCESSOR = "processor.json"
+PLACES = ("corpus_dir", "output_dir")
+"""Options for the path of a corpus, which may differ after a run was moved."""
+READING = frozenset({*PLACES, "storage_path", "storage_type", "num_jobs", "progress_bar", "cache_gigabytes", "dither"})
+"""Audio options that may differ when a trained model is used."""
+
+Datasets = tuple[DatasetConfig, ...]
+
+
+@dataclass(frozen=True)
+class Prepared(PreparedFolder):
+    """The front end, utterances by split, and what was learned from those of training."""
+
+    @cached_property
+    def processor(self) -> PhonemeProcessor:
+        return PhonemeProcessor.load(self.folder / PROCESSOR)
+
+    @cached_property
+    def speakers(self) -> tuple[str, ...]:
+        """The training speakers, sorted."""
+        return tuple(self.about["speakers"])
+
+    @cached_property
+    def normalisation(self) -> Normalisation:
+        """Means and deviations of training."""
+        return Normalisation.from_json(self.about["normalisation"])
+
+    def store(self, split: str) -> UtteranceStore:
+        """The utterances of a split. Raises UserError for an unknown split."""
+        return UtteranceStore(self.split_folder(split))
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Everything that utterances are made of."""
+
+    datasets: Datasets
+    audio: AudioConfig
+    data: TtsDataConfig
+    with_durations: bool
+    skip_bad: bool
+
+    @classmethod
+    def of(cls, experiment: TtsExperiment, datasets: Datasets) -> Sources:
+        given = experiment.model.durations == "given"
+        return cls(datasets, experiment.global_config, experiment.data, given, experiment.skips_bad_examples)
+
+    def corpora(self) -> list[AudioCorpus]:
+        return [AudioCorpus(dataset, self.audio) for dataset in self.datasets]
+
+    def decides(self) -> dict[str, Any]:
+        """The options that determine what is made."""
+        data = self.data.model_dump(mode="json", include={"front_end", "silence", "max_duration"})
+        datasets = [one.model_dump(mode="json", exclude=set(PLACES)) for one in self.datasets]
+        audio = self.audio.model_dump(mode="json", include={"mel", "pitch", "channels", "storage_type"})
+        return {"data": data, "datasets": datasets, "audio": audio, "with_durations": self.with_durations}
+
+
+def read_for(splits: tuple[str, ...], datasets: Datasets) -> Datasets:
+    """The datasets without the files of other splits, if they name those of ``splits``."""
+    return tuple(one if one.type == "recipe" else without_unread_files(one, splits) for one in datasets)
+
+
+def recipe(sources: Sources, splits: tuple[str, ...] | None = None, own: Prepared | None = None) -> Recipe:
+    """How the utterances of ``splits`` (default: all) are made.
+
+    ``own`` is what a run has learned from its own data, where these are others. Making them raises UserError and
+    DataError for corpora that can't be read.
+    """
+    decides = {**sources.decides(), "splits": None if splits is None else list(splits)}
+
+    def fingerprint() -> str:
+        files = [path for corpus in sources.corpora() for path in corpus.files]
+        lexicon = sources.data.front_end.lexicon
+        return fingerprint_with_files(decides, [*files, *([Path(lexicon).expanduser()] if lexicon else [])])
+
+    return Recipe(partial(_make, sources, splits, own), fingerprint, decides, "datasets, data or global_config")
+
+
+def _make(sources: Sources, splits: tuple[str, ...] | None, own: Prepared | None, folder: Path) -> dict[str, Any]:
+    """Fill ``folder``, and return its statistics."""
+    processor = PhonemeProcessor(sources.data.front_end) if own is None else own.processor
+    processor.save(folder / PROCESSOR)
+    corpora = sources.corpora()
+    there = [split for split in SPLITS if any(split in corpus.splits for corpus in corpora)]
+    statistics: dict[str, Any] = {}
+    for split in there if splits is None else splits:
+        store, about = _write(sources, corpora, split, folder / split, processor)
+        statistics[split] = about
+        if split == "train" and own is None:
+            speakers, normalisation = store.cuts.speakers, Normalisation.of(store)
+    if own is not None:
+        speakers, normalisation = own.speakers, own.normalisation
+    return {"statistics": statistics, "speakers": list(speakers), "normalisation": normalisation.to_json()}
+
+
+def _write(
+    sources: Sources, corpora: list[AudioCorpus], split: str, folder: Path, processor: PhonemeProcessor
+) -> tuple[UtteranceStore, dict[str, Any]]:
+    """The utterances of a split with their statistics. Raises DataError if it has none."""
+    left_out, data = LeftOut(sources.skip_bad), sources.data
+
+    def cuts() -> Iterator[Cut]:
+        for corpus in corpora:
+            if split in corpus.splits:
+                yield from utterances(corpus.cuts(split), sources.audio, data.silence, data.max_duration, left_out)
+                left_out.counts.update(corpus.statistics[split].dropped)
+
+    store = write_utterances(folder, cuts(), processor, sources.audio, sources.with_durations, left_out)
+    for reason, times in left_out.counts.items():
+        log.warning("%s: %s skipped: %s", split, f"{times:,}", reason)
+    if not len(store):
+        raise DataError(f"datasets: {split} is empty: no dataset has a usable utterance")
+    seconds, speakers = float(store.durations.sum()), len(store.cuts.speakers)
+    about = {"utterances": len(store), "seconds": seconds, "speakers": speakers, "left_out": dict(left_out.counts)}
+    log.info("%s: %s utterances, %.2f hours, %s speakers", split, f"{len(store):,}", seconds / 3600, speakers)
+    return store, about

@@ -1,0 +1,170 @@
+"""The text-to-speech task: what the engine asks, answered.
+
+- ``prepare``: corpora as symbols, spectrograms and durations, once (prepare.py)
+- ``dataset``: utterances (data.py)
+- ``losses``: of the spectrogram, the durations, the end and, where it is learned, the alignment
+- ``meters``: each loss, and the error of durations (metrics.py)
+- ``predict``: texts as audio (predict.py)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vaak.audio.config import DatasetConfig
+from vaak.core.batch import Batch, Term
+from vaak.nn.kernels.squared_norms import NORM_REG, SquaredNorms, norm_reg
+from vaak.nn.speech.aligner import binarisation_loss, forward_sum_loss
+from vaak.nn.speech.masks import exact, length_mask, masked_sum
+from vaak.nn.speech.predictors import duration_loss
+from vaak.runs.prepared import Recipe
+from vaak.tasks.base import PreparedTask, refuse_other_options
+from vaak.tasks.tts.audio_files import speech_file
+from vaak.tasks.tts.checks import ALIGNMENT, BINARISATION, DURATION, LOSSES, MEL, STOP
+from vaak.tasks.tts.config import SpeakingConfig, TtsExperiment
+from vaak.tasks.tts.data import TtsDataset
+from vaak.tasks.tts.estimate import sketch, sketch_batch, source_files
+from vaak.tasks.tts.metrics import Scored, TtsMeters
+from vaak.tasks.tts.model import Inventory, Outputs, Text, TtsModel
+from vaak.tasks.tts.predict import Speaker, Speech
+from vaak.tasks.tts.prepare import READING, Prepared, Sources, read_for, recipe
+from vaak.tasks.tts.spec import SPEC
+
+VOICES = (DatasetConfig(type="voices"),)
+
+
+class TtsTask(PreparedTask[TtsExperiment, Prepared]):
+    """Trains a model that speaks texts."""
+
+    SPEC = SPEC
+    PREPARED = Prepared
+    auxiliary_losses = LOSSES
+
+    def __init__(self, experiment: TtsExperiment, directory: Path, folder: Path) -> None:
+        super().__init__(experiment, directory, folder)
+        self.options, self.data, self.audio = experiment.model, experiment.data, experiment.global_config
+        self.datasets = experiment.datasets or VOICES
+        self._datasets: dict[str, TtsDataset] = {}
+
+    # Data.
+
+    def recipe(self, splits: tuple[str, ...] | None = None) -> Recipe:
+        return recipe(Sources.of(self.experiment, self.datasets), splits)
+
+    def prepare_others(self, own: TtsExperiment, folder: Path, splits: tuple[str, ...]) -> None:
+        """With the run's front end, speakers and normalisation. If the corpora are the run's own, so are their data.
+
+        Raises UserError for other features.
+        """
+        refuse_other_options(own.global_config, self.audio, "global_config", READING)
+        datasets = own.datasets or VOICES
+        if splits and datasets != self.datasets:
+            others = read_for(splits, self.datasets)
+            made = recipe(Sources.of(self.experiment, others), splits, self.prepared)
+            self.prepared = Prepared.make(made, folder)
+        self._datasets.clear()
+
+    def dataset(self, split: str) -> TtsDataset:
+        if split not in self._datasets:
+            prepared = self.prepared
+            store, pad_id = prepared.store(split), prepared.processor.pad_id
+            self._datasets[split] = TtsDataset(store, prepared.speakers, pad_id)
+        return self._datasets[split]
+
+    def sources(self) -> list[Path]:
+        """The files that ``prepare`` would read. Raises DataError for one that doesn't exist."""
+        return source_files(self.experiment, self.datasets)
+
+    # Training.
+
+    def sketch(self) -> TtsModel:
+        """A model like the trained one, before the speakers are known."""
+        return sketch(self.experiment)
+
+    def sketch_batch(self) -> Batch:
+        """A microbatch as large as one of training may become."""
+        return sketch_batch(self.experiment)
+
+    def model(self) -> TtsModel:
+        processor, speakers = self.prepared.processor, self.prepared.speakers
+        inventory = Inventory(processor.num_symbols, processor.pad_id, len(speakers))
+        return TtsModel(self.options, inventory, self.prepared.normalisation)
+
+    def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
+        return self.score(model, batch)[0]
+
+    def score(self, model: nn.Module, batch: Batch) -> Scored:
+        """The losses of a batch, with the outputs that they were made of."""
+        model = cast("TtsModel", model)  # torch.compile gives something of another type that has all it has
+        text = Text(batch["symbols"], batch["symbol_lengths"], batch["speakers"])
+        symbol_mask, frame_lengths = text.mask, batch["frame_lengths"]
+        frame_mask = length_mask(frame_lengths, batch["mel"].shape[1])
+        norms = None
+        if NORM_REG in self.experiment.training.loss.auxiliary:
+            norms = SquaredNorms(symbol_mask), SquaredNorms(frame_mask)
+        target = model.normalised(batch["mel"])
+        outputs: Outputs = model(text, target, frame_lengths, batch.tensors.get("durations"), norms)
+        terms = {
+            MEL: self.main_loss(outputs.mel, target, frame_mask[..., None].expand_as(target), per="mel_bin"),
+            DURATION: duration_loss(outputs.log_durations, outputs.durations, symbol_mask),
+            STOP: stop_loss(outputs.stop, frame_lengths, frame_mask),
+        }
+        if outputs.alignment is not None:
+            terms[ALIGNMENT] = forward_sum_loss(outputs.alignment, frame_lengths, text.lengths)
+            terms[BINARISATION] = binarisation_loss(outputs.alignment, outputs.durations)
+        if norms is not None:
+            terms[NORM_REG] = norm_reg(*norms)
+        return terms, outputs
+
+    def meters(self, split: str) -> TtsMeters:
+        weights = self.experiment.training.loss.auxiliary
+        numbers = {name: weight for name, weight in weights.items() if isinstance(weight, float)}
+        return TtsMeters(split, self.score, numbers, self.audio.frame_shift, self.options.durations)
+
+    def show(self, batch: Batch) -> list[str]:
+        """The name and the text of each row."""
+        return [f"{name}: {text}" for name, text in zip(batch.extra["names"], batch.extra["texts"], strict=True)]
+
+    # Use.
+
+    def speaker(self, model: nn.Module, **options: Any) -> Speaker:
+        """The model with what turns texts into symbols and spectrograms into audio.
+
+        ``options`` override those of ``data.speaking``. Raises UserError for a speaker that the model doesn't know.
+        """
+        assert isinstance(model, TtsModel)
+        assert self.audio.mel is not None
+        speaking = SpeakingConfig(**{**self.data.speaking.model_dump(), **options})
+        return Speaker(model, self.prepared.processor, self.prepared.speakers, self.audio.mel, speaking)
+
+    def predict(self, model: nn.Module, inputs: Iterable[str]) -> Iterator[Speech]:
+        """Each text as audio."""
+        speaker = self.speaker(model)
+        for text in inputs:
+            yield speaker.speech(text)
+
+    def samples(self, model: nn.Module) -> list[str]:
+        """A line for each of ``data.samples``, which are written to the run as audio."""
+        speaker, lines = self.speaker(model), []
+        for number, text in enumerate(self.data.samples, start=1):
+            path, speech = self.directory / f"sample-{number}.wav", speaker.speech(text)
+            with speech_file(path, speech.sampling_rate, pause=0.0) as file:
+                file.append(speech.samples)
+            lines.append(f"{path}: {text} ({speech.duration:.1f} s, real-time factor {speech.real_time_factor:.2f})")
+        return lines
+
+
+def stop_loss(logits: Tensor, frame_lengths: Tensor, mask: Tensor) -> Term:
+    """Cross-entropy of which frame is the last, summed over frames; logits and ``mask`` are ``(row, frame)``."""
+    is_last = torch.arange(logits.shape[1], device=logits.device) == frame_lengths[:, None] - 1
+    logits = exact(logits)
+    return Term(
+        masked_sum(F.binary_cross_entropy_with_logits(logits, is_last.to(logits.dtype), reduction="none"), mask),
+        per="frame",
+    )

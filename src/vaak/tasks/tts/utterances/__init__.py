@@ -1,0 +1,1 @@
+"""Utterances of a corpus: read, trimmed, and with the durations of their symbols."""
