@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
 
 from vaak.audio.labelled import PAUSE, Alignment, Interval, Segment
+
+LONGEST_WORD = 60.0
+"""Seconds. An interval that began longer ago is a pause, as a gap is; so a window of hours is found by bisection."""
 
 
 def merged(segments: Iterable[Segment]) -> list[Segment]:
@@ -60,8 +64,8 @@ def window_of(alignment: Alignment, start: float, end: float) -> dict[str, tuple
     return {
         tier: tuple(
             Interval(max(round(begun - start, 9), 0), round(min(ended, end) - start, 9), text)
-            for begun, ended, text in intervals
-            if begun < end and ended > start
+            for begun, ended, text in _around(intervals, start, end)
+            if ended > start
         )
         for tier, intervals in alignment.items()
     }
@@ -75,9 +79,16 @@ def at_speed_of(alignment: Alignment, factor: float) -> dict[str, tuple[Interval
     }
 
 
-def words_within(words: Iterable[Interval], start: float, end: float) -> str:
-    """The words whose middle is between ``start`` and ``end``, as a text."""
-    return " ".join(text for begun, ended, text in words if text and start <= (begun + ended) / 2 < end)
+def words_within(words: Sequence[Interval], start: float, end: float) -> str:
+    """The words, by start, whose middle is between ``start`` and ``end``, as a text."""
+    around = _around(words, start, end)
+    return " ".join(text for begun, ended, text in around if text and start <= (begun + ended) / 2 < end)
+
+
+def _around(intervals: Sequence[Interval], start: float, end: float) -> Sequence[Interval]:
+    """Those, by start, that begin before ``end`` and not long before ``start``."""
+    first = bisect_left(intervals, start - LONGEST_WORD, key=lambda one: one.start)
+    return intervals[first : bisect_left(intervals, end, key=lambda one: one.start)]
 
 
 def with_pauses(intervals: Iterable[Interval], duration: float) -> tuple[Interval, ...]:

@@ -105,13 +105,22 @@ class WindowSource:
     """
 
     def __init__(
-        self, store: CutStore, audio: AudioConfig, window: float, shift: bool, *, find_speech: bool = False
+        self,
+        store: CutStore,
+        audio: AudioConfig,
+        window: float,
+        shift: bool,
+        *,
+        find_speech: bool = False,
+        alignments: bool = True,
     ) -> None:
         """``window`` in seconds; with ``find_speech``, windows of a cut without times are cut at their pauses.
 
-        ``store`` has the cuts; ``audio`` says how they are read.
+        ``store`` has the cuts; ``audio`` says how they are read. ``alignments`` of many meetings take memory: megabytes
+        each, for those whose labels are kept.
         """
         self.store, self.audio, self.window, self.shift, self.finds_speech = store, audio, window, shift, find_speech
+        self.has_alignments = alignments
         self.speakers = store.speakers
         options = [audio.sampling_rate, audio.frame_shift, audio.channels, window, shift, find_speech]
         self.fingerprint = fingerprint_of([store.fingerprint, *options])
@@ -121,7 +130,7 @@ class WindowSource:
         cache_bytes = audio.cache_gigabytes * 2**30
         self._cache = BoundedCache(cache_bytes)
         self.all_fit = store.durations.sum() * audio.sampling_rate * BYTES_PER_SAMPLE <= cache_bytes
-        self._labels = functools.lru_cache(KEPT_LABELS)(lambda cut: labels_of(store, cut))
+        self._labels = functools.lru_cache(KEPT_LABELS)(lambda cut: labels_of(store, cut, alignments))
 
     def place(self, index: int, rng: np.random.Generator) -> CutSpan:
         """The position of window ``index``, shifted by ``rng``."""
@@ -180,7 +189,7 @@ class WindowSource:
         return f"{self.store.describe(int(self.cuts[index]))}, {self.starts[index]:.2f} s"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        make = functools.partial(WindowSource, find_speech=self.finds_speech)
+        make = functools.partial(WindowSource, find_speech=self.finds_speech, alignments=self.has_alignments)
         return make, (self.store, self.audio, self.window, self.shift)
 
 
@@ -202,10 +211,11 @@ def windows_of(store: CutStore, window: float) -> tuple[np.ndarray, np.ndarray, 
     return cuts[rows], parts[rows], parts[rows, 0] + place * window
 
 
-def labels_of(store: CutStore, index: int) -> Labels:
-    """A cut's labels, apart from what it is read from."""
+def labels_of(store: CutStore, index: int, alignments: bool = True) -> Labels:
+    """A cut's labels, with or without ``alignments``, apart from what it is read from."""
     cut = store[index]
-    spoken = Spoken(cut.id, segments_of(cut), text_of(cut), uem_of(cut), language_of(cut), alignment_of(cut))
+    alignment = alignment_of(cut) if alignments else None
+    spoken = Spoken(cut.id, segments_of(cut), text_of(cut), uem_of(cut), language_of(cut), alignment)
     return Labels(cut.drop_supervisions(), spoken, store.lacks_times(cut))
 
 

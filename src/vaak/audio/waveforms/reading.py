@@ -21,8 +21,16 @@ if TYPE_CHECKING:
     from lhotse.cut import Cut
 
 __all__ = [
-    *("UNKNOWN_SPEAKER", "AudioFile", "alignment_of", "file_of", "language_of", "read_cut", "read_samples"),
-    *("segments_of", "text_of", "uem_of"),
+    "UNKNOWN_SPEAKER",
+    "AudioFile",
+    "alignment_of",
+    "file_of",
+    "language_of",
+    "read_cut",
+    "read_samples",
+    "segments_of",
+    "text_of",
+    "uem_of",
 ]
 
 NO_TIMES = "no_times"

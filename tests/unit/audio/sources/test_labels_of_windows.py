@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from itertools import pairwise
 
 import numpy as np
@@ -17,7 +18,7 @@ from vaak.audio.config import AudioConfig, AugmentationConfig
 from vaak.audio.features.extractors import Features
 from vaak.audio.features.store import extract
 from vaak.audio.labelled import Interval, LabelledAudio, Segment
-from vaak.audio.segments import with_pauses
+from vaak.audio.segments import window_of, with_pauses, words_within
 from vaak.audio.sources.cut_source import CutSource, CutSpan, WindowSource
 from vaak.audio.sources.cut_store import CutStore, write_cuts
 from vaak.audio.sources.stored_source import StoredSource
@@ -59,6 +60,9 @@ def test_a_window_of_all_has_the_text_of_all_and_one_without_words_has_none(stor
     assert whole.alignment == {"word": tuple(WORDS)}
     halves = WindowSource(store, AUDIO, 0.5, shift=False)
     assert halves.load(12, np.random.default_rng()).text is None
+    without = pickle.loads(pickle.dumps(WindowSource(store, AUDIO, 2.5, shift=False, alignments=False)))
+    first = without.load(0, np.random.default_rng())
+    assert (first.alignment, first.text, first.speaker) == (None, None, "A")
 
 
 @settings(max_examples=50)
@@ -113,3 +117,16 @@ def test_with_pauses_everything_has_a_label_and_nothing_moves(steps: list[tuple[
     assert not any(first.text == second.text == "" for first, second in pairwise(found))
     spoken = [row._replace(end=min(row.end, duration)) for row in rows if row.text and row.start < duration]
     assert [one for one in found if one.text] == [one for one in spoken if one.end > one.start]
+
+
+@given(start=st.floats(0, 10_000), length=st.floats(0.01, 30))
+def test_a_window_of_a_long_recording_is_found_as_by_looking_at_all(start: float, length: float):
+    """Speakers overlap, so that an earlier word may end later."""
+    words = tuple(
+        sorted(Interval(number * 0.7, number * 0.7 + 0.2 + number % 5, f"w{number}") for number in range(9000))
+    )
+    end = start + length
+    expected = [one.text for one in words if one.start < end and one.end > start]
+    assert [one.text for one in window_of({"word": words}, start, end)["word"]] == expected
+    middles = [one.text for one in words if start <= (one.start + one.end) / 2 < end]
+    assert words_within(words, start, end).split() == middles
