@@ -22,6 +22,7 @@ TAKES = {
     "generate": "output device json",
     "translate": "output device json",
     "diarize": "output device json",
+    "speak": "output device json",
     "tune": "device json",  # writes RUN/tuned.yml
     "export": "output json",  # copies weights: no device matters
     "find-batch-size": "device json",

@@ -94,7 +94,7 @@ def test_one_wrong_option(mistakes, text, expected):
         ("task: lm\nmodel: {d_model: 10, num_heads: 4}\n",
          "f.yml:2: model: d_model (10) must be a multiple of num_heads (4)"),
         ("task: lm\nmodel:\n  num_heads: 3\n", "f.yml:3: model: d_model (512) must be a multiple"),
-        ("task: tts\n", "f.yml:1: task: is 'tts'; expected one of diarization, lm"),
+        ("task: asr\n", "f.yml:1: task: is 'asr'; expected one of diarization, lm"),
         ("task: [lm]\n", "f.yml:1: task: is ['lm']; expected one of diarization, lm"),
         ("training: {epochs: 3}\n", "f.yml: task: is not given and can't be inferred from the sections"),
         ("task: lm\ndistillation: {teacher: x}\n", "f.yml:2: distillation: distillation isn't implemented yet"),
