@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from pydantic import model_validator
+from pydantic_core import PydanticCustomError
 
 from vaak.config.base import ResumeClass, Section, option
 
@@ -45,7 +46,13 @@ class FrontEndConfig(Section):
     @model_validator(mode="after")
     def _lexicon_is_where_it_is_read(self) -> FrontEndConfig:
         if self.phonemizer == "lexicon" and self.lexicon is None:
-            raise ValueError("phonemizer: lexicon requires lexicon, a file in the format of CMUdict")
+            raise PydanticCustomError(
+                "no_lexicon", "phonemizer: lexicon requires lexicon, a file in the format of CMUdict"
+            )
         if self.phonemizer != "lexicon" and self.lexicon is not None:
-            raise ValueError(f"lexicon is not read by phonemizer: {self.phonemizer}; expected phonemizer: lexicon")
+            raise PydanticCustomError(
+                "unread_lexicon",
+                "lexicon is not read by phonemizer: {phonemizer}; expected phonemizer: lexicon",
+                {"phonemizer": self.phonemizer},
+            )
         return self
