@@ -33,7 +33,7 @@ from vaak.audio.formats.uem import read_uem
 from vaak.audio.labelled import Segment
 from vaak.audio.scoring.errors import Score, score_recordings
 from vaak.audio.segments import merged
-from vaak.audio.waveforms.reading import AudioFile
+from vaak.audio.waveforms.audio_file import AudioFile
 from vaak.audio.waveforms.speech_regions import frame_levels, joined_over_gaps, runs_of
 from vaak.core.errors import UserError
 

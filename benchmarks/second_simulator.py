@@ -10,9 +10,11 @@ order, each after a pause of exponential length with mean ``beta``; every speake
 added, the shorter ones padded at their ends; noise at an SNR of 10, 15 or 20 dB.
 
 What isn't in the paper: reverberation is exponentially decaying noise, the noise is pink. Utterances are whole, pauses
-within them too. Labels are the speech of the clean utterance before any reverberation or noise: where the short-time
-energy comes within ``--threshold`` dB of the utterance's own maximum, gaps up to ``--gap`` seconds bridged;
-``--labels utterances`` labels each as a whole, as read corpora do.
+within them too. Labels are the speech of the clean utterance before any reverberation or noise, by one of three ways
+that share nothing with Vaak's: ``words``, a forced alignment of the transcript by pocketsphinx, pauses up to ``--gap``
+seconds bridged (requires ``text`` in the manifest, and ``pip install pocketsphinx``); ``energy``, where the short-time
+energy comes within ``--threshold`` dB of the utterance's own maximum; ``utterances``, each as a whole, as read corpora
+are labelled.
 """
 
 from __future__ import annotations
@@ -27,6 +29,10 @@ import soundfile
 
 RATE = 16000
 WINDOW, STEP = 400, 160  # samples of a frame of energy, and between frames
+LETTERS = (
+    "a:AE b:B c:K d:D e:EH f:F g:G h:HH i:IH j:JH k:K l:L m:M n:N o:AO p:P q:K r:R s:S t:T u:AH v:V w:W x:K y:Y z:Z"
+)
+"""A sound for each letter: for words that the aligner's dictionary lacks."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,7 @@ class Utterance:
 
     speaker: str
     audio: Path
+    text: str
 
     def samples(self) -> np.ndarray:
         """``(time,)`` at 16 kHz."""
@@ -45,30 +52,74 @@ class Utterance:
 
 
 def read_manifest(path: Path) -> dict[str, list[Utterance]]:
-    """The utterances of each speaker, of JSON lines with ``speaker`` and ``audio`` (relative to the manifest)."""
+    """The utterances of each speaker: JSON lines with ``speaker``, ``audio`` (relative to the manifest), ``text``."""
     speakers: dict[str, list[Utterance]] = {}
     for line in path.read_text(encoding="utf-8").splitlines():
         entry = json.loads(line)
-        speakers.setdefault(entry["speaker"], []).append(Utterance(entry["speaker"], path.parent / entry["audio"]))
+        speakers.setdefault(entry["speaker"], []).append(
+            Utterance(entry["speaker"], path.parent / entry["audio"], entry.get("text", ""))
+        )
     return speakers
 
 
-def speech_of(samples: np.ndarray, threshold: float, gap: float) -> list[tuple[int, int]]:
-    """First and last + 1 sample of each stretch of speech, by energy within ``threshold`` dB of the maximum."""
+class Labels:
+    """Where an utterance has speech, as ``--labels`` says: first and last + 1 sample of each stretch."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.kind, self.threshold, self.gap = options.labels, options.threshold, round(options.gap * RATE)
+        self.known: dict[Path, list[tuple[int, int]]] = {}
+        if self.kind == "words":
+            from pocketsphinx import Decoder
+
+            self.sounds = dict(pair.split(":") for pair in LETTERS.split())
+            self.aligner = Decoder(samprate=RATE, loglevel="FATAL")
+
+    def __call__(self, utterance: Utterance, samples: np.ndarray) -> list[tuple[int, int]]:
+        if self.kind == "utterances":
+            return [(0, len(samples))]
+        if utterance.audio not in self.known:
+            spans = self.words(utterance, samples) if self.kind == "words" else loud(samples, self.threshold)
+            self.known[utterance.audio] = joined(spans, self.gap)
+        return self.known[utterance.audio]
+
+    def words(self, utterance: Utterance, samples: np.ndarray) -> list[tuple[int, int]]:
+        """The words of the transcript by forced alignment, in frames of 10 ms; unknown words are spelled by letters."""
+        words = utterance.text.lower().split()
+        for word in words:
+            if self.aligner.lookup_word(word) is None:
+                sounds = [self.sounds[letter] for letter in word if letter in self.sounds]
+                self.aligner.add_word(word, " ".join(sounds), True)
+        self.aligner.set_align_text(" ".join(words))
+        self.aligner.start_utt()
+        self.aligner.process_raw((samples * 32767).astype(np.int16).tobytes(), full_utt=True)
+        self.aligner.end_utt()
+        found = [part for part in self.aligner.seg() if not part.word.startswith("<")]
+        if not found:
+            raise SystemExit(f"{utterance.audio}: the transcript can't be aligned with the audio")
+        return [(part.start_frame * STEP, (part.end_frame + 1) * STEP) for part in found]
+
+
+def joined(spans: list[tuple[int, int]], gap: int) -> list[tuple[int, int]]:
+    """Spans with at most ``gap`` samples between them made one."""
+    found: list[tuple[int, int]] = []
+    for first, last in spans:
+        if found and first - found[-1][1] <= gap:
+            found[-1] = (found[-1][0], last)
+        else:
+            found.append((first, last))
+    return found
+
+
+def loud(samples: np.ndarray, threshold: float) -> list[tuple[int, int]]:
+    """The frames with an energy within ``threshold`` dB of the loudest frame's."""
     starts = np.arange(0, max(1, len(samples) - WINDOW + 1), STEP)
     sums = np.concatenate([[0.0], np.cumsum(samples**2)])
     energy = 10 * np.log10((sums[np.minimum(starts + WINDOW, len(samples))] - sums[starts]) / WINDOW + 1e-12)
-    found: list[tuple[int, int]] = []
-    for start in starts[energy > energy.max() - threshold].tolist():
-        if found and start - found[-1][1] <= gap * RATE:
-            found[-1] = (found[-1][0], start + WINDOW)
-        else:
-            found.append((start, start + WINDOW))
-    return [(first, min(last, len(samples))) for first, last in found]
+    return [(a, min(a + WINDOW, len(samples))) for a in starts[energy > energy.max() - threshold].tolist()]
 
 
 def conversation(
-    speakers: list[list[Utterance]], options: argparse.Namespace, rng: np.random.Generator
+    speakers: list[list[Utterance]], labels: Labels, options: argparse.Namespace, rng: np.random.Generator
 ) -> tuple[np.ndarray, list[tuple[float, float, str]]]:
     """A mixture ``(time,)`` of the speakers' utterances, and its turns: start and end in seconds, speaker."""
     tracks, turns = [], []
@@ -77,11 +128,9 @@ def conversation(
         number = int(rng.integers(options.utterances_per_speaker[0], options.utterances_per_speaker[1] + 1))
         for index in rng.choice(len(utterances), number, replace=number > len(utterances)):
             pause, said = round(rng.exponential(options.beta) * RATE), utterances[index].samples()
-            spans = [(0, len(said))]
-            if options.labels == "speech":
-                spans = speech_of(said, options.threshold, options.gap)
             place += pause
-            turns += [((place + a) / RATE, (place + b) / RATE, utterances[index].speaker) for a, b in spans]
+            spoken = labels(utterances[index], said)
+            turns += [((place + a) / RATE, (place + b) / RATE, utterances[index].speaker) for a, b in spoken]
             pieces += [np.zeros(pause), said]
             place += len(said)
         tracks.append(reverberant(np.concatenate(pieces), rng))
@@ -119,18 +168,18 @@ def main() -> None:
     parser.add_argument("--speakers", type=int, default=2)
     parser.add_argument("--utterances-per-speaker", type=int, nargs=2, default=(3, 6), metavar=("LEAST", "MOST"))
     parser.add_argument("--beta", type=float, default=2.0, help="mean pause in seconds")
-    parser.add_argument("--labels", choices=("speech", "utterances"), default="speech")
-    parser.add_argument("--threshold", type=float, default=35.0, help="dB below the loudest frame")
-    parser.add_argument("--gap", type=float, default=0.3, help="seconds")
+    parser.add_argument("--labels", choices=("words", "energy", "utterances"), default="words")
+    parser.add_argument("--threshold", type=float, default=35.0, help="energy: dB below the loudest frame")
+    parser.add_argument("--gap", type=float, default=0.2, help="seconds of a pause that counts as speech")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    speakers = list(read_manifest(options.utterances).values())
+    speakers, labels = list(read_manifest(options.utterances).values()), Labels(options)
     for name in ("audio", "rttm"):
         (options.folder / name).mkdir(parents=True, exist_ok=True)
     for number in range(options.number):
         rng = np.random.default_rng((options.seed, number))
         chosen = [speakers[index] for index in rng.choice(len(speakers), options.speakers, replace=False)]
-        mixture, turns = conversation(chosen, options, rng)
+        mixture, turns = conversation(chosen, labels, options, rng)
         name = f"conversation-{number:04}"
         soundfile.write(options.folder / "audio" / f"{name}.flac", mixture, RATE)
         lines = [f"SPEAKER {name} 1 {a:.3f} {b - a:.3f} <NA> <NA> {who} <NA> <NA>\n" for a, b, who in turns]

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from torch import nn
 
+from commands import checkpoints_of, state_of
 from run_files import records_without_clock
 from shortage import SmallMachine
 from toy import ToyDataset, ToyTask, same_bits, toy_trainer
@@ -142,6 +143,19 @@ def test_it_raises_again_and_again_and_no_step_is_lost(undisturbed: Trainer, tmp
     resumed = begun(tmp_path)
     resumed.fit()
     assert_as_if_nothing_had_happened(resumed, undisturbed)
+
+
+def test_its_checkpoints_are_those_of_a_run_without_errors(tmp_path: Path):
+    """Also where an error came before anyone had asked what is due at the boundary that was saved."""
+    for step in range(1, 13):
+        with pytest.raises(LookupError):
+            begun(tmp_path / "failing", Failing("on_step_end", step), **UNREHEARSED, **SAVES["all is saved"]).fit()
+    begun(tmp_path / "failing", Failing("on_step_end", 99), **SAVES["all is saved"]).fit()
+    begun(tmp_path / "whole", Failing("on_step_end", 99), **SAVES["all is saved"]).fit()
+    assert saved_steps(tmp_path / "failing") == saved_steps(tmp_path / "whole") == list(range(1, 13))
+    for name in checkpoints_of(tmp_path / "whole"):
+        found, expected = (tmp_path / run / "checkpoints" / name for run in ("failing", "whole"))
+        assert state_of(found) == state_of(expected), name
 
 
 # Evaluations that can't be done.

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
+import tiny_runs
 from vaak.config.load import load
 from vaak.config.show.resolved import as_yaml
+from vaak.engine.distributed.launcher import say_what_has_no_effect
+from vaak.tasks.lm.prepare import fingerprint
 
 TOKENS = "task: lm\ntraining:\n  batching: {type: bucketed, max_tokens: 512}\n"
 SECONDS = "task: diarization\ntraining:\n  batching: {type: bucketed, max_duration: 60}\n"
@@ -62,9 +66,21 @@ AUDIO = "task: diarization\nglobal_config: {{{}}}\n"
         ("task: diarization\nmodel: {context: 3}\n", "model.context: front_end is convolutional"),
         ("task: diarization\nmodel: {front_end: stacked, kernel_size: 3}\n", "kernel_size: front_end is stacked"),
         ("task: diarization\ndata: {augmentation: {codec_probability: 0.1}}\n", "codecs is empty"),
+        (
+            "task: lm\nmodel: {preset: tiny, d_model: 8, num_layers: 1, num_heads: 1}\n",
+            "model.preset: all of its sizes are overridden: d_model, num_layers, num_heads",
+        ),
         ("task: lm\ndata: {corpus: {type: text, num_sentences: 9}}\n", "is read by the type grammar only, not by text"),
         ("task: lm\ndata: {corpus: {text_column: x}}\n", "data.corpus.text_column: is read by the type json"),
         ("task: lm\ndata: {tokenizer: {path: t, vocab_size: 9}}\n", "data.tokenizer.vocab_size: the tokenizer is"),
+        (
+            "task: lm\ndata: {tokenizer: {path: t, training_characters: 9}}\n",
+            "training_characters: the tokenizer is that",
+        ),
+        (
+            "task: lm\ndata: {tokenizer: {type: unigram, min_frequency: 9}}\n",
+            "min_frequency: unigram has no minimum count",
+        ),
         ("task: lm\ndata: {masking_probability: 0.2}\n", "data.masking_probability: model_type is decoder"),
         ("task: lm\ndata: {layout: document, shift_windows: true}\n", "data.shift_windows: layout is document"),
         ("task: seq2seq\ndata: {corpus: {source_column: x}}\n", "data.corpus.source_column: is read by the type json"),
@@ -75,6 +91,43 @@ AUDIO = "task: diarization\nglobal_config: {{{}}}\n"
 def test_an_option_that_waits_for_another(warnings, text, words):
     (said,) = warnings(text)
     assert words in said
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("training.deterministic=true", "training.deterministic has no effect on cpu"),
+        ("training.performance.pin_memory=true", "training.performance.pin_memory is for CUDA only"),
+        ("training.distributed.backend=gloo", "training.distributed.backend has no effect: there is one process"),
+        (
+            "training.distributed.sync_gradient_barrier=true",
+            "sync_gradient_barrier has no effect: there is one process",
+        ),
+        ("training.distributed.timeout_minutes=5", "timeout_minutes has no effect: there is one process"),
+    ],
+)
+def test_what_the_device_and_the_number_of_processes_leave_unread_is_said_at_the_start(
+    tmp_path, caplog, override, said
+):
+    (tmp_path / "run.yml").write_text("task: lm\n")
+    cpu = torch.device("cpu")
+    with caplog.at_level("INFO", "vaak"):
+        for overrides in ([], [override]):
+            training = load([tmp_path / "run.yml"], overrides).experiment.training
+            say_what_has_no_effect(training, cpu, processes=1)
+            assert (said in caplog.text) == bool(overrides)
+        caplog.clear()
+        say_what_has_no_effect(training, cpu, processes=2)
+    assert ("distributed" in override) == (not caplog.text)
+
+
+def test_a_sample_of_the_training_text_makes_other_prepared_data(tmp_path):
+    tiny_runs.write_corpus(tmp_path)
+    marks = {
+        fingerprint(tiny_runs.loaded(tmp_path, tmp_path / "run", *overrides).experiment.data)
+        for overrides in ([], ["data.tokenizer.training_characters=500"], ["data.tokenizer.training_characters=600"])
+    }
+    assert len(marks) == 3
 
 
 def test_a_tokenizer_of_the_target_that_exists_is_resolved(tmp_path):

@@ -184,6 +184,53 @@ def test_what_says_complete_may_be_cut_short_itself(begun: Begun, tmp_path: Path
         resumed(corpus, copy)
 
 
+TOKENS = ("vaak tokens 2", "vaak tokens 1", "tokens: they are vaak tokens 1, and it reads vaak tokens 2")
+EARLIER = {
+    "lm": {"train/store.json": TOKENS, "valid/store.json": TOKENS},
+    "seq2seq": {
+        "train/source/store.json": TOKENS,
+        "valid/target/store.json": TOKENS,
+        "train/pairs.jsonl": (
+            '"where": ',
+            '"place": ',
+            "pairs: they are source and targets and place, and it reads source and targets and where",
+        ),
+    },
+    "diarization": {
+        "train/0/store.json": (
+            '"speakers"',
+            '"talkers "',
+            "cuts: they are without speakers, and it reads those with them",
+        ),
+        "valid/0/store.json": ('"fingerprint"', '"fingerprint "', "cuts: they are without fingerprint, and it reads"),
+    },
+}
+
+
+def test_data_of_an_earlier_format_are_named_with_the_folder_to_delete(begun: Begun, tmp_path: Path):
+    corpus, run = begun
+    task = next(task for task in EARLIER if corpus.parent.name.startswith(task))
+    copy = tmp_path / "run"
+    for name, (now, then, said) in EARLIER[task].items():
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(run, copy, symlinks=True)
+        path = copy / "prepared" / name
+        path.write_text(path.read_text(encoding="utf-8").replace(now, then), encoding="utf-8")
+        about = json.loads((copy / "prepared" / "prepared.json").read_text())
+        about["sizes"][name] = path.stat().st_size
+        (copy / "prepared" / "prepared.json").write_text(json.dumps(about))
+        repair = f"delete {copy / 'prepared'}, and training recreates the data from their sources"
+        with pytest.raises(DataError) as caught:
+            resumed(corpus, copy)
+        assert str(caught.value).startswith(f"{path}: this version can't read these {said}"), caught.value
+        assert str(caught.value).endswith(f"; {repair}")
+        assert "\n" not in str(caught.value)
+        assert checkpoints_of(copy) == checkpoints_of(run)
+        assert (copy / "metrics.jsonl").read_bytes() == (run / "metrics.jsonl").read_bytes()
+    shutil.rmtree(copy / "prepared")
+    resumed(corpus, copy)
+
+
 def test_sizes_are_of_visible_files(tmp_path: Path):
     for name in ("a/b.bin", ".lock", "a/.b.bin.1.tmp", ".old/c.bin", "done.json"):
         (tmp_path / name).parent.mkdir(exist_ok=True)

@@ -45,6 +45,16 @@ def _fill(folder: Path) -> None:
     write_files(folder)
 
 
+def _files(folder: Path) -> dict[str, tuple[int, int]]:
+    """The size and time of change of every file below a folder, and folders as such; locks may be taken and left."""
+    found = {}
+    for path in folder.rglob("*"):
+        about = path.lstat()
+        if path.name != ".lock":
+            found[str(path.relative_to(folder))] = (0, 0) if path.is_dir() else (about.st_size, about.st_mtime_ns)
+    return found
+
+
 @pytest.fixture(scope="module")
 def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
     folder = tmp_path_factory.mktemp("streams")
@@ -62,9 +72,12 @@ def test_bad_input_is_one_line_and_exit_code_2(bad: Bad, made: Path, commands: C
     if bad.circumstances == ("without privileges",):
         place.chmod(0o555)
     arguments = shlex.split(re.sub(r"\{(.*?)\}", rf"{made}/\1", bad.line))
+    before = _files(made)
     ended = commands.start(arguments, place, circumstances=bad.circumstances).wait()
     place.chmod(0o755)
+    after = _files(made)
     shutil.rmtree(place)
+    assert not {path for path in {*before, *after} if before.get(path) != after.get(path)}, ended
     said = ended.errors if bad.own_place == "stderr" else ended.output
     assert ended.status == 2, ended
     assert "Traceback" not in ended.errors, ended.errors

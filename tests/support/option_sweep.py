@@ -1,7 +1,8 @@
 """What a tiny run shows of its options: each is varied alone, and either something changes or somebody says why not.
 
-A run is observed by all that it writes but what merely repeats its configuration: prepared data, records,
-weights, optimizer, the words of its log, the names of its files, switches of torch, and figures of its use.
+A run is observed by all that it writes but what merely repeats its configuration: prepared data, records, weights,
+optimizer, the words of its log, the names of its files, switches of torch, what it asks of torch, figures of its use,
+and the error that ends it.
 """
 
 from __future__ import annotations
@@ -13,22 +14,24 @@ import json
 import math
 import re
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from vaak.config.base import Section
+from option_situations import SITUATIONS, Terminal, noted, quiet, words_of
+from vaak.config.base import OpenSection, Section
 from vaak.config.experiment import experiment_type
-from vaak.config.fields import SectionType, allows_none, alternatives, item_of, section_of, types_reading
+from vaak.config.fields import SectionType, allows_none, alternatives, applies, item_of, section_of, types_reading
 from vaak.config.load import load
 from vaak.core.errors import UserError
 from vaak.runs.open_run import open_run
 from vaak.runs.start import begun
-from vaak.runs.start import train as train_run
 
 Observed = dict[str, str]
+FINGERPRINT = "the fingerprint of prepared data"
+"""Observed, and not an effect: it is there so that data that differ are never taken for one another."""
 
 
 def leaf_options(task: str) -> Iterator[tuple[str, Any, SectionType]]:
@@ -47,6 +50,13 @@ def _leaves(section: SectionType, path: str) -> Iterator[tuple[str, Any, Section
             yield from _leaves(item, f"{key}.0")
         else:
             yield key, field.annotation, section
+
+
+def own_types(key: str, section: SectionType, present: Any) -> list[Any]:
+    """The other types that a section may have, where the option says which it has."""
+    if not (key.endswith(".type") and issubclass(section, OpenSection)):
+        return []
+    return [one for one in section.own_types if one != present]
 
 
 def candidates(annotation: Any, present: Any, metadata: Sequence[Any]) -> list[Any]:
@@ -80,9 +90,11 @@ def _within(value: Any, bound: Any) -> bool:
     )
 
 
-def type_override(key: str, section: SectionType) -> list[str]:
-    """The type that a section must have for an option to be read, where only some read it."""
+def type_override(key: str, section: SectionType, loaded: Any) -> list[str]:
+    """The type that a section must have for an option to be read, where only some read it and it has another."""
     parent, _, name = key.rpartition(".")
+    if applies(section, name, value_at(loaded, f"{parent}.type")):
+        return []
     reading = [one for one in types_reading(section, name) if one != "of a user's class"]
     return [f"{parent}.type={reading[0]}"] if reading else []
 
@@ -105,80 +117,114 @@ def as_text(value: Any) -> str:
 
 
 class Sweep:
-    """Runs of one task in a folder, the undisturbed ones made once for each set of circumstances."""
+    """Runs of one task in a folder, the undisturbed ones made once for each set of circumstances.
+
+    Circumstances are overrides, in which OWN is a folder of the run alone, and situations (``@terminal``).
+    """
 
     def __init__(self, task: str, folder: Path, file: Path) -> None:
         self.task, self.folder, self.file = task, folder, file
         self.runs = 0
         self.undisturbed: dict[tuple[str, ...], Observed] = {}
 
-    def load(self, overrides: Sequence[str]) -> Any:
+    def load(self, given: Sequence[str]) -> Any:
+        """A configuration in circumstances, with a run directory that is new."""
         self.runs += 1
-        run = self.folder / f"run{self.runs}"
-        return load([self.file], [f"run_dir={run}", *overrides])
+        run, own = self.folder / f"run{self.runs}", str(self.folder / f"own{self.runs}")
+        overrides = [one.replace("OWN", own) for one in given if one not in SITUATIONS]
+        return load([self.file], [f"run_dir={run}", *overrides], trust_code=True)
 
     def without(self, circumstances: tuple[str, ...]) -> Observed:
         """What a run in these circumstances shows."""
         if circumstances not in self.undisturbed:
-            self.undisturbed[circumstances] = self.observe(self.load(circumstances))
+            self.undisturbed[circumstances] = self.observe(self.load(circumstances), circumstances)
         return self.undisturbed[circumstances]
 
     def effect(self, key: str, value: Any, circumstances: tuple[str, ...]) -> str | None:
         """What changes with an option, or who says that nothing does; None where it is silent.
 
-        A refusal counts where it is about this option, and says more than that a value is out of bounds.
+        A refusal counts where it names the option. Data that differ must have another fingerprint: by it, a cache
+        knows them.
         """
         override = f"{key}={as_text(value)}"
         try:
             loaded = self.load([*circumstances, override])
         except UserError as error:
-            return f"refused: {error}"
+            return _refusal(key, str(error))
         about = [
             warning for warning in loaded.warnings if f": {key}: " in warning or f": {parent_of(key)}: " in warning
         ]
         if about:
             return f"said: {about[0]}"
-        before = self.without(circumstances)
-        try:
-            after = self.observe(loaded)
-        except UserError as error:
-            return f"refused: {error}"
-        changed = [name for name in sorted({*before, *after}) if before.get(name) != after.get(name)]
+        before, after = self.without(circumstances), self.observe(loaded, circumstances)
+        if "error" in after and "error" not in before:
+            return _refusal(key, after["error"])
+        changed = differences(before, after)
+        if any(name.startswith("prepared/") for name in changed):
+            assert before.get(FINGERPRINT) != after.get(FINGERPRINT), f"{key} changes {changed} under one fingerprint"
         return f"changed: {', '.join(changed)}" if changed else None
 
-    def observe(self, loaded: Any) -> Observed:
+    def observe(self, loaded: Any, circumstances: Sequence[str] = ()) -> Observed:
         """Train and use what is configured."""
-        run = loaded.experiment.run_dir
-        with _flags(), _fewer_words():
-            train_run(loaded)
-            flags = {
-                "threads": torch.get_num_threads(),
-                "tf32": torch.backends.cuda.matmul.allow_tf32,
-                "deterministic": torch.are_deterministic_algorithms_enabled(),
-            }
-            with begun(load([run / "config.yml"], ["training.checkpoint.resume=auto"])) as trainer:
-                structure = repr(trainer.model) + repr([callback.__class__ for callback in trainer.callbacks])
-                rates = [trainer.step.schedule(step) for step in range(1, 9)]
-                plans = [
-                    trainer.data.planner.plan(epoch).microbatch(place)
-                    for epoch in range(3)
-                    for place in range(min(4, len(trainer.data.planner.plan(epoch))))
-                ]
-        seen: Observed = {name: str(value) for name, value in flags.items()}
-        seen |= {"structure": structure, "rates": str(rates), "plans": str(plans)}
-        seen |= _records(run)
-        seen["log"] = _words((run / "train.log").read_text(), run)
-        seen["files"] = "\n".join(sorted(_file_name(path, run) for path in run.rglob("*") if path.is_file()))
-        for path in sorted((run / "checkpoints").rglob("*.safetensors")):
-            if not path.parent.is_symlink():
-                seen[f"{path.parent.name}/{path.name}"] = _hash(path)
-        for path in sorted((run / "prepared").rglob("*")):
-            if path.is_file() and path.name not in ("prepared.json", ".lock"):
-                seen[str(path.relative_to(run))] = _hash(path)
-        with _fewer_words():
-            opened = open_run(run, device="cpu")
-            seen["samples"] = str(opened.task.samples(opened.model))
-        return seen
+        with contextlib.ExitStack() as stack:
+            for name in SITUATIONS.keys() & set(circumstances):
+                stack.enter_context(SITUATIONS[name]())
+            console = Terminal() if "@terminal" in circumstances else io.StringIO()
+            stack.enter_context(quiet(console))
+            try:
+                seen = _trained(loaded) | _used(loaded.experiment.run_dir)
+            except UserError as error:
+                seen = {"error": str(error)}
+        return seen | {"console": _kind_of(console.getvalue())} | self._place(loaded.experiment.run_dir)
+
+    def _place(self, run: Path) -> Observed:
+        """Where the run directory is, and whether what W&B keeps is there, too."""
+        return {"place": "usual" if run.parent == self.folder else str(run), **_of_wandb(run)}
+
+
+def differences(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
+    """The names of what differs."""
+    names = sorted({*before, *after} - {FINGERPRINT})
+    return [name for name in names if before.get(name) != after.get(name)]
+
+
+def _refusal(key: str, message: str) -> str | None:
+    return f"refused: {message}" if key.rpartition(".")[2] in message else None
+
+
+def _trained(loaded: Any) -> Observed:
+    """What is seen while a run is trained."""
+    with noted() as asked, begun(loaded) as trainer:
+        trainer.fit()
+        plans = [trainer.data.planner.plan(epoch) for epoch in range(3)]
+        seen = {
+            "structure": [trainer.model, [callback.__class__ for callback in trainer.callbacks]],
+            "rates": [trainer.step.schedule(step) for step in range(1, 9)],
+            "optimizers": trainer.state.optimizers,
+            "plans": [plan.microbatch(place) for plan in plans for place in range(min(4, len(plan)))],
+            "best": trainer.best.step,
+            "threads": torch.get_num_threads(),
+            "tf32": torch.backends.cuda.matmul.allow_tf32,
+            "deterministic": torch.are_deterministic_algorithms_enabled(),
+        }
+    return {name: str(value) for name, value in {**seen, "asked of libraries": asked}.items()}
+
+
+def _used(run: Path) -> Observed:
+    """What a trained run has, and what it is used with."""
+    seen = _records(run)
+    seen["log"] = words_of((run / "train.log").read_text().replace(str(run), "RUN").replace(run.name, "RUN"))
+    seen["files"] = "\n".join(sorted({_file_name(path, run) for path in run.rglob("*") if path.is_file()}))
+    seen["links"] = "\n".join(sorted(path.name for path in run.iterdir() if path.is_symlink()))
+    for path in sorted((run / "checkpoints").rglob("*.safetensors")):
+        if not path.parent.is_symlink():
+            seen[f"{path.parent.name}/{path.name}"] = _hash(path)
+    for path in sorted((run / "prepared").rglob("*")):
+        if path.is_file() and path.name not in ("prepared.json", ".lock"):
+            seen[f"prepared/{path.relative_to(run / 'prepared')}"] = _hash(path)
+    seen[FINGERPRINT] = json.loads((run / "prepared" / "prepared.json").read_text())["fingerprint"]
+    opened = open_run(run, device="cpu", trust_code=True)
+    return seen | {"samples": str(opened.task.samples(opened.model))}
 
 
 def parent_of(key: str) -> str:
@@ -194,9 +240,24 @@ def _records(run: Path) -> dict[str, str]:
     return {f"records of {kind}": "\n".join(lines) for kind, lines in kinds.items()}
 
 
-def _words(log_text: str, run: Path) -> str:
-    """The log without times, numbers and the run's own folder."""
-    return re.sub(r"[-\d.:,]+", "#", log_text.replace(str(run), "RUN").replace(run.name, "RUN"))
+def _kind_of(console: str) -> str:
+    """Whether it has a bar, of what, and is JSON."""
+    bars = [name for name in ("extracting features", "elapsed") if name in console and "\x1b" in console]
+    lines = console.strip().splitlines()
+    return f"bars: {bars}, JSON: {bool(lines) and all(line.startswith('{') for line in lines)}"
+
+
+def _of_wandb(run: Path) -> Observed:
+    """What W&B keeps of the run."""
+    files = sorted((run / "wandb").glob("offline-run-*/*.wandb"))
+    if not files:
+        return {}
+    from wandb_files import artifacts_of, run_of
+
+    about = run_of(files[0])
+    said = (about.entity, about.project, about.display_name, about.notes, list(about.tags))
+    artifacts = sorted(re.sub(r"[0-9a-f]{8,}", "#", one.name) for file in files for one in artifacts_of(file))
+    return {"W&B": f"{said} {artifacts}"}
 
 
 def _file_name(path: Path, run: Path) -> str:
@@ -204,26 +265,8 @@ def _file_name(path: Path, run: Path) -> str:
     name = str(path.relative_to(run))
     if "tfevents" in name:
         return f"tensorboard: {path.stat().st_size}"
-    return re.sub(r"[0-9a-f]{16,}", "#", name)
+    return "wandb" if name.startswith("wandb/") else re.sub(r"[0-9a-f]{16,}", "#", name)
 
 
 def _hash(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-@contextlib.contextmanager
-def _flags() -> Iterator[None]:
-    """Restore what a run switches in torch."""
-    threads, tf32 = torch.get_num_threads(), torch.backends.cuda.matmul.allow_tf32
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
-
-
-@contextlib.contextmanager
-def _fewer_words() -> Iterator[None]:
-    """Keep the console quiet; a run's own log has everything."""
-    with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
-        yield

@@ -30,14 +30,30 @@ def parameters_of(function: Function) -> list[ast.arg]:
 
 
 def unnamed(function: Function, of_class: ast.ClassDef | None, with_help: set[str]) -> list[str]:
-    """The parameters that neither the docstring names nor, of a command, ``help=`` of typer describes."""
+    """The parameters that neither the docstring names nor, of a command, ``help=`` of typer describes.
+
+    The options of a section, which ``with_options_of(..., into=NAME)`` gives a command, are described in the section.
+    """
     text = ast.get_docstring(function) or ""
     if function.name == "__init__" and of_class is not None:
         text += ast.get_docstring(of_class) or ""
     return [
         one.arg
         for one in parameters_of(function)
-        if not re.search(rf"\b{one.arg}\b", text) and not describes(one.annotation, with_help)
+        if not re.search(rf"\b{one.arg}\b", text)
+        and not describes(one.annotation, with_help)
+        and one.arg not in sections_of(function)
+    ]
+
+
+def sections_of(function: Function) -> list[str]:
+    """The parameters that hold the options of a section."""
+    return [
+        keyword.value.value
+        for decorator in function.decorator_list
+        if isinstance(decorator, ast.Call) and getattr(decorator.func, "id", None) == "with_options_of"
+        for keyword in decorator.keywords
+        if keyword.arg == "into" and isinstance(keyword.value, ast.Constant) and isinstance(keyword.value.value, str)
     ]
 
 

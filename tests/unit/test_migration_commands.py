@@ -96,7 +96,7 @@ def test_public_names_have_short_paths():
 
 def test_requirements_pin_what_the_project_needs():
     lines = (ROOT / "requirements.txt").read_text().splitlines()
-    assert {"-c constraints.txt", "-e .[hf,wandb,plot,audio]"} <= set(lines)
+    assert {"-c constraints.txt", "-e .[hf,wandb,plot,audio,tts]"} <= set(lines)
     makefile = (ROOT / "Makefile").read_text()
     assert f"TORCH := {next(line for line in lines if line.startswith('torch=='))}\n" in makefile
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -127,6 +127,38 @@ def tiny_folder(tmp_path):
 def test_train_py_trains(tiny_folder):
     said = run_in(tiny_folder, sys.executable, ROOT / "train.py", "--config", "tiny.yml", "training.device=cpu")
     assert "finished step 4; the run is in runs/tiny" in said
+
+
+def test_the_preprocessing_script_prepares_what_training_finds(tiny_folder):
+    """With a YAML; and with the three options of the research kit's own script."""
+    script = ROOT / "scripts" / "preprocess.sh"
+    said = run_in(tiny_folder, "bash", script, "tiny.yml")
+    assert f"prepared data are in {tiny_folder / 'runs' / 'tiny' / 'prepared'}" in said
+    assert not (tiny_folder / "runs" / "tiny" / "metrics.jsonl").exists()
+    (tiny_folder / "raw").mkdir()
+    (tiny_folder / "corpus.txt").rename(tiny_folder / "raw" / "corpus.txt")
+    config = "data: {corpus: {type: text}, tokenizer: {type: character}}\n"
+    (tiny_folder / "data_config.yaml").write_text(config, encoding="utf-8")
+    options = ("--input_dir", "raw", "--output_dir", "processed", "--config", "data_config.yaml")
+    said = run_in(tiny_folder, "bash", script, *options)
+    [made] = (path for path in (tiny_folder / "processed").iterdir() if path.is_dir())
+    assert f"prepared data are in {made}" in said
+
+
+def test_the_preprocessing_script_alone_prepares_the_quick_start(tmp_path):
+    """What it runs is asked of the shell: the data themselves take a while."""
+    (tmp_path / "vaak").write_text('#!/bin/sh\necho "$@"\n')
+    (tmp_path / "vaak").chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    for words, expected in (((), None), (("a.yml", "x=1"), "a.yml x=1")):
+        command = ["bash", str(ROOT / "scripts" / "preprocess.sh"), *words]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+        path = done.stdout.split()[2]
+        assert done.stdout.startswith("data preprocess ")
+        if expected is None:
+            assert Path(path).resolve() == ROOT / "configs" / "quickstart.yml"
+        else:
+            assert done.stdout == f"data preprocess {expected}\n"
 
 
 def test_the_launch_script_trains_under_accelerate(tiny_folder):

@@ -332,6 +332,11 @@ class DatasetConfig(Section):
         "voices: number of sentences per speaker.", 12, gt=0, le=LARGEST_COUNT, only_for=("voices",)
     )
     seed: int = option("voices: random seed of speakers and sentences.", 0, ge=0, only_for=("voices",))
+    alignments: str | None = option(
+        "Folder of the utterances' alignments, searched recursively: NAME.TextGrid, NAME.ctm or NAME.json with words "
+        "and phones; null: those that the corpus has.",
+        None,
+    )
     find_speech: bool = option(
         "For utterances without times of speech: find pauses by energy, so that only speech is labelled.",
         True,

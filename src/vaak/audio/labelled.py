@@ -1,7 +1,8 @@
-"""Audio with who speaks when: the output of every source, input and output of augmentation, input of every task."""
+"""Audio with who speaks when, and what: the output of every source, input and output of augmentation and of tasks."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -16,9 +17,24 @@ class Segment(NamedTuple):
     speaker: str
 
 
+class Interval(NamedTuple):
+    """A labelled stretch of time, in seconds; a point in time ends where it starts."""
+
+    start: float
+    end: float
+    text: str
+
+
+PAUSE = ""
+"""The text of an interval in which nothing is said. Where a tier has no interval, nothing is said either."""
+
+Alignment = Mapping[str, tuple[Interval, ...]]
+"""When each ``word`` and each ``phone`` is spoken: tiers of intervals by start."""
+
+
 @dataclass(frozen=True)
 class LabelledAudio:
-    """Samples ``(time,)`` of one channel, float32 within about ±1, and its segments, from the first sample on."""
+    """Samples ``(time,)`` of one channel, float32 within about ±1, and its labels, from the first sample on."""
 
     name: str
     samples: np.ndarray
@@ -27,11 +43,19 @@ class LabelledAudio:
     text: str | None = None
     uem: tuple[tuple[float, float], ...] | None = None
     """The annotated regions, in seconds; None: all of it."""
+    language: str | None = None
+    alignment: Alignment | None = None
 
     @property
     def duration(self) -> float:
         """Seconds."""
         return len(self.samples) / self.sampling_rate
+
+    @property
+    def speaker(self) -> str | None:
+        """The only one who speaks; None if nobody does, or several."""
+        speakers = {segment.speaker for segment in self.segments}
+        return next(iter(speakers)) if len(speakers) == 1 else None
 
 
 class AudioSource(Protocol):

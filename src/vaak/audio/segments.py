@@ -1,10 +1,14 @@
-"""Segments as sets of instants: merged, cropped, shifted. Nothing is changed in place."""
+"""Segments as sets of instants, and alignments: merged, cropped, shifted. Nothing is changed in place."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
 
-from vaak.audio.labelled import Segment
+from vaak.audio.labelled import PAUSE, Alignment, Interval, Segment
+
+LONGEST_WORD = 60.0
+"""Seconds. An interval that began longer ago is a pause, as a gap is; so a window of hours is found by bisection."""
 
 
 def merged(segments: Iterable[Segment]) -> list[Segment]:
@@ -49,3 +53,65 @@ def shifted(segments: Iterable[Segment], seconds: float) -> list[Segment]:
 def speech_seconds(segments: Iterable[Segment]) -> float:
     """Seconds of all segments, added up: where two overlap, both count."""
     return sum(segment.end - segment.start for segment in segments)
+
+
+def window_of(alignment: Alignment, start: float, end: float) -> dict[str, tuple[Interval, ...]]:
+    """What is in the window from ``start`` to ``end``, clipped there; times count from its start.
+
+    >>> window_of({"word": (Interval(0, 1, "so"), Interval(1, 3, "it"))}, 0.5, 1.5)["word"]
+    (Interval(start=0, end=0.5, text='so'), Interval(start=0.5, end=1.0, text='it'))
+    """
+    return {
+        tier: tuple(
+            Interval(max(round(begun - start, 9), 0), round(min(ended, end) - start, 9), text)
+            for begun, ended, text in _around(intervals, start, end)
+            if ended > start
+        )
+        for tier, intervals in alignment.items()
+    }
+
+
+def at_speed_of(alignment: Alignment, factor: float) -> dict[str, tuple[Interval, ...]]:
+    """The alignment of speech that is ``factor`` times as fast."""
+    return {
+        tier: tuple(Interval(start / factor, end / factor, text) for start, end, text in intervals)
+        for tier, intervals in alignment.items()
+    }
+
+
+def words_within(words: Sequence[Interval], start: float, end: float) -> str:
+    """The words, by start, whose middle is between ``start`` and ``end``, as a text."""
+    around = _around(words, start, end)
+    return " ".join(text for begun, ended, text in around if text and start <= (begun + ended) / 2 < end)
+
+
+def _around(intervals: Sequence[Interval], start: float, end: float) -> Sequence[Interval]:
+    """Those, by start, that begin before ``end`` and not long before ``start``."""
+    first = bisect_left(intervals, start - LONGEST_WORD, key=lambda one: one.start)
+    return intervals[first : bisect_left(intervals, end, key=lambda one: one.start)]
+
+
+def with_pauses(intervals: Iterable[Interval], duration: float) -> tuple[Interval, ...]:
+    """Intervals that follow one another from 0 to ``duration``: gaps become pauses, and pauses in a row become one.
+
+    What is beyond ``duration`` is cropped.
+
+    >>> [tuple(one) for one in with_pauses([Interval(0.5, 1, "a"), Interval(1, 1.2, ""), Interval(1.4, 2, "b")], 2)]
+    [(0.0, 0.5, ''), (0.5, 1, 'a'), (1, 1.4, ''), (1.4, 2, 'b')]
+    """
+    found: list[Interval] = []
+
+    def add(start: float, end: float, text: str) -> None:
+        if end > start and text == PAUSE and found and found[-1].text == PAUSE:
+            found[-1] = found[-1]._replace(end=end)
+        elif end > start:
+            found.append(Interval(start, end, text))
+
+    time = 0.0
+    for start, end, text in intervals:
+        start, end = min(max(start, time), duration), min(end, duration)
+        add(time, start, PAUSE)
+        add(start, end, text)
+        time = max(time, end)
+    add(time, duration, PAUSE)
+    return tuple(found)

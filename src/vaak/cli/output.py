@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 from vaak.core.errors import UserError
+from vaak.core.progress import followed
 from vaak.core.storage.files import write_text
 
 
-def print_or_write(lines: Iterable[str], output: Path | None) -> None:
-    """Print lines one by one; with ``output``, write them to that file, completely or not at all."""
+def print_or_write(lines: Iterable[str], output: Path | None, total: int | None = None) -> None:
+    """Print lines one by one; with ``output``, write them to that file, completely or not at all.
+
+    Progress is shown where the lines can't be seen as they come; ``total`` is their number, if it is known.
+    """
+    if output is not None or (total is not None and not sys.stdout.isatty()):
+        lines = followed(lines, "results", total)
     if output is None:
         for line in lines:
             print(line, flush=True)

@@ -38,7 +38,7 @@ def predict(
     opened = open_run(run, device=device, weights=weights, trust_code=trust_code)
     results = opened.task.predict(opened.model, inputs or _lines())
     lines = (json.dumps(_plain(result), ensure_ascii=False) if as_json else str(result) for result in results)
-    print_or_write(lines, output)
+    print_or_write(lines, output, len(inputs) if inputs else None)
 
 
 def _lines() -> Iterator[str]:

@@ -36,7 +36,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "model": ("vaak.cli.model:app", "Inspect the model that a configuration describes."),
     "tokenizer": ("vaak.cli.tokenizer:app", "Look at a tokenizer."),
     "phonemes": ("vaak.cli.tools.phonemes:phonemes", "Show what text becomes before it is spoken."),
-    "data": ("vaak.cli.data.commands:app", "List, download, prepare and simulate data."),
+    "data": ("vaak.cli.data.commands:app", "List, download, prepare, simulate and check data."),
     "score": ("vaak.cli.tools.score:app", "Score any system's output."),
 }
 """Name → where the command is (a function, or a typer app of several) and its line in the help."""

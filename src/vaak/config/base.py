@@ -157,7 +157,10 @@ def from_options(kind: type[OneSection], options: Mapping[str, Any], where: str)
     try:
         return kind.model_validate(dict(options))
     except ValidationError as error:
-        found = (".".join(map(str, (where, *each["loc"]))) + f": {each['msg']}" for each in error.errors())
+        found = (
+            f"{'.'.join(map(str, (where, *each['loc'])))}: {each['msg'].removeprefix('Value error, ')}"
+            for each in error.errors()
+        )
         raise UserError("; ".join(found)) from error
 
 

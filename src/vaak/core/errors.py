@@ -1,5 +1,9 @@
 """Mistakes a user can fix. The command line prints them without a traceback and exits with 2."""
 
+from __future__ import annotations
+
+from pathlib import Path
+
 
 class UserError(Exception):
     """What was wrong, where, and what to do about it, in one clear line."""
@@ -15,6 +19,17 @@ class CheckpointError(UserError):
 
 class DataError(UserError):
     """Input data that can't be read or used; the message names the file and line."""
+
+
+class FormatError(DataError):
+    """Made data of a format that this version doesn't read.
+
+    ``problem`` says so, with the file; the message adds that its folder is to be deleted.
+    """
+
+    def __init__(self, path: Path, what: str, found: str, expected: str) -> None:
+        self.problem = f"{path}: this version can't read these {what}: they are {found}, and it reads {expected}"
+        super().__init__(f"{self.problem}; delete {path.parent} and run again")
 
 
 class HostMemoryError(UserError):

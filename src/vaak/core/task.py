@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast
 
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
@@ -66,6 +66,19 @@ class Dataset:
     def describe(self, index: int) -> str:
         """Where example ``index`` comes from (file, line, id), for error messages and records."""
         return f"example {index}"
+
+
+@dataclass(frozen=True)
+class DataFinding:
+    """Something to know about an example, by its name, before training; ``kind`` is a word or two for it.
+
+    A ``problem`` makes training fail or learn what is wrong; a ``warning`` may be right.
+    """
+
+    example: str
+    kind: str
+    message: str
+    mark: Literal["problem", "warning"] = "problem"
 
 
 class Meters:
@@ -150,6 +163,13 @@ class Task:
     def dataset_of(self, data: Any) -> Dataset:
         """A dataset of examples that were never prepared (texts, files), to be evaluated on."""
         raise UserError(f"{type(self).__name__} has no dataset_of(data): give a split's name, or a vaak.Dataset")
+
+    def data_findings(self, split: str) -> Iterable[DataFinding]:
+        """What the task finds about the prepared examples of a split (``vaak data check``).
+
+        That they can be read, and have no NaN, needn't be checked here.
+        """
+        return ()
 
     # Training.
 

@@ -14,6 +14,7 @@ import torch
 
 from vaak.config.check.names import watched_metrics
 from vaak.core.errors import UserError
+from vaak.core.progress import progress
 from vaak.data.plan import BatchPlan
 from vaak.data.reader import Address
 from vaak.engine.evaluation import Evaluator
@@ -33,6 +34,7 @@ def extremes(plan: BatchPlan, lengths: np.ndarray) -> tuple[int, int]:
     return int(np.argmin(cells)), int(np.argmax(cells))
 
 
+@progress("trying the largest batch")
 def rehearse(step: Step, state: State, data: TrainingData, last_epoch: int) -> None:
     """Run both through the model, for each objective, and allocate what the optimizers keep.
 
@@ -79,6 +81,7 @@ def _num_rows(data: StepData) -> int:
     return batch.num_rows if batch is not None else 0
 
 
+@progress("trying the evaluations")
 def rehearse_evaluations(evaluator: Evaluator, state: State) -> None:
     """Evaluate the longest batch of each split, and discard the results.
 

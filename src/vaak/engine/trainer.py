@@ -191,8 +191,12 @@ class Trainer:
                 yield self.data.step_data(position, fetched, counts)
 
     def take_step(self, data: StepData) -> StepReport:
-        """Take a step, and remember its report for callbacks."""
+        """Take a step, and remember its report for callbacks.
+
+        An error may save the state before the loop comes to the new boundary, so what is due there is found here.
+        """
         report = self.step(self.state, data)
+        self.position.duties_pending = self.evaluation_due() or self.position.place == 0
         self.last = data, report
         return report
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from vaak.config.task_spec import CheckFinding, no_effect, remark
 from vaak.nn.config import FACTORS_END, StackConfig
@@ -48,6 +49,15 @@ def _unread_by_positions(stack: StackConfig) -> Iterator[tuple[str, str]]:
             yield name, f"position_type is {stack.position_type}; only rotary positions turn"
     elif stack.rope_scaling_factor == 1:
         yield "rope_scaling_type", "rope_scaling_factor is 1, which changes nothing"
+
+
+def preset_findings(
+    key: str, preset: str | None, presets: Mapping[str, Mapping[str, Any]], model: object
+) -> Iterator[CheckFinding]:
+    """Whether the ``preset`` at ``key``, one of ``presets``, has a size that the ``model`` doesn't override."""
+    sizes = presets.get(preset or "", {})
+    if sizes and all(getattr(model, name) != size for name, size in sizes.items()):
+        yield no_effect(key, f"all of its sizes are overridden: {', '.join(sizes)}")
 
 
 def stack_parameters(stack: StackConfig, memory_width: int | None = None) -> int:

@@ -13,10 +13,10 @@ import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import vaak
-from vaak.core.errors import DataError, UserError
+from vaak.core.errors import DataError, FormatError, UserError
 from vaak.core.storage.files import fingerprint_of, read_json, write_json
 from vaak.core.storage.lock import locked
 from vaak.core.storage.sizes import damage_in, sizes_of
@@ -26,6 +26,7 @@ log = logging.getLogger("vaak")
 
 DONE = "prepared.json"
 LOCK = ".lock"
+Store = TypeVar("Store")
 SIZES = "sizes"
 """The key of the files' sizes in it."""
 NOT_TRAINED_WITH = "test"
@@ -59,6 +60,17 @@ class PreparedFolder:
             raise UserError(f"unknown split {split}; expected one of {', '.join(sorted(there))}")
         self._check({name: size for name, size in _sizes(about).items() if _split_of(name) == split})
         return self.folder / split
+
+    def open_split(self, split: str, reader: Callable[[Path], Store]) -> Store:
+        """What ``reader`` makes of the folder of a split.
+
+        Raises what ``split_folder`` does, and DataError where another version prepared it.
+        """
+        folder = self.split_folder(split)
+        try:
+            return reader(folder)
+        except FormatError as error:
+            raise DataError(f"{error.problem}; {_how_to_repair(self.folder)}") from error
 
     @property
     def about(self) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from vaak.engine.checkpoint.writer import remove_leftovers
 from vaak.engine.distributed.launcher import (
     multiplied_by,
     precision_from_launcher,
-    warn_of_what_a_device_lacks,
+    say_what_has_no_effect,
     with_batches_per_process,
     world_size,
 )
@@ -153,7 +153,7 @@ def begun(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Task | Non
             for warning in (*loaded.warnings, *remarks):
                 log.warning(warning)
             _say_global_batch(training)
-            warn_of_what_a_device_lacks(training, ranks.device)
+            say_what_has_no_effect(training, ranks.device, ranks.world_size)
         chosen: Task = task or task_class(loaded.experiment.reference)(loaded.experiment, directory, loaded.folder)
         ranks.decide_on_main(chosen.prepare)
         all_callbacks = [*callbacks_of(loaded.experiment, loaded.folder), *callbacks]

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from vaak.config.load import Loaded
 from vaak.core.batch import Batch
 from vaak.core.errors import UserError
+from vaak.core.progress import progress
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.task import Objective, Task
 from vaak.engine.devices.randomness import keeping_generators, seed_everything
@@ -87,11 +88,12 @@ def check_gradients(
         parts = [weights.get(name, 1.0) * term.total / (counts.get(term.per) or 1.0) for name, term in terms]
         return torch.stack(parts).sum()
 
-    checks = {}
-    with keeping_generators(device):
+    checks, objectives = {}, objectives_of(task, exact)
+    number = sum(len(parameters_of(objective, exact)) for objective in objectives)
+    with keeping_generators(device), progress("checking gradients", number) as advance:
         generator = torch.Generator().manual_seed(draw_key(Purpose.CHECK, seed, "weights"))
         _jitter(exact, generator)
-        for objective in objectives_of(task, exact):
+        for objective in objectives:
             exact.zero_grad()
             total = loss(objective)
             total.backward()
@@ -100,6 +102,7 @@ def check_gradients(
                 if parameter in own:
                     own_loss = functools.partial(loss, objective)
                     checks[name] = _checked(name, parameter, total.detach(), own_loss, (generator, tolerance))
+                    advance(1)
     return [checks[name] for name, _ in exact.named_parameters() if name in checks]
 
 

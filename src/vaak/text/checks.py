@@ -8,6 +8,9 @@ from typing import Any
 from vaak.config.task_spec import CheckFinding, no_effect
 from vaak.text.config import TokenizerConfig
 
+OF_TRAINING = ("vocab_size", "min_frequency", "training_characters")
+"""Options of Vaak's tokenizers that only training them reads."""
+
 FILES = ("text", "json", "csv", "tsv", "parquet")
 """Types of corpora that are read from files."""
 
@@ -32,6 +35,10 @@ def corpus_findings(corpus: Any, read_by: Mapping[str, tuple[str, ...]]) -> Iter
 
 def tokenizer_findings(key: str, tokenizer: TokenizerConfig | None) -> Iterator[CheckFinding]:
     """Options of training a tokenizer where there is one already."""
-    if tokenizer is not None and tokenizer.path is not None:
-        for name in ("type", "vocab_size", "min_frequency"):
+    if tokenizer is None:
+        return
+    if tokenizer.path is not None:
+        for name in () if tokenizer.is_users(tokenizer.type) else ("type", *OF_TRAINING):
             yield no_effect(f"{key}.{name}", f"the tokenizer is that of {key}.path, which is not trained again")
+    elif tokenizer.type == "unigram":
+        yield no_effect(f"{key}.min_frequency", "unigram has no minimum count: it drops the least likely pieces")

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from vaak.core.progress import followed
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.storage.files import write_json
 
@@ -80,7 +81,8 @@ def translations_by_others(pairs: Iterable[tuple[str, str]]) -> Iterator[str]:
     """
     links = Links(pairs)
     folds = folds_of(links.sources)
-    dictionaries = [links.dictionary(ROUNDS, without=folds == fold) for fold in range(FOLDS)]
+    parts = followed(range(FOLDS), "dictionaries of other pairs", FOLDS)
+    dictionaries = [links.dictionary(ROUNDS, without=folds == fold) for fold in parts]
     for fold, source in zip(folds.tolist(), links.sources, strict=True):
         yield dictionaries[fold].translate(source)
 
@@ -99,7 +101,7 @@ class Links:
         self.source_words, self.target_words = _Numbers([""]), _Numbers()  # number 0 is the empty word
         linked = [np.zeros((4, 0), dtype=np.int64)]
         links_left = MOST_LINKS
-        for number, (source, target) in enumerate(pairs):
+        for number, (source, target) in enumerate(followed(pairs, "words of pairs")):
             self.sources.append(source)
             of_source = self.source_words.of(["", *words(source.lower())])
             of_target = self.target_words.of(words(target))
@@ -119,7 +121,7 @@ class Links:
         by, word = np.divmod(said, len(self.target_words.names))
         _, spot = np.unique(pair * (place.max() + 1) + place, return_inverse=True)  # a word of a target
         probability = np.ones(len(said))
-        for _ in range(rounds):
+        for _ in followed(range(rounds), "rounds of a dictionary", rounds):
             share = probability[link]
             share /= np.bincount(spot, share)[spot]
             counts = np.bincount(link, share, len(said))

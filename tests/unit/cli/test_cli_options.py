@@ -22,6 +22,7 @@ TAKES = {
     "generate": "output device json",
     "translate": "output device json",
     "diarize": "output device json",
+    "speak": "output device json",
     "tune": "device json",  # writes RUN/tuned.yml
     "export": "output json",  # copies weights: no device matters
     "find-batch-size": "device json",
@@ -37,6 +38,7 @@ TAKES = {
     "model show": "device json",
     "tokenizer show": "json",
     "phonemes": "output json",
+    "data check": "json",
     "data simulate": "json",  # the folder is its argument
     "data list": "output json",
     "data get": "json",  # writes --corpus-dir

@@ -73,6 +73,9 @@ def test_what_is_listed_and_in_which_order(vaak, several: Path):
         assert (found if sort in ("name", "state") else sorted(found)) == expected, sort
     assert names(vaak("runs", several, "--json", "--filter", "state=fin*", "--filter", "task=lm")[1]) == ["a"]
     assert vaak("runs", several, "--filter", "name=z*")[1] == f"no such runs in {several}, of 4\n"
+    file = several / "a" / "config.yml"
+    for command in ((), ("clean",)):
+        assert vaak("runs", *command, file) == (2, "", f"{file} is not a folder; give the one that has the runs\n")
     for wrong in ("nothing", "size=3"):
         code, _, err = vaak("runs", several, "--filter", wrong)
         assert code == 2

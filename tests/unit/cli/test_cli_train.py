@@ -50,6 +50,17 @@ def test_json_resume_and_a_run_that_is_finished(vaak, tiny_text: Path, tmp_path:
     assert more["step"] == 9
 
 
+def test_no_mixed_precision_overrides_the_yaml(vaak, tiny_text: Path, tmp_path: Path):
+    """As users of the TTS trainer type it."""
+    asked = ("train", tiny_text / "tiny.yml", "training.mixed_precision=bf16", "training.max_steps=1")
+    for name, options in (("bf16", ()), ("no", ("--no-mixed-precision",))):
+        run = tmp_path / name
+        code, _, err = vaak(*asked, f"run_dir={run}", *options)
+        assert code == 0, err
+        assert f"1 process(es), precision {name}" in err
+        assert ("mixed_precision: no" in (run / "config.yml").read_text()) == bool(options)
+
+
 def result_in(out: str) -> dict[str, Any]:
     """The result, which is the last of the lines."""
     result = json.loads(out.splitlines()[-1])

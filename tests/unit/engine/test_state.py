@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from toy import IGNORED, StopAt, ToyTask, same_bits, toy_trainer, weights
 from vaak.callbacks.early_stopping import EarlyStoppingCallback
 from vaak.callbacks.step_log import StepLogCallback
-from vaak.config.training import TrainingConfig
+from vaak.config.training import TrainingConfig, ValidationConfig
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import CheckpointError
 from vaak.engine.checkpoint.files import load_checkpoint, save_checkpoint
@@ -90,7 +90,7 @@ def begun(folder: Path, *, steps: int = 3, **options: Any) -> Trainer:
 
 def go_on(trainer: Trainer, steps: int) -> None:
     """Take steps, evaluate, and cut a batch in pieces: what changes every field of a state."""
-    trainer.config = trainer.config.model_copy(update={"validation": {}})
+    trainer.config = trainer.config.model_copy(update={"validation": ValidationConfig()})
     with closing(trainer.data.steps(trainer.position)) as upcoming:
         for data in itertools.islice(upcoming, steps):
             trainer.tell("on_step_end", trainer.take_step(data))

@@ -17,6 +17,7 @@ from vaak.audio.augmentation.rooms import reverberated, room_responses
 from vaak.audio.augmentation.speed import at_speed
 from vaak.audio.config import AugmentationConfig
 from vaak.audio.labelled import AudioSource, LabelledAudio, Segment
+from vaak.audio.segments import at_speed_of
 from vaak.core.random_keys import Purpose, draw_key
 
 Voices = Callable[[np.random.Generator], np.ndarray]
@@ -28,7 +29,7 @@ PARTS = ("speed", "room", "noise", "codec", "volume")
 def augmented(
     audio: LabelledAudio, config: AugmentationConfig, rng: np.random.Generator, voices: Voices | None = None
 ) -> LabelledAudio:
-    """``audio`` augmented by ``config``; its segments and uem follow the speed.
+    """``audio`` augmented by ``config``; its segments, uem and alignment follow the speed.
 
     Noise of type babble requires ``voices``. All speakers are at one place of a random room. ``spec_augment`` is
     applied to features, not here.
@@ -78,7 +79,8 @@ def _at_drawn_speed(audio: LabelledAudio, config: AugmentationConfig, rng: np.ra
 
     segments = tuple(Segment(*moved(start, end), speaker) for start, end, speaker in audio.segments)
     uem = None if audio.uem is None else tuple(moved(start, end) for start, end in audio.uem)
-    return replace(faster, segments=segments, uem=uem)
+    alignment = None if audio.alignment is None else at_speed_of(audio.alignment, factor)
+    return replace(faster, segments=segments, uem=uem, alignment=alignment)
 
 
 def _in_room(samples: np.ndarray, rate: int, config: AugmentationConfig, rng: np.random.Generator) -> np.ndarray:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vaak.audio.config import AudioConfig, DatasetConfig
+from vaak.audio.corpora.alignment_folder import AlignmentFolder
 from vaak.audio.labelled import Segment
 from vaak.audio.waveforms.reading import segments_of
 from vaak.audio.waveforms.recordings import ReadRecording
@@ -34,6 +35,7 @@ from vaak.core.split_ranges import digest_of
 if TYPE_CHECKING:
     from lhotse.cut import Cut
 
+UNALIGNED = "recordings without a file in alignments"
 SEVERAL_SPLITS = "recordings whose speakers belong to several splits (split_by: speaker)"
 
 
@@ -93,7 +95,12 @@ class AudioCorpus(SplitCorpus[ReadRecording, "Cut", AudioStatistics]):
         Raises DataError for files, folders and corpora that don't exist.
         """
         self.dataset, self.audio = dataset, audio
+        self.alignments = None if dataset.alignments is None else AlignmentFolder(dataset)
         super().__init__(_open_source(dataset, audio), dataset, f"datasets, {dataset.name}")
+
+    @property
+    def files(self) -> list[Path]:
+        return [*self.source.files, *(self.alignments.files if self.alignments else ())]
 
     def cuts(self, split: str) -> Iterator[Cut]:
         """The cuts of ``split``: recordings or utterances, with speakers and texts.
@@ -124,6 +131,8 @@ class AudioCorpus(SplitCorpus[ReadRecording, "Cut", AudioStatistics]):
             if digest_of(cut.id) in seen:
                 raise DataError(f"{self.where}: {split} has two cuts with the name {cut.id}; names must be unique")
             seen.add(digest_of(cut.id))
+            if self.alignments is not None and not self.alignments.attach(cut):
+                counts.remarks[UNALIGNED] += 1
             yield cut
 
     def may_be_empty(self, split: str) -> bool:

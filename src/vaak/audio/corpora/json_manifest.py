@@ -3,10 +3,14 @@
 {"audio": "audio/a.flac", "speaker": "Ann", "text": "so it is"}                     an utterance of one speaker
 {"audio": "b.flac", "segments": [{"start": 0.5, "end": 2, "speaker": "Ann"}, …]}    a recording; "text" where known
 {"audio": "c.flac", "rttm": "c.rttm", "uem": "c.uem"}                               the same, from files
+{"audio": "d.flac", "text": "so it is", "textgrid": "d.TextGrid"}                   with its words and phones; or "ctm"
+{"audio": "e.flac", "text": "so", "alignment": [[0, 0.2, "s"], [0.2, 0.3, "ow"]]}   with its phones (or a file)
+
+An ``alignment`` may also be an object with lists for ``word`` and ``phone``; an interval without a symbol is a pause.
 
 Further keys: ``id`` (default: the file's name); ``offset`` and ``duration``, the section of the file
-(default: all of it); ``sampling_rate``, which is compared with the file's; ``split``. Others are kept with the labels.
-In a manifest that several splits name, each line must have its split.
+(default: all of it); ``sampling_rate``, which is compared with the file's; ``language``; ``split``. Others are kept
+with the labels. In a manifest that several splits name, each line must have its split.
 
 Files must be in the manifest's folder. Paths to outside (``..``, absolute paths, links) are refused.
 """
@@ -22,17 +26,29 @@ from typing import IO, Any
 
 from vaak.audio.config import DatasetConfig
 from vaak.audio.corpora.entries import entries_of, inside, lacks_train
+from vaak.audio.formats.alignments import alignment_of_json, read_alignment
 from vaak.audio.formats.rttm import read_rttm
 from vaak.audio.formats.uem import read_uem
-from vaak.audio.labelled import Segment
+from vaak.audio.labelled import Alignment, Segment
 from vaak.audio.segments import merged
 from vaak.audio.waveforms.audio_file import Header, read_header
 from vaak.audio.waveforms.reading import NO_TIMES
-from vaak.audio.waveforms.recordings import OVERLAPPING, Labelled, ReadRecording, label, recording_cut, set_uem, within
+from vaak.audio.waveforms.recordings import (
+    OVERLAPPING,
+    Labelled,
+    ReadRecording,
+    aligned,
+    label,
+    recording_cut,
+    set_uem,
+    times_of,
+    within,
+)
 from vaak.core.errors import DataError
 from vaak.core.progress import followed
 
-LABELS = ("speaker", "speakers", "text", "segments", "rttm", "uem")
+ALIGNMENTS = ("alignment", "ctm", "textgrid")
+LABELS = ("speaker", "speakers", "text", "segments", "rttm", "uem", *ALIGNMENTS)
 KNOWN = frozenset(("id", "uri", "audio", "offset", "duration", "sampling_rate", "split", *LABELS))
 TOLERANCE = 0.1
 """Seconds that a manifest's duration may differ from the file's, because durations are rounded."""
@@ -107,6 +123,9 @@ def _reading(entry: dict[str, Any], folder: Path, where: str) -> ReadRecording:
     labels, remarks = _labels(entry, cut, folder, where)
     if labels is None:
         return ReadRecording(audio, None, (NOTHING_SAID,))
+    alignment = _alignment(entry, cut, folder, where)
+    if alignment is not None:
+        labels = list(aligned(labels, times_of(alignment)))
     kept, more = within(labels, cut.duration, where)
     label(cut, kept)
     uem = _text(entry, "uem", where)
@@ -157,10 +176,33 @@ def _labels(entry: dict[str, Any], cut: Any, folder: Path, where: str) -> tuple[
             raise DataError(f"{where}: segments is a {type(segments).__name__}, not a list of start, end, speaker")
         return sorted((_labelled(one, where) for one in segments), key=lambda one: one.segment), []
     speaker, text = _text(entry, "speaker", where), _text(entry, "text", where)
-    if speaker is None and text is None:
+    if speaker is None and text is None and all(entry.get(key) is None for key in ALIGNMENTS):
         return None, []
     rest = {key: value for key, value in entry.items() if key not in KNOWN and isinstance(value, str | int | float)}
     return [Labelled(Segment(0.0, cut.duration, speaker or ""), text, None, {**rest, NO_TIMES: True})], []
+
+
+def _alignment(entry: dict[str, Any], cut: Any, folder: Path, where: str) -> Alignment | None:
+    """When its words and phones are spoken, in seconds of the cut; None if the line doesn't say."""
+    given = [key for key in ALIGNMENTS if entry.get(key) is not None]
+    if len(given) > 1:
+        raise DataError(f"{where}: {given[0]} and {given[1]} are alignments; give one of them")
+    if not given:
+        return None
+    if given == ["alignment"] and not isinstance(entry["alignment"], str):
+        return alignment_of_json(entry["alignment"], where)
+    if cut.start > 0:
+        raise DataError(
+            f"{where}: times of {given[0]} start at the beginning of the file, so offset can't be used; give them as a "
+            "list of [start, end, symbol]"
+        )
+    path = inside(folder, _text(entry, given[0], where) or "", where)
+    if given != ["alignment"] and path.suffix.lower() != f".{given[0]}":
+        raise DataError(f"{where}: {given[0]} is {path.name}; expected a file that ends with .{given[0]}")
+    try:
+        return read_alignment(path, cut.id)
+    except DataError as error:
+        raise DataError(f"{where}: {error}") from error
 
 
 def _labelled(entry: Any, where: str) -> Labelled:

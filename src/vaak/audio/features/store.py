@@ -29,10 +29,10 @@ from vaak.audio.features.extractors import Features
 from vaak.audio.features.shards import TYPES, Shard, lilcom_module, write_shard
 from vaak.audio.labelled import AudioSource
 from vaak.core.child_processes import begin_as_worker
-from vaak.core.errors import DataError, UserError
+from vaak.core.errors import DataError, FormatError, UserError
 from vaak.core.progress import progress
 from vaak.core.random_keys import Purpose, draw_key
-from vaak.core.storage.files import fingerprint_of, read_json, remedy_of, write_bytes, write_json
+from vaak.core.storage.files import fingerprint_of, format_of, read_json, remedy_of, write_bytes, write_json
 from vaak.core.storage.lock import locked
 from vaak.core.storage.sizes import damage_in, sizes_of
 
@@ -64,7 +64,10 @@ class FeatureStore:
     """
 
     def __init__(self, folder: str | Path) -> None:
-        """Map the features in ``folder``. Raises DataError if there are none, or they are incomplete."""
+        """Map the features in ``folder``.
+
+        Raises DataError if there are none, or they are incomplete; FormatError if another version wrote them.
+        """
         self.folder = Path(folder)
         about = _read_about(self.folder)
         self.dims: int = about["dims"]
@@ -309,9 +312,10 @@ def _read_about(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: this can't be read: {error}; {remedy_of(error)}") from error
     kinds = {"fingerprint": str, "dims": int, "frame_shift": float, "storage_type": str, "shards": list}
-    known = isinstance(about, dict) and about.get("format") == FORMAT
-    known = known and all(isinstance(about.get(name), kind) for name, kind in kinds.items())
-    if not known or about["storage_type"] not in (*TYPES, "lilcom"):
-        raise DataError(f"{path}: this version can't read these features; delete the folder and run again")
+    if not isinstance(about, dict) or about.get("format") != FORMAT:
+        raise FormatError(path, "features", format_of(about), FORMAT)
+    whole = all(isinstance(about.get(name), kind) for name, kind in kinds.items())
+    if not whole or about["storage_type"] not in (*TYPES, "lilcom"):
+        raise DataError(f"{path}: this is damaged; delete {folder} and run again")
     found: dict[str, Any] = about
     return found

@@ -10,23 +10,20 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from vaak.audio.formats.alignments import checked, kind_of_tier
 from vaak.audio.formats.ctm import Word, read_ctm
 from vaak.audio.formats.rttm import read_rttm
 from vaak.audio.formats.textgrid import Interval, read_textgrid
 from vaak.audio.formats.uem import read_uem
 from vaak.audio.labelled import Segment
 from vaak.audio.segments import merged
-from vaak.audio.waveforms.recordings import OVERLAPPING, Labelled
+from vaak.audio.waveforms.reading import NO_TIMES
+from vaak.audio.waveforms.recordings import OVERLAPPING, Labelled, Times, aligned, times_of
 from vaak.core.errors import DataError
-
-ALIGNMENT_TIERS = {"words": "word", "word": "word", "phones": "phone", "phone": "phone", "phonemes": "phone"}
-"""Tiers of these names are alignments, also after ``SPEAKER - ``; every other tier is a speaker."""
-
-Times = tuple[str, float, float]
 
 
 def _read_textgrid(path: Path) -> dict[str, Any]:
-    return {path.stem: read_textgrid(path)}
+    return {path.stem: read_textgrid(path, keep_empty=True)}
 
 
 READERS: dict[str, Callable[[Path], dict[str, Any]]] = {
@@ -60,7 +57,10 @@ class Annotations:
         return audio.stem
 
     def labels_of(self, name: str) -> tuple[list[Labelled] | None, list[str]]:
-        """Who speaks when, by RTTM or by the tiers of a TextGrid, and remarks; None if there is neither."""
+        """Who speaks when, by RTTM or by the tiers of a TextGrid, and remarks; None if there is neither.
+
+        A TextGrid with nothing but words and phones of one speaker is an utterance.
+        """
         segments: list[Segment] | None = self._of(".rttm", name)
         tiers: dict[str, list[Interval]] = self._of(".textgrid", name) or {}
         remarks: list[str] = []
@@ -74,13 +74,13 @@ class Annotations:
             labels = [
                 Labelled(Segment(start, end, tier), text)
                 for tier, intervals in tiers.items()
-                if _alignment(tier) is None
+                if kind_of_tier(tier) is None
                 for start, end, text in intervals
-                if start < end
+                if start < end and text
             ]
             if not labels:
-                return None, []
-        return list(_aligned(sorted(labels, key=lambda one: one.segment), self._words_of(name, tiers))), remarks
+                return _utterance(tiers, name), []
+        return list(aligned(sorted(labels, key=lambda one: one.segment), self._words_of(name, tiers))), remarks
 
     def uem_of(self, name: str) -> list[tuple[float, float]] | None:
         """The scored regions; None without a UEM."""
@@ -96,10 +96,10 @@ class Annotations:
         words: list[Word] = self._of(".ctm", name) or []
         found: list[tuple[str, str | None, Times]] = [("word", None, (w.text, w.start, w.end)) for w in words]
         for tier, intervals in tiers.items():
-            kind = _alignment(tier)
+            kind = kind_of_tier(tier)
             if kind is not None:
                 speaker = tier.rpartition(" - ")[0] or None
-                found += [(kind, speaker, (text, start, end)) for start, end, text in intervals]
+                found += [(kind, speaker, (text, start, end)) for start, end, text in intervals if text]
         return found
 
     def _of(self, kind: str, name: str) -> Any:
@@ -116,17 +116,12 @@ def names_of(audio: Path) -> Iterator[str]:
     yield audio.name.partition(".")[0]
 
 
-def _alignment(tier: str) -> str | None:
-    return ALIGNMENT_TIERS.get(tier.rpartition(" - ")[2].lower())
-
-
-def _aligned(labels: list[Labelled], words: list[tuple[str, str | None, Times]]) -> Iterator[Labelled]:
-    """The labels, each with the words whose middle is in it, and their text if it has none."""
-    for one in labels:
-        start, end, speaker = one.segment
-        alignment: dict[str, list[Times]] = {}
-        for kind, whose, times in words:
-            if whose in (None, speaker) and start <= (times[1] + times[2]) / 2 < end:
-                alignment.setdefault(kind, []).append(times)
-        text = one.text or " ".join(word for word, _, _ in alignment.get("word", ())) or None
-        yield one._replace(text=text, alignment=alignment or None)
+def _utterance(tiers: dict[str, list[Interval]], name: str) -> list[Labelled] | None:
+    """All of a recording as what one speaker says, with its pauses; None if nothing is aligned, or several speak."""
+    own = {str(kind_of_tier(tier)): intervals for tier, intervals in tiers.items() if kind_of_tier(tier) is not None}
+    speakers = {tier.rpartition(" - ")[0] for tier in tiers if kind_of_tier(tier) is not None}
+    end = max((interval.end for intervals in own.values() for interval in intervals), default=0.0)
+    if len(speakers) != 1 or not end:
+        return None
+    whole = Labelled(Segment(0.0, end, *speakers), custom={NO_TIMES: True})
+    return list(aligned([whole], times_of(checked(own, name))))

@@ -18,31 +18,26 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from vaak.audio.formats.annotation_lines import decoded, read_content, seconds_of
-from vaak.audio.labelled import Segment
+from vaak.audio.labelled import Interval, Segment
 from vaak.audio.segments import merged
 from vaak.core.errors import DataError, UserError
 from vaak.core.storage.files import write_text
+
+__all__ = ["Interval", "read_textgrid", "segments_of", "tiers_of", "write_textgrid"]
 
 TOKEN = re.compile(r'"(?:[^"]|"")*"|![^\n]*|[^\s"=]+|=|"')
 NUMBER = re.compile(r"[-+]?\d+(\.\d*)?([eE][-+]?\d+)?")
 NUM_TIMES = {"IntervalTier": 2, "TextTier": 1}
 
 
-class Interval(NamedTuple):
-    """A labelled stretch of time, in seconds; a point in time ends where it starts."""
-
-    start: float
-    end: float
-    text: str
-
-
-def read_textgrid(path: str | Path) -> dict[str, list[Interval]]:
+def read_textgrid(path: str | Path, *, keep_empty: bool = False) -> dict[str, list[Interval]]:
     """The intervals and points of each tier that have a text; tiers of one name are one.
 
-    Raises DataError with file and line.
+    With ``keep_empty``, intervals without a text too, which are the pauses of an aligner. Raises DataError with file
+    and line.
     """
     values = _Values(path)
     for expected in ("ooTextFile", "TextGrid"):
@@ -54,7 +49,7 @@ def read_textgrid(path: str | Path) -> dict[str, list[Interval]]:
     if values.next("<exists>") == "<exists>":
         for _ in range(values.count("number of tiers")):
             name, intervals = _tier(values)
-            tiers.setdefault(name, []).extend(interval for interval in intervals if interval.text)
+            tiers.setdefault(name, []).extend(interval for interval in intervals if interval.text or keep_empty)
     values.demand_end()
     return tiers
 

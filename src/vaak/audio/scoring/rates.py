@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from vaak.audio.formats.rttm import read_rttm
-from vaak.audio.formats.uem import read_uem
 from vaak.audio.labelled import Segment
 from vaak.audio.scoring.errors import Scores, score_recordings
 from vaak.audio.scoring.pieces import Parts
+from vaak.audio.scoring.reading import read_reference, read_scored_regions
 from vaak.core.errors import UserError
 
 Stretch = tuple[float, float, str]
@@ -100,7 +100,7 @@ def der(
 
 def _recordings(segments: Segments, whose: str) -> Mapping[str, Sequence[Segment]]:
     if isinstance(segments, str | PathLike):
-        return read_rttm(Path(segments))
+        return (read_reference if whose == "reference" else read_rttm)(Path(segments))
     by_name = segments if isinstance(segments, Mapping) else {ONE: segments}
     return {name: [_segment(one, whose) for one in several] for name, several in by_name.items()}
 
@@ -118,5 +118,5 @@ def _segment(value: Any, whose: str) -> Segment:
 
 def _parts(uem: Parts | Mapping[str, Parts] | str | PathLike[str] | None) -> Mapping[str, Parts] | None:
     if isinstance(uem, str | PathLike):
-        return read_uem(Path(uem))
+        return read_scored_regions(Path(uem))
     return uem if uem is None or isinstance(uem, Mapping) else {ONE: uem}

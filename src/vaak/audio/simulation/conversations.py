@@ -7,14 +7,15 @@ Each speaker is a separate track: a pause, a piece of an utterance, a pause, ano
        + noise, in a room
 
 Pauses are exponential with mean ``beta``. Source: Fujita et al. 2019, "End-to-End Neural Speaker Diarization with
-Self-Attention", algorithm 1. Differs: utterances are cut at their own pauses, and only speech is labelled; a
+Self-Attention", algorithm 1. Differs: utterances are cut at their own pauses, and only speech is labelled; a piece
+keeps some of the pauses around it, as recorded, so that speech begins and ends as in a recording and not with a cut; a
 conversation has the length that the plan knows, so speakers continue to its end, and the rest is cut off.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -32,6 +33,25 @@ LEVEL = 10 ** (-26 / 20)
 """Root mean square of an utterance's speech: 26 dB under full scale, usual in tests of telephony (ITU-T P.56)."""
 
 
+class Piece(NamedTuple):
+    """A segment of speech: samples ``(time,)``, of which those from ``first`` to ``last`` (exclusive) are speech."""
+
+    samples: np.ndarray
+    first: int
+    last: int
+
+    @property
+    def speech(self) -> np.ndarray:
+        """Without the pauses around it."""
+        return self.samples[self.first : self.last]
+
+    def at_speed(self, factor: float) -> Piece:
+        """The piece, ``factor`` times as fast and as high."""
+        if factor == 1.0:
+            return self
+        return Piece(at_speed(self.samples, factor), round(self.first / factor), round(self.last / factor))
+
+
 class Utterances(Protocol):
     """Recordings of single speakers (``vaak.audio.simulation.utterances`` makes them of cuts)."""
 
@@ -45,8 +65,8 @@ class Utterances(Protocol):
         """The number of the utterance's speaker in ``speaker_names``."""
         ...
 
-    def pieces(self, index: int) -> list[np.ndarray]:
-        """The segments of speech of an utterance, each ``(time,)``. Raises DataError, naming the file."""
+    def pieces(self, index: int) -> list[Piece]:
+        """The segments of speech of an utterance. Raises DataError, naming the file."""
         ...
 
 
@@ -102,14 +122,14 @@ class SimulatedConversations:
         place = _pause(self.config.beta, rate, rng)
         pieces = self._pieces(speaker, rng)
         while place < num_samples:
-            piece = next(pieces) if factor == 1.0 else at_speed(next(pieces), factor)
-            piece = piece[: num_samples - place]
-            track[place : place + len(piece)] = piece * np.float32(gain)
-            segments.append(Segment(place / rate, (place + len(piece)) / rate, name))
-            place += len(piece) + _pause(self.config.beta, rate, rng)
+            piece = next(pieces).at_speed(factor)
+            _add(track, piece.samples * np.float32(gain), place - piece.first)
+            end = min(place + piece.last - piece.first, num_samples)
+            segments.append(Segment(place / rate, end / rate, name))
+            place = end + _pause(self.config.beta, rate, rng)
         return track, segments
 
-    def _pieces(self, speaker: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
+    def _pieces(self, speaker: int, rng: np.random.Generator) -> Iterator[Piece]:
         """An endless stream of a speaker's speech: utterances in random order, and their pieces in random order."""
         while True:
             said = 0
@@ -151,7 +171,9 @@ class SimulatedConversations:
         others = np.setdiff1d(np.arange(len(self.utterances_of)), chosen)
         if not len(others):
             raise DataError(f"{self.split}: babble requires voices other than the speakers'; use another type of noise")
-        return babble(lambda: next(self._pieces(int(rng.choice(others)), rng)), num_samples, BABBLING_VOICES, rng)
+        return babble(
+            lambda: next(self._pieces(int(rng.choice(others)), rng)).samples, num_samples, BABBLING_VOICES, rng
+        )
 
 
 def at_speed_name(speaker: str, factor: float) -> str:
@@ -162,6 +184,12 @@ def at_speed_name(speaker: str, factor: float) -> str:
 def at_speeds(speakers: Sequence[str], factors: Sequence[float]) -> tuple[str, ...]:
     """The names of the speakers at these speeds, sorted; without any, as they are."""
     return tuple(sorted(at_speed_name(speaker, factor) for speaker in speakers for factor in factors or (1.0,)))
+
+
+def _add(track: np.ndarray, samples: np.ndarray, place: int) -> None:
+    """Adds ``samples`` to ``track`` from ``place`` on; what lies outside the track is left out."""
+    first, last = max(place, 0), min(place + len(samples), len(track))
+    track[first:last] += samples[first - place : last - place]
 
 
 def _pause(mean: float, sampling_rate: int, rng: np.random.Generator) -> int:

@@ -13,9 +13,10 @@ A dataset of type folder, json or cuts reads them.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,27 +61,54 @@ def write_conversations(
     """
     number = len(source.durations)
     mark = fingerprint_of([source.fingerprint, number, seed, __version__])
+    with _only_writer_of(folder):
+        _claim(folder, mark)
+        there = _whole_lines(folder / MANIFEST)
+        advance(len(there))
+        with open(folder / MANIFEST, "ab") as manifest:
+            for index in range(len(there), number):
+                rng = np.random.default_rng(draw_key(Purpose.DATA, seed, 0, index, 0))
+                line = _write_conversation(source.load(index, rng), folder)
+                manifest.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
+                manifest.flush()
+                advance(1)
+        sync_file(folder / MANIFEST)
+        lines = _whole_lines(folder / MANIFEST)
+        _write_references(lines, folder)
+    return Written(number, number - len(there), sum(line["duration"] for line in lines))
+
+
+def demand_room(folder: Path) -> None:
+    """Raises UserError if conversations can't be written to a folder, or it contains something else.
+
+    Better before the speech is read, or synthesised, than after it. A folder that wasn't there still isn't.
+    """
+    try:
+        new = [one for one in (folder, *folder.parents) if not one.exists()]
+    except OSError:  # its name is too long, or a folder above it may not be looked into
+        new = []
+    with _only_writer_of(folder):
+        if new:
+            (folder / LOCK).unlink()
+    with contextlib.suppress(OSError):  # another process has put something there meanwhile
+        for one in new:
+            one.rmdir()
+
+
+@contextlib.contextmanager
+def _only_writer_of(folder: Path) -> Iterator[None]:
+    """Hold the lock of the folder, which is made; one that contains something else stays as it is."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        own = {LOCK, *(path.name for path in folder.glob(f".{ABOUT}.*.tmp"))}
+        if not (folder / ABOUT).exists() and any(path.name not in own for path in folder.iterdir()):
+            raise UserError(f"{folder} contains other files; give a new or empty folder")
         with locked(folder / LOCK, patience=0):
-            _claim(folder, mark)
-            there = _whole_lines(folder / MANIFEST)
-            advance(len(there))
-            with open(folder / MANIFEST, "ab") as manifest:
-                for index in range(len(there), number):
-                    rng = np.random.default_rng(draw_key(Purpose.DATA, seed, 0, index, 0))
-                    line = _write_conversation(source.load(index, rng), folder)
-                    manifest.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
-                    manifest.flush()
-                    advance(1)
-            sync_file(folder / MANIFEST)
-            lines = _whole_lines(folder / MANIFEST)
-            _write_references(lines, folder)
+            yield
     except BlockingIOError as error:
         raise UserError(f"another process is writing conversations to {folder}; wait for it") from error
     except OSError as error:
         raise UserError(f"conversations can't be written to {folder}: {error.strerror or error}") from error
-    return Written(number, number - len(there), sum(line["duration"] for line in lines))
 
 
 def _claim(folder: Path, mark: str) -> None:
@@ -90,8 +118,6 @@ def _claim(folder: Path, mark: str) -> None:
     """
     about = folder / ABOUT
     if not about.exists():
-        if any(path.name != LOCK for path in folder.iterdir()):
-            raise UserError(f"{folder} contains other files; give a new or empty folder")
         write_json(about, {"fingerprint": mark})
     elif read_json(about).get("fingerprint") != mark:
         raise UserError(

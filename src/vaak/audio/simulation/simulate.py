@@ -12,8 +12,9 @@ import numpy as np
 
 from vaak.audio.config import ConversationsConfig
 from vaak.audio.labelled import LabelledAudio
-from vaak.audio.simulation.conversations import LEVEL, SimulatedConversations
+from vaak.audio.simulation.conversations import Piece, SimulatedConversations
 from vaak.audio.simulation.folder import write_conversations
+from vaak.audio.simulation.utterances import at_level, pieces_of
 from vaak.audio.waveforms.speech_regions import find_speech
 from vaak.config.base import from_options
 from vaak.core.errors import UserError
@@ -30,7 +31,7 @@ class SpokenArrays:
         self.speaker_names = tuple(sorted(spoken))
         self._speakers = [number for number, name in enumerate(self.speaker_names) for _ in spoken[name]]
         self._pieces = [self._levelled(samples, name) for name in self.speaker_names for samples in spoken[name]]
-        content = [hashlib.sha256(piece.tobytes()).hexdigest() for pieces in self._pieces for piece in pieces]
+        content = [hashlib.sha256(piece.samples.tobytes()).hexdigest() for pieces in self._pieces for piece in pieces]
         self.fingerprint = fingerprint_of([self.speaker_names, self._speakers, content, sampling_rate])
 
     def __len__(self) -> int:
@@ -39,18 +40,17 @@ class SpokenArrays:
     def speaker_of(self, index: int) -> int:
         return self._speakers[index]
 
-    def pieces(self, index: int) -> list[np.ndarray]:
+    def pieces(self, index: int) -> list[Piece]:
         return self._pieces[index]
 
-    def _levelled(self, samples: np.ndarray, speaker: str) -> list[np.ndarray]:
+    def _levelled(self, samples: np.ndarray, speaker: str) -> list[Piece]:
         """The stretches of speech of an utterance."""
         found = np.asarray(samples, np.float32)
         if found.ndim != 1:
             raise UserError(f"an utterance of {speaker} has the shape {found.shape}; expected (time,)")
         times = find_speech(found, self.sampling_rate)
-        pieces = [found[round(start * self.sampling_rate) : round(end * self.sampling_rate)] for start, end in times]
-        power = float(np.mean(np.square(np.concatenate(pieces), dtype=np.float64))) if pieces else 0.0
-        return [piece * np.float32(LEVEL / np.sqrt(power)) for piece in pieces] if power else []
+        regions = [(round(start * self.sampling_rate), round(end * self.sampling_rate)) for start, end in times]
+        return pieces_of(at_level(found, regions), regions, self.sampling_rate)
 
 
 def simulate(

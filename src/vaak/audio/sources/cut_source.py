@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from vaak.audio.config import AudioConfig, samples_of
-from vaak.audio.labelled import LabelledAudio, Segment
-from vaak.audio.segments import cropped
+from vaak.audio.labelled import Alignment, LabelledAudio, Segment
+from vaak.audio.segments import cropped, window_of, words_within
 from vaak.audio.sources.cut_store import CutStore
 from vaak.audio.waveforms.audio_file import samples_in
 from vaak.audio.waveforms.bounded_cache import BoundedCache
-from vaak.audio.waveforms.reading import read_samples, segments_of, text_of, uem_of
+from vaak.audio.waveforms.reading import alignment_of, language_of, read_samples, segments_of, text_of, uem_of
 from vaak.audio.waveforms.speech_regions import find_speech
 from vaak.core.storage.files import fingerprint_of
 
@@ -30,16 +30,6 @@ if TYPE_CHECKING:
 KEPT_LABELS = 256
 """Cuts whose segments are kept: to parse a meeting of an hour takes longer than to read a window of it."""
 BYTES_PER_SAMPLE = 4
-
-
-class Labels(NamedTuple):
-    """A cut without its supervisions, and what they say."""
-
-    cut: Cut
-    segments: tuple[Segment, ...]
-    text: str | None
-    uem: tuple[tuple[float, float], ...] | None
-    lack_times: bool
 
 
 class CutSpan(NamedTuple):
@@ -57,6 +47,16 @@ class Spoken(NamedTuple):
     segments: tuple[Segment, ...]
     text: str | None = None
     uem: tuple[tuple[float, float], ...] | None = None
+    language: str | None = None
+    alignment: Alignment | None = None
+
+
+class Labels(NamedTuple):
+    """A cut without its supervisions, and what they say."""
+
+    cut: Cut
+    spoken: Spoken
+    lack_times: bool
 
 
 class CutSource:
@@ -78,16 +78,15 @@ class CutSource:
         return self.finds_speech and self.store.lacks_times(self.store[cut])
 
     def spoken(self, place: CutSpan) -> Spoken:
-        """The segments of a cut."""
-        cut, segments, text, uem, _ = labels_of(self.store, place.cut)
-        return Spoken(cut.id, segments, text, uem)
+        """The labels of a cut."""
+        return labels_of(self.store, place.cut).spoken
 
     def at(self, place: CutSpan) -> LabelledAudio:
         """A cut, read."""
-        cut, segments, text, uem, lack_times = labels_of(self.store, place.cut)
-        samples = self._cache.get(place.cut, lambda: read_samples(cut, self.audio))
-        found = LabelledAudio(cut.id, samples, self.audio.sampling_rate, segments, text, uem)
-        return at_its_pauses(found) if lack_times and self.finds_speech else found
+        labels = labels_of(self.store, place.cut)
+        samples = self._cache.get(place.cut, lambda: read_samples(labels.cut, self.audio))
+        found = labelled(samples, self.audio.sampling_rate, labels.spoken)
+        return at_its_pauses(found) if labels.lack_times and self.finds_speech else found
 
     def load(self, index: int, rng: np.random.Generator) -> LabelledAudio:
         """Cut ``index``; nothing is drawn."""
@@ -106,13 +105,22 @@ class WindowSource:
     """
 
     def __init__(
-        self, store: CutStore, audio: AudioConfig, window: float, shift: bool, *, find_speech: bool = False
+        self,
+        store: CutStore,
+        audio: AudioConfig,
+        window: float,
+        shift: bool,
+        *,
+        find_speech: bool = False,
+        alignments: bool = True,
     ) -> None:
         """``window`` in seconds; with ``find_speech``, windows of a cut without times are cut at their pauses.
 
-        ``store`` has the cuts; ``audio`` says how they are read.
+        ``store`` has the cuts; ``audio`` says how they are read. ``alignments`` of many meetings take memory: megabytes
+        each, for those whose labels are kept.
         """
         self.store, self.audio, self.window, self.shift, self.finds_speech = store, audio, window, shift, find_speech
+        self.has_alignments = alignments
         self.speakers = store.speakers
         options = [audio.sampling_rate, audio.frame_shift, audio.channels, window, shift, find_speech]
         self.fingerprint = fingerprint_of([store.fingerprint, *options])
@@ -122,7 +130,7 @@ class WindowSource:
         cache_bytes = audio.cache_gigabytes * 2**30
         self._cache = BoundedCache(cache_bytes)
         self.all_fit = store.durations.sum() * audio.sampling_rate * BYTES_PER_SAMPLE <= cache_bytes
-        self._labels = functools.lru_cache(KEPT_LABELS)(lambda cut: labels_of(store, cut))
+        self._labels = functools.lru_cache(KEPT_LABELS)(lambda cut: labels_of(store, cut, alignments))
 
     def place(self, index: int, rng: np.random.Generator) -> CutSpan:
         """The position of window ``index``, shifted by ``rng``."""
@@ -145,20 +153,27 @@ class WindowSource:
         return self.finds_speech and self._labels(cut).lack_times
 
     def spoken(self, place: CutSpan) -> Spoken:
-        """The segments of a window."""
-        rate, labels = self.audio.sampling_rate, self._labels(place.cut)
+        """The labels of a window.
+
+        A word or phone at its edge is cropped. The text is that of the words whose middle is in the window; without
+        their times, it is known of whole cuts only.
+        """
+        rate, (cut, labels, _) = self.audio.sampling_rate, self._labels(place.cut)
         start, end = place.first / rate, place.last / rate
         inside = tuple(
             Segment(round(begun - start, 9), round(ended - start, 9), speaker)
             for begun, ended, speaker in cropped(labels.segments, start, end)
         )
-        return Spoken(f"{labels.cut.id}@{start:.3f}", inside)
+        text, alignment = labels.text, labels.alignment
+        if place.first > 0 or place.last < samples_in(cut.duration, rate):
+            text = words_within(alignment["word"], start, end) if alignment and "word" in alignment else None
+        cropped_alignment = None if alignment is None else window_of(alignment, start, end)
+        return Spoken(f"{cut.id}@{start:.3f}", inside, text, None, labels.language, cropped_alignment)
 
     def at(self, place: CutSpan) -> LabelledAudio:
         """A window, read."""
-        name, segments, _, _ = self.spoken(place)
         samples = self._read(place.cut, self._labels(place.cut).cut, place.first, place.last)
-        found = LabelledAudio(name, samples, self.audio.sampling_rate, segments)
+        found = labelled(samples, self.audio.sampling_rate, self.spoken(place))
         return at_its_pauses(found) if self.hides_pauses(place.cut) else found
 
     def load(self, index: int, rng: np.random.Generator) -> LabelledAudio:
@@ -174,7 +189,7 @@ class WindowSource:
         return f"{self.store.describe(int(self.cuts[index]))}, {self.starts[index]:.2f} s"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        make = functools.partial(WindowSource, find_speech=self.finds_speech)
+        make = functools.partial(WindowSource, find_speech=self.finds_speech, alignments=self.has_alignments)
         return make, (self.store, self.audio, self.window, self.shift)
 
 
@@ -196,10 +211,18 @@ def windows_of(store: CutStore, window: float) -> tuple[np.ndarray, np.ndarray, 
     return cuts[rows], parts[rows], parts[rows, 0] + place * window
 
 
-def labels_of(store: CutStore, index: int) -> Labels:
-    """A cut's labels, apart from what it is read from."""
+def labels_of(store: CutStore, index: int, alignments: bool = True) -> Labels:
+    """A cut's labels, with or without ``alignments``, apart from what it is read from."""
     cut = store[index]
-    return Labels(cut.drop_supervisions(), segments_of(cut), text_of(cut), uem_of(cut), store.lacks_times(cut))
+    alignment = alignment_of(cut) if alignments else None
+    spoken = Spoken(cut.id, segments_of(cut), text_of(cut), uem_of(cut), language_of(cut), alignment)
+    return Labels(cut.drop_supervisions(), spoken, store.lacks_times(cut))
+
+
+def labelled(samples: np.ndarray, sampling_rate: int, spoken: Spoken) -> LabelledAudio:
+    """Samples ``(time,)`` with what is known about them."""
+    name, segments, text, uem, language, alignment = spoken
+    return LabelledAudio(name, samples, sampling_rate, segments, text, uem, language, alignment)
 
 
 def at_its_pauses(audio: LabelledAudio) -> LabelledAudio:

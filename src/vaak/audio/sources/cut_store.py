@@ -22,7 +22,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from vaak.audio.waveforms.reading import NO_TIMES, file_of, lacks_times, segments_of, uem_of
-from vaak.core.errors import DataError
+from vaak.core.errors import DataError, FormatError
 from vaak.core.storage.files import read_json, sync_file, write_json
 from vaak.core.storage.mapped_lines import MappedLines, cut_short, mapped, writing_lines
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from lhotse.cut import Cut
 
 CUTS, DONE = "cuts.jsonl", "store.json"
+ABOUT = frozenset({"fingerprint", "speakers"})
 ARRAYS = {"durations": "<f8", "speaker_numbers": "<i4", "parts": "<f8"}
 
 
@@ -40,7 +41,10 @@ class CutStore:
     """
 
     def __init__(self, folder: str | Path) -> None:
-        """Map the cuts in ``folder``. Raises DataError if there are none, or they are truncated."""
+        """Map the cuts in ``folder``.
+
+        Raises DataError if there are none, or they are truncated; FormatError if another version wrote them.
+        """
         self.folder = Path(folder)
         try:
             about = read_json(self.folder / DONE)
@@ -49,6 +53,9 @@ class CutStore:
             raise DataError(f"{self.folder}: no cuts here: {error.strerror}") from error
         except ValueError as error:  # not a whole number of values, or not JSON
             raise cut_short(self.folder) from error
+        lacking = ABOUT - (about.keys() if isinstance(about, dict) else set())
+        if lacking:
+            raise FormatError(self.folder / DONE, "cuts", f"without {' and '.join(sorted(lacking))}", "those with them")
         self._lines, self.durations = MappedLines(self.folder / CUTS, "cut"), arrays["durations"]
         self.speaker_numbers, self.parts = arrays["speaker_numbers"], arrays["parts"].reshape(-1, 3)
         self.speakers: tuple[str, ...] = tuple(about["speakers"])
@@ -87,7 +94,7 @@ class CutStore:
         if not self._says_no_times and len(cut.supervisions) == 1:
             raise DataError(
                 f"{self.folder}: an earlier version prepared this, and guessed which labels have times; delete "
-                f"{self.folder.parent.parent}, and it is prepared again"
+                f"{self.folder.resolve().parent.parent}, and it is prepared again"
             )
         return lacks_times(cut)
 

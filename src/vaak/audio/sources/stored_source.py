@@ -16,7 +16,7 @@ import numpy as np
 from vaak.audio.config import AudioConfig, samples_of
 from vaak.audio.features.extractors import Features
 from vaak.audio.features.store import FeatureStore, extract, feature_fingerprint
-from vaak.audio.labelled import LabelledAudio, Segment
+from vaak.audio.labelled import Alignment, LabelledAudio, Segment
 from vaak.audio.sources.cut_source import CutSource, CutSpan, WindowSource
 from vaak.audio.sources.cut_store import CutStore
 from vaak.core.errors import DataError
@@ -27,13 +27,16 @@ log = logging.getLogger("vaak")
 
 @dataclass(frozen=True)
 class LabelledFeatures:
-    """Features ``(frame, dims)`` of a section of ``duration`` seconds, and its segments, as in LabelledAudio."""
+    """Features ``(frame, dims)`` of a section of ``duration`` seconds, and its labels, as in LabelledAudio."""
 
     name: str
     features: np.ndarray
     duration: float
     segments: tuple[Segment, ...] = ()
     uem: tuple[tuple[float, float], ...] | None = None
+    text: str | None = None
+    language: str | None = None
+    alignment: Alignment | None = None
 
 
 class StoredSource:
@@ -62,7 +65,8 @@ class StoredSource:
         segments = spoken.segments
         if self.source.hides_pauses(place.cut):
             segments = self.source.at(place).segments
-        return LabelledFeatures(spoken.name, self._frames(place), duration, segments, spoken.uem)
+        rest = spoken.uem, spoken.text, spoken.language, spoken.alignment
+        return LabelledFeatures(spoken.name, self._frames(place), duration, segments, *rest)
 
     def _frames(self, place: CutSpan) -> np.ndarray:
         audio, number = self.source.audio, self.features.num_frames(place.last - place.first)

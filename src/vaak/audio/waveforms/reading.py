@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vaak.audio.config import AudioConfig
-from vaak.audio.labelled import LabelledAudio, Segment
+from vaak.audio.labelled import Alignment, Interval, LabelledAudio, Segment
 from vaak.audio.segments import merged
 from vaak.audio.waveforms.audio_file import AudioFile, read_header, samples_in
 from vaak.core.errors import DataError
@@ -20,7 +20,18 @@ from vaak.core.errors import DataError
 if TYPE_CHECKING:
     from lhotse.cut import Cut
 
-__all__ = ["UNKNOWN_SPEAKER", "AudioFile", "file_of", "read_cut", "read_samples", "segments_of", "text_of", "uem_of"]
+__all__ = [
+    "UNKNOWN_SPEAKER",
+    "AudioFile",
+    "alignment_of",
+    "file_of",
+    "language_of",
+    "read_cut",
+    "read_samples",
+    "segments_of",
+    "text_of",
+    "uem_of",
+]
 
 NO_TIMES = "no_times"
 """In a supervision's ``custom``: who speaks is known, but not when. Said where a label is made, never guessed later.
@@ -40,7 +51,8 @@ def read_cut(cut: Cut, audio: AudioConfig) -> LabelledAudio:
     Raises DataError, naming the file, if it can't be read or disagrees with its manifest.
     """
     samples, rate = read_samples(cut, audio), audio.sampling_rate
-    return LabelledAudio(cut.id, samples, rate, segments_of(cut), text_of(cut), uem_of(cut))
+    labels = segments_of(cut), text_of(cut), uem_of(cut), language_of(cut), alignment_of(cut)
+    return LabelledAudio(cut.id, samples, rate, *labels)
 
 
 def read_samples(cut: Cut, audio: AudioConfig, first: int = 0, last: int | None = None) -> np.ndarray:
@@ -82,6 +94,26 @@ def text_of(cut: Cut) -> str | None:
     """The texts of the supervisions, by start; None if they have none."""
     texts = [s.text for s in sorted(cut.supervisions, key=lambda s: s.start) if s.text]
     return " ".join(texts) or None
+
+
+def language_of(cut: Cut) -> str | None:
+    """The language of the supervisions; None if they have none, or several."""
+    said = {s.language or (s.custom or {}).get("language") for s in cut.supervisions}
+    return said.pop() if len(said) == 1 else None
+
+
+def alignment_of(cut: Cut) -> Alignment | None:
+    """When words and phones are spoken, of all supervisions; None if none has an alignment.
+
+    Times are those of the aligner: the last ones may be beyond the cut's end.
+    """
+    tiers: dict[str, list[Interval]] = {}
+    for supervision in cut.supervisions:
+        for tier, items in (supervision.alignment or {}).items():
+            tiers.setdefault(tier, []).extend(
+                Interval(item.start, round(item.start + item.duration, 8), item.symbol) for item in items
+            )
+    return {tier: tuple(sorted(intervals)) for tier, intervals in tiers.items()} or None
 
 
 def uem_of(cut: Any) -> tuple[tuple[float, float], ...] | None:

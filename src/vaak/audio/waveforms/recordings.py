@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from vaak.audio.labelled import Segment
+from vaak.audio.labelled import Alignment, Segment
 from vaak.audio.waveforms.audio_file import Header
 from vaak.core.errors import DataError
 
@@ -28,13 +28,37 @@ class ReadRecording(NamedTuple):
     remarks: tuple[str, ...] = ()
 
 
+Times = tuple[str, float, float]
+"""A word or a phone, its start and its end."""
+
+
 class Labelled(NamedTuple):
-    """A segment with its text; ``alignment`` has words or phonemes, ``(text, start, end)``, by kind."""
+    """A segment with its text; ``alignment`` has words and phones by tier."""
 
     segment: Segment
     text: str | None = None
-    alignment: dict[str, list[tuple[str, float, float]]] | None = None
+    alignment: dict[str, list[Times]] | None = None
     custom: dict[str, Any] | None = None
+
+
+def times_of(alignment: Alignment) -> list[tuple[str, str | None, Times]]:
+    """Tier, speaker (None: anyone) and times of what is aligned."""
+    return [(tier, None, (text, start, end)) for tier, rows in alignment.items() for start, end, text in rows]
+
+
+def aligned(labels: Sequence[Labelled], words: Sequence[tuple[str, str | None, Times]]) -> Iterator[Labelled]:
+    """The labels, each with what is aligned and has its middle in it, and the text of its words if it has none.
+
+    ``words`` have tier, speaker (None: anyone) and times.
+    """
+    for one in labels:
+        start, end, speaker = one.segment
+        alignment: dict[str, list[Times]] = {}
+        for tier, whose, times in words:
+            if whose in (None, speaker) and start <= (times[1] + times[2]) / 2 < end:
+                alignment.setdefault(tier, []).append(times)
+        text = one.text or " ".join(word for word, _, _ in alignment.get("word", ()) if word) or None
+        yield one._replace(text=text, alignment=alignment or None)
 
 
 def recording_cut(name: str, path: Path, header: Header, recording_id: str | None = None) -> Any:
@@ -53,14 +77,9 @@ def recording_cut(name: str, path: Path, header: Header, recording_id: str | Non
 def label(cut: Any, labels: Sequence[Labelled]) -> None:
     """Give the cut its supervisions; times count from its start."""
     from lhotse import SupervisionSegment
-    from lhotse.supervision import AlignmentItem
 
     cut.supervisions = []
     for number, (segment, text, alignment, custom) in enumerate(labels):
-        items = {
-            kind: [AlignmentItem(word, start, round(end - start, 8)) for word, start, end in words]
-            for kind, words in (alignment or {}).items()
-        }
         cut.supervisions.append(
             SupervisionSegment(
                 id=f"{cut.id}-{number:05}",
@@ -70,10 +89,20 @@ def label(cut: Any, labels: Sequence[Labelled]) -> None:
                 channel=cut.channel,
                 speaker=segment.speaker or None,
                 text=text,
-                alignment=items or None,
+                alignment=alignment_items(alignment),
                 custom=custom,
             )
         )
+
+
+def alignment_items(alignment: dict[str, list[Times]] | None) -> dict[str, Any] | None:
+    """An alignment as Lhotse has it; None if it is empty."""
+    from lhotse.supervision import AlignmentItem
+
+    return {
+        kind: [AlignmentItem(word, start, round(end - start, 8)) for word, start, end in words]
+        for kind, words in (alignment or {}).items()
+    } or None
 
 
 def within(labels: Sequence[Labelled], duration: float, where: str) -> tuple[list[Labelled], list[str]]:

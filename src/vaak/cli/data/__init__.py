@@ -1,1 +1,1 @@
-"""``vaak data``: list, download and prepare corpora (commands.py), simulate conversations (simulate.py)."""
+"""``vaak data``: list, download, prepare corpora (commands.py), simulate conversations (simulate.py), check data."""

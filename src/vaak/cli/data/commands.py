@@ -1,4 +1,4 @@
-"""``vaak data``: list, download and prepare corpora for which Lhotse has a recipe; simulate conversations."""
+"""``vaak data``: list, download and prepare corpora for which Lhotse has a recipe; simulate and check data."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from typing import Annotated, Any
 import typer
 
 from vaak.cli.config import AsJson, OptionalArguments, TrustCode, files_and_overrides
+from vaak.cli.data.check import check
 from vaak.cli.data.simulate import simulate
 
 app = typer.Typer(
-    help="List, download, prepare and simulate data.",
+    help="List, download, prepare, simulate and check data.",
     epilog="Example: vaak data preprocess configs/quickstart.yml --output prepared",
     no_args_is_help=True,
     add_completion=False,
 )
 app.command()(simulate)
+app.command()(check)
 
 Name = Annotated[str, typer.Argument(help="The name of a recipe (see vaak data list).")]
 Options = Annotated[list[str] | None, typer.Argument(metavar="[key=value…]", help="Further arguments of the recipe.")]
@@ -28,7 +30,7 @@ OutputDir = Annotated[
 
 @app.callback()
 def data() -> None:
-    """List, download, prepare and simulate data."""
+    """List, download, prepare, simulate and check data."""
 
 
 @app.command(name="list")

@@ -73,7 +73,7 @@ def _simulated(
     from vaak.audio.config import ConversationsConfig
     from vaak.audio.corpora.corpus import AudioCorpus
     from vaak.audio.simulation.conversations import SimulatedConversations
-    from vaak.audio.simulation.folder import write_conversations
+    from vaak.audio.simulation.folder import demand_room, write_conversations
     from vaak.audio.simulation.utterances import CutUtterances
     from vaak.audio.sources.cut_store import write_cuts
     from vaak.core.progress import progress
@@ -84,6 +84,7 @@ def _simulated(
         dataset = dataset.model_copy(update={"split_by": "speaker"})
     if number is not None:
         options = options.model_copy(update={split: number})
+    demand_room(out)
     with tempfile.TemporaryDirectory(prefix="vaak-simulate-") as folder:
         store = write_cuts(Path(folder), AudioCorpus(dataset, audio).cuts(split))
         utterances = CutUtterances(store, audio, find_speech=dataset.find_speech)

@@ -99,16 +99,13 @@ class Known:
 
     @classmethod
     def read(cls, reference: Path | None, uem: Path | None) -> Known:
-        from vaak.audio.formats.rttm import read_rttm
-        from vaak.audio.formats.uem import read_uem
+        from vaak.audio.scoring.reading import read_reference, read_scored_regions
         from vaak.core.errors import UserError
 
         if uem is not None and reference is None:
             raise UserError("--uem limits what is scored in DER, which requires --reference")
-        references = None if reference is None else read_rttm(reference)
-        if references == {}:
-            raise UserError(f"--reference {reference} is empty: it has no line SPEAKER; give another file")
-        return cls(references, None if uem is None else read_uem(uem))
+        references = None if reference is None else read_reference(reference)
+        return cls(references, None if uem is None else read_scored_regions(uem))
 
 
 @dataclass(frozen=True)

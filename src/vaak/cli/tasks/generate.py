@@ -46,19 +46,19 @@ def generate(
     if given > read:
         print(f"warning: the prompt has {given} tokens, the model reads the last {read}", file=sys.stderr)
     options = GenerationOptions().model_dump() | sampling
-    lines: list[str] = []
-    for seed in range(options["seed"], options["seed"] + samples):
-        settings = opened.task.sampling(**(options | {"seed": seed}))
-        pieces = opened.task.stream(opened.model, text, settings)
-        if output is None and not as_json:
+    continuations = (
+        (seed, opened.task.stream(opened.model, text, opened.task.sampling(**(options | {"seed": seed}))))
+        for seed in range(options["seed"], options["seed"] + samples)
+    )
+    if output is None and not as_json:
+        for _, pieces in continuations:
             _print_as_it_comes(text, pieces)
-            continue
-        whole = text + "".join(pieces)
-        lines.append(json.dumps({"text": whole, "seed": seed}, ensure_ascii=False) if as_json else whole)
-        if output is None:
-            print(lines[-1], flush=True)
-    if output is not None:
-        print_or_write(lines, output)
+        return
+    print_or_write((_line(text + "".join(pieces), seed, as_json) for seed, pieces in continuations), output, samples)
+
+
+def _line(text: str, seed: int, as_json: bool) -> str:
+    return json.dumps({"text": text, "seed": seed}, ensure_ascii=False) if as_json else text
 
 
 def _print_as_it_comes(text: str, pieces: Iterator[str]) -> None:

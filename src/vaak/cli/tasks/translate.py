@@ -53,7 +53,9 @@ def translate(
     translations = translator.translate(texts, settings, where)
     if attention is not None:
         translations = _drawn(translations, translator, attention)
-    print_or_write(_lines(translations, as_json=as_json, numbered="n_best" in decoding), output)
+    numbered = "n_best" in decoding
+    total = None if numbered and not as_json else len(texts)
+    print_or_write(_lines(translations, as_json=as_json, numbered=numbered), output, total)
 
 
 def _drawn(translations: Iterator[Translation], translator: Translator, attention: Path) -> Iterator[Translation]:

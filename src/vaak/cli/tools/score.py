@@ -47,14 +47,14 @@ def der(
     Example: vaak score der reference.rttm hypothesis.rttm --collar 0.25
     """
     from vaak.audio.formats.rttm import read_rttm
-    from vaak.audio.formats.uem import read_uem
     from vaak.audio.scoring.errors import score_recordings
+    from vaak.audio.scoring.reading import read_reference, read_scored_regions
     from vaak.core.errors import UserError
 
     if not 0 <= collar < math.inf:
         raise UserError(f"--collar {collar:g}: expected seconds, 0 or more")
-    parts = None if uem is None else read_uem(uem)
-    scores = score_recordings(read_rttm(reference), read_rttm(hypothesis), parts, collar, skip_overlap)
+    parts = None if uem is None else read_scored_regions(uem)
+    scores = score_recordings(read_reference(reference), read_rttm(hypothesis), parts, collar, skip_overlap)
     if as_json:
         print(json.dumps(values_of(scores), ensure_ascii=False))
     else:

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from vaak.config.base import REGISTERED, OpenSection
 from vaak.config.check.describe import choices, in_words, resolved, schema_at
+from vaak.config.check.not_built import why_unknown
 from vaak.config.components import seen_from, unknown_name, what_is_missing
 from vaak.config.experiment import Experiment
 from vaak.config.fields import (
@@ -77,7 +78,7 @@ class Validation:
         key = ".".join(map(str, path))
         kind = detail["type"]
         if kind == "extra_forbidden":
-            return Problem(node.place, key, f"unknown key{self._near_key(path)}")
+            return Problem(node.place, key, why_unknown(key) or f"unknown key{self._near_key(path)}")
         if kind == "missing":
             wanted = detail["loc"][-1]
             return Problem(node.place, key, f"{wanted} is missing; expected {self._expected((*path, wanted))}")

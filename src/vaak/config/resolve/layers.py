@@ -11,6 +11,9 @@ from vaak.config.yaml.errors import ConfigError, Problem
 from vaak.config.yaml.reader import read_value, read_yaml
 from vaak.config.yaml.tree import COMMAND_LINE, Node, YamlPlace, find, put, split_key
 
+ACCELERATES = {"compute_environment", "distributed_type"}
+"""Keys of every file that ``accelerate config`` writes."""
+
 
 class Layers:
     """Reads files with what they extend, each file once; ``trees`` has the lowest first."""
@@ -37,6 +40,10 @@ class Layers:
                 self.problems.append(Problem(asked_at.place, "extends", f"{file} does not exist"))
             else:
                 self.problems += error.problems
+            return
+        if tree.value.keys() >= ACCELERATES:
+            said = f"give it to accelerate: accelerate launch --config_file {file} train.py --config FILE"
+            self.problems.append(Problem(YamlPlace(file), "", f"this is accelerate's own configuration; {said}"))
             return
         self._add_bases(tree, file, (*chain, real))
         self.trees.append(tree)

@@ -53,6 +53,16 @@ def read_json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
+def format_of(about: Any) -> str:
+    """The format that a description of made data gives.
+
+    >>> format_of({"format": "vaak tokens 1"}), format_of([])
+    ('vaak tokens 1', 'of an unknown format')
+    """
+    found = about.get("format") if isinstance(about, dict) else None
+    return "of an unknown format" if found is None else str(found)[:40]
+
+
 def demand_file(path: Path) -> None:
     """Raises OSError for a device such as /dev/zero, which has no end, and for a folder."""
     mode = os.stat(path).st_mode

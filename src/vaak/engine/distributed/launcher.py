@@ -85,10 +85,20 @@ def pick_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def warn_of_what_a_device_lacks(config: TrainingConfig, device: torch.device) -> None:
-    """Warn about options that have no effect on this device."""
+def say_what_has_no_effect(config: TrainingConfig, device: torch.device, processes: int) -> None:
+    """Warn about options that have no effect on this device, and note those that have none with one process."""
+    _warn_of_what_a_device_lacks(config, device)
+    given = config.distributed
+    for name in ("backend", "sync_gradient_barrier", "timeout_minutes") if processes == 1 else ():
+        if getattr(given, name) != type(given).model_fields[name].default:
+            log.info("training.distributed.%s has no effect: there is one process (torchrun starts several)", name)
+
+
+def _warn_of_what_a_device_lacks(config: TrainingConfig, device: torch.device) -> None:
     if device.type == "cuda":
         return
+    if config.deterministic and device.type == "cpu":
+        log.info("training.deterministic has no effect on cpu: its kernels always are deterministic")
     if config.performance.tf32:
         log.warning("training.performance.tf32 is for CUDA only: it has no effect on %s", device.type)
     if config.performance.pin_memory:

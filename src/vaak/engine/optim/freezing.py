@@ -99,7 +99,8 @@ def _require_gradients(model: nn.Module, names: Iterable[str], required: bool) -
         if not below:
             modules = [path for path, _ in model.named_modules() if path]
             hint = did_you_mean(name, [*modules, *(n for own in known.values() for n in own)])
-            raise UserError(f"the model has no parameter or module {name!r}{hint}")
+            parts = ", ".join(path for path, _ in model.named_children())
+            raise UserError(f"the model has no parameter or module {name!r}{hint or f'; it has {parts}'}")
         chosen += below
     for parameter in chosen:
         parameter.requires_grad_(required)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,13 +56,17 @@ def find_batch_size(
     with temporary_trainer(loaded) as trainer:
         trials = Trials(trainer, option, limit)
         smallest = 1 if option == "batch_size" else math.ceil(float(trainer.data.reader.dataset.lengths.max()))
-        with progress("trying batch sizes") as advance:
+        most = max(up_to or 2**62, smallest)
+        tried: list[Trial] = []
+        with progress("trying batch sizes", 1.0) as advance:
 
             def told(trial: Trial) -> None:
-                advance(1)
+                before = share_done(tried, trials.everything(most)) if tried else 0.0
+                tried.append(trial)
+                advance(share_done(tried, trials.everything(most)) - before)
                 tell(trial)
 
-            tried = search(trials, smallest, max(up_to or 2**62, smallest), told)
+            search(trials, smallest, most, told)
         fitting = [trial for trial in tried if trial.fits]
         if not fitting:
             raise UserError(_nothing_fits(trials, tried[0]))
@@ -127,6 +131,25 @@ def search(trials: Trials, smallest: int, up_to: int, tell: Callable[[Trial], No
         else:
             size = middle
     return tried
+
+
+def share_done(tried: Sequence[Trial], most: float) -> float:
+    """The part of the search that is done after some trials, as far as one can know; it may end sooner.
+
+    ``most`` is the size at which it ends if all of them fit.
+
+    >>> [share_done([Trial(size, size, 0, {}) for size in (1, 2, 4, 8)[:number]], 16) for number in (1, 2, 4)]
+    [0.2, 0.4, 0.8]
+    """
+    fitting = max((trial.size for trial in tried if trial.fits), default=0)
+    refused = min((trial.size for trial in tried if not trial.fits), default=None)
+    if refused is None:
+        left = math.log2(max(most / fitting, 1))
+    elif fitting:
+        left = math.log2(max((refused - fitting) / max(1, fitting // PRECISION), 1))
+    else:
+        left = 0
+    return len(tried) / (len(tried) + math.ceil(left))
 
 
 def keep_effective(given: float, accumulation: int, most: int, option: str) -> tuple[int, int]:

@@ -102,6 +102,12 @@ class Trials:
         rates = {unit: count / seconds for unit, count in counts.items()} if problem is None else {}
         return Trial(size, len(rows), used, rates, problem, holds_all)
 
+    def everything(self, up_to: float) -> float:
+        """The size that holds all the data, or ``up_to`` if that is less."""
+        lengths = self.dataset.lengths
+        whole = len(lengths) if self.option == "batch_size" else len(lengths) * float(lengths.max())
+        return min(whole, up_to)
+
     def names(self, size: int) -> str:
         """The examples of the first row of a size's largest microbatch, for an error message."""
         _, rows = self._largest(self._planner(size))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from vaak.config.load import Loaded
 from vaak.config.tasks import task_class
+from vaak.core.batch import Batch
 from vaak.core.errors import DataError, UserError
 from vaak.core.progress import progress
 from vaak.core.random_keys import Purpose
@@ -23,34 +26,54 @@ MOST_NAMED = 10
 def examine_data(loaded: Loaded, files: Sequence[Path | str], trust_code: bool) -> Iterator[DoctorFinding]:
     """What can't be prepared, and how many examples of each split can't be read, the first of them by name.
 
-    The data is prepared in a temporary folder, except what ``data.cache_dir`` and ``global_config.storage_path`` keep.
     User code in the configuration of ``files`` is executed only with ``trust_code``.
+    """
+    experiment = loaded.experiment
+    with contextlib.ExitStack() as stack:
+        try:
+            task = stack.enter_context(prepared_task(loaded, files, trust_code))
+        except UserError as error:
+            yield from (DoctorFinding(ABOUT, "preparation", "problem", line) for line in str(error).splitlines())
+            return
+        for split, dataset in datasets_of(task):
+            if isinstance(dataset, UserError):
+                yield DoctorFinding(ABOUT, split, "problem", str(dataset))
+            else:
+                yield from _read(dataset, split, experiment.training.random_seed, experiment.skips_bad_examples)
+
+
+@contextlib.contextmanager
+def prepared_task(loaded: Loaded, files: Sequence[Path | str], trust_code: bool) -> Iterator[Task]:
+    """The task of a configuration, its data prepared in a temporary folder.
+
+    Except what ``data.cache_dir`` and ``global_config.storage_path`` keep. User code in the configuration of ``files``
+    is executed only with ``trust_code``. Raises UserError for what can't be prepared.
     """
     experiment = loaded.experiment
     with tempfile.TemporaryDirectory(prefix="vaak-doctor-") as folder:
         directory = Path(folder)
         moved = experiment.model_copy(update={"run_dir": directory})
+        if not trust_code:
+            demand_trust(experiment, map(Path, files))
+        task: Task = task_class(experiment.reference)(moved, directory, loaded.folder)
+        task.prepare()
+        yield task
+
+
+def datasets_of(task: Task) -> Iterator[tuple[str, Dataset | UserError]]:
+    """The splits that training, evaluations and tests read, or what is wrong with one; test may not exist."""
+    for split in dict.fromkeys(("train", *task.evaluation_splits, "test")):
         try:
-            if not trust_code:
-                demand_trust(experiment, map(Path, files))
-            task: Task = task_class(experiment.reference)(moved, directory, loaded.folder)
-            task.prepare()
+            yield split, task.dataset(split)
         except UserError as error:
-            yield from (DoctorFinding(ABOUT, "preparation", "problem", line) for line in str(error).splitlines())
-            return
-        for split in dict.fromkeys(("train", *task.evaluation_splits, "test")):
-            try:
-                dataset = task.dataset(split)
-            except UserError as error:
-                if split in ("train", *task.evaluation_splits) or isinstance(error, DataError):
-                    yield DoctorFinding(ABOUT, split, "problem", str(error))
-                continue
-            yield from _read(dataset, split, experiment.training.random_seed, experiment.skips_bad_examples)
+            if split in ("train", *task.evaluation_splits) or isinstance(error, DataError):
+                yield split, error
 
 
 def _read(dataset: Dataset, split: str, seed: int, skips_bad: bool) -> Iterator[DoctorFinding]:
     """Findings on a split: how many examples there are, or how many and which can't be read."""
-    bad, number = list(_unreadable(dataset, split, seed)), len(dataset.lengths)
+    number = len(dataset.lengths)
+    bad = [f"{one.name}: {one.reason}" for one in read_examples(dataset, split, seed) if one.reason is not None]
     if not bad:
         yield DoctorFinding(ABOUT, split, "ok", f"{number:,} examples can be read")
         return
@@ -62,16 +85,24 @@ def _read(dataset: Dataset, split: str, seed: int, skips_bad: bool) -> Iterator[
         yield DoctorFinding(ABOUT, split, mark, f"and {len(bad) - MOST_NAMED:,} more")
 
 
-def _unreadable(dataset: Dataset, split: str, seed: int) -> Iterator[str]:
-    """A line for each example that can't be read, or can't be made a batch of."""
+class ReadExample(NamedTuple):
+    """An example by its number and its place, and a batch of it alone, or why there is none."""
+
+    name: str
+    batch: Batch | None
+    reason: str | None
+
+
+def read_examples(dataset: Dataset, split: str, seed: int) -> Iterator[ReadExample]:
+    """Each example of a split, read once."""
     reader = MicrobatchReader(dataset, (Purpose.DATA,), seed, skip_bad=True)
     with progress(f"reading {split}", len(dataset.lengths)) as advance:
         for index in range(len(dataset.lengths)):
             name = f"example {index} ({dataset.describe(index)})"
             try:
-                skipped = reader[Address(0, 0, 0, [[index]])].skipped
+                found = reader[Address(0, 0, 0, [[index]])]
             except Exception as error:
-                yield f"{name}: {type(error).__name__}: {error}"
+                yield ReadExample(name, None, f"{type(error).__name__}: {error}")
             else:
-                yield from (f"{name}: {skip.reason}" for skip in skipped)
+                yield ReadExample(name, found.batch, "; ".join(skip.reason for skip in found.skipped) or None)
             advance(1)

@@ -9,7 +9,7 @@ from pathlib import Path
 from vaak.config.resolve.run_files import run_of_configuration
 from vaak.core.errors import UserError
 from vaak.core.storage.lock import is_locked
-from vaak.runs.folder.directory import CODE, LOCK, is_being_written, the_only_writer
+from vaak.runs.folder.directory import CODE, LOCK, configurations_below, is_being_written, the_only_writer
 from vaak.runs.folder.owner import OWNER, RUN
 
 OF_A_START = {
@@ -20,8 +20,11 @@ OF_A_START = {
 
 
 def never_trained(folder: Path) -> list[Path]:
-    """The directories of runs below ``folder`` that have no checkpoint, whole or not, no step, and no process."""
-    configs = (config for config in folder.glob("**/config.yml") if run_of_configuration(config) is not None)
+    """The directories of runs below ``folder`` that have no checkpoint, whole or not, no step, and no process.
+
+    Raises UserError where it is a file.
+    """
+    configs = (config for config in configurations_below(folder) if run_of_configuration(config) is not None)
     return sorted(run for run in (config.parent for config in configs) if _is_left_by_a_start(run))
 
 

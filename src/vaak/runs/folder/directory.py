@@ -123,6 +123,13 @@ def is_being_written(path: Path) -> bool:
     return is_locked(path / LOCK)
 
 
+def configurations_below(folder: Path) -> Iterator[Path]:
+    """Every ``config.yml`` below a folder, which need not be there. Raises UserError where it is a file."""
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is not a folder; give the one that has the runs")
+    return (config for config in folder.glob("**/config.yml") if config.is_file())
+
+
 def command_to_go_on(path: Path) -> str:
     """The command that resumes a run from its newest checkpoint."""
     trust = " --trust-code" if (path / CODE).is_dir() else ""

@@ -14,7 +14,13 @@ from typing import Any
 from vaak.core.storage import files
 from vaak.engine.checkpoint.names import step_of
 from vaak.engine.records.metrics_file import read_records
-from vaak.runs.folder.directory import command_to_go_on, holds_a_run, is_being_written, read_status
+from vaak.runs.folder.directory import (
+    command_to_go_on,
+    configurations_below,
+    holds_a_run,
+    is_being_written,
+    read_status,
+)
 
 STATES = ("finished", "stopped", "failed")
 RESUMABLE = ("stopped", "failed", "crashed")
@@ -65,8 +71,11 @@ class RunSummary:
 
 
 def list_runs(folder: Path) -> list[RunSummary]:
-    """A summary of each run below ``folder``, the one last written first; what can't be read is omitted."""
-    configs = [config.relative_to(folder) for config in folder.glob("**/config.yml") if config.is_file()]
+    """A summary of each run below ``folder``, the one last written first; what can't be read is omitted.
+
+    Raises UserError where it is a file.
+    """
+    configs = [config.relative_to(folder) for config in configurations_below(folder)]
     runs = [folder / config.parent for config in configs if "wandb" not in config.parts]
     return sorted((_summary(run, folder) for run in runs), key=lambda run: -run.changed)
 

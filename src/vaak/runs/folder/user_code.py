@@ -42,8 +42,7 @@ def demand_trust(experiment: Experiment[Any, Any], configurations: Iterable[Path
 
 def demand_trust_to_use(experiment: Experiment[Any, Any], directory: Path) -> None:
     """Raises UserError where using a run's model would execute code from outside Vaak."""
-    values = resolved_values(experiment)
-    names = [_value_at(values, f"{key}.type") for key in experiment.spec.used_by_models]
+    names = [_type_at(experiment, key) for key in experiment.spec.used_by_models]
     if outside := [name for name in names if ":" in name]:
         executed = ", ".join(outside)
         raise UserError(
@@ -93,13 +92,12 @@ def _copy(file: Path, folder: Path, hashes: dict[str, str]) -> str:
     return name
 
 
-def _value_at(values: Any, key: str) -> str:
-    """The value of a dotted key; nothing where its section is left out."""
+def _type_at(experiment: Experiment[Any, Any], key: str) -> str:
+    """The type of the section with a dotted key; nothing where it is left out."""
+    section: Any = experiment
     for name in key.split("."):
-        if values is None:
-            return ""
-        values = values[name]
-    return str(values)
+        section = getattr(section, name, None)
+    return str(getattr(section, "type", ""))
 
 
 def _references(values: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:

@@ -23,6 +23,7 @@ from vaak.config.training import NonFiniteConfig
 from vaak.config.yaml.reader import read_yaml
 from vaak.config.yaml.tree import to_plain
 from vaak.core.errors import CheckpointError, UserError
+from vaak.core.progress import progress
 from vaak.core.storage import files
 from vaak.data.loader import naming_lost_workers
 from vaak.engine.checkpoint.files import (
@@ -159,13 +160,15 @@ def _trainer(loaded: Loaded, directory: Path, temporary_folder: Path, device: st
 
 def _before(trainer: Trainer, steps: Iterator[StepData], step: int, agreement: ReplayAgreement) -> StepData:
     """Take every step before ``step`` and do what is due after it; return the data of ``step``."""
-    with naming_lost_workers():
+    left = step - trainer.position.step - 1
+    with naming_lost_workers(), progress("steps before it", left) as advance:
         for data in steps:
             if trainer.position.duties_pending:
                 _do_what_is_due(trainer)
             if data.step == step:
                 return data
             agreement.tell(trainer.take_step(data))
+            advance(1)
     raise AssertionError("steps have no end")
 
 

@@ -52,7 +52,8 @@ def audio_source(
             continue
         cuts: CutSource | WindowSource
         if split == "train":
-            cuts = WindowSource(store, audio, data.window, data.shift_windows, find_speech=dataset.find_speech)
+            options = {"find_speech": dataset.find_speech, "alignments": False}
+            cuts = WindowSource(store, audio, data.window, data.shift_windows, **options)
         else:  # their features are kept, so their audio isn't
             cuts = CutSource(store, audio.model_copy(update={"cache_gigabytes": 0.0}), find_speech=dataset.find_speech)
         sources.append(with_stored_features(cuts, split, data))

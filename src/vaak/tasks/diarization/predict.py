@@ -19,7 +19,7 @@ from vaak.audio.config import AudioConfig
 from vaak.audio.features.extractors import Features
 from vaak.audio.labelled import Segment
 from vaak.audio.segments import cropped
-from vaak.audio.waveforms.reading import AudioFile
+from vaak.audio.waveforms.audio_file import AudioFile
 from vaak.core.errors import UserError
 from vaak.tasks.diarization.config import InferenceConfig
 from vaak.tasks.diarization.examples.labels import DiarizationCollator

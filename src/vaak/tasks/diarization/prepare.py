@@ -41,14 +41,15 @@ class Prepared(PreparedFolder):
 
     def stores(self, split: str) -> list[tuple[int, CutStore]]:
         """The cuts of a split, each store with its dataset's number. Raises UserError for an unknown split."""
-        folder = self.split_folder(split)
-        return [
-            (int(path.name), CutStore.open(path)) for path in sorted(folder.iterdir(), key=lambda one: int(one.name))
-        ]
+        return self.open_split(split, _cut_stores)
 
     def most_speakers(self, split: str) -> int:
         """The greatest number of speakers in one recording."""
         return int(self.about["statistics"][split].get("most_speakers", 0))
+
+
+def _cut_stores(folder: Path) -> list[tuple[int, CutStore]]:
+    return [(int(path.name), CutStore(path)) for path in sorted(folder.iterdir(), key=lambda one: int(one.name))]
 
 
 def corpora_differ(datasets: Datasets, others: Datasets) -> bool:
@@ -71,7 +72,7 @@ def recipe(datasets: Datasets, audio: AudioConfig, splits: tuple[str, ...] | Non
 
     Making them raises UserError and DataError for corpora that can't be read.
     """
-    options = [dataset.model_dump(mode="json", exclude={*PLACES, "conversations"}) for dataset in datasets]
+    options = [_options(dataset) for dataset in datasets]
     decides: dict[str, Any] = {"datasets": options, "splits": None if splits is None else list(splits)}
 
     def fingerprint() -> str:
@@ -79,6 +80,12 @@ def recipe(datasets: Datasets, audio: AudioConfig, splits: tuple[str, ...] | Non
         return fingerprint_with_files(decides, files)
 
     return Recipe(partial(_make, datasets, audio, splits), fingerprint, decides, "datasets")
+
+
+def _options(dataset: DatasetConfig) -> dict[str, Any]:
+    """What decides which cuts a dataset has; an option that came later is left out where it is null."""
+    without = {*PLACES, "conversations", *(() if dataset.alignments else ("alignments",))}
+    return dataset.model_dump(mode="json", exclude=without)
 
 
 def _make(datasets: Datasets, audio: AudioConfig, splits: tuple[str, ...] | None, folder: Path) -> dict[str, Any]:

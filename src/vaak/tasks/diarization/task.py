@@ -22,11 +22,13 @@ from torch import Tensor, nn
 from vaak.audio.config import DatasetConfig
 from vaak.audio.features.extractors import Features
 from vaak.audio.labelled import AudioSource
+from vaak.audio.sources.cut_findings import cut_findings
 from vaak.audio.sources.cut_source import CutSource
 from vaak.audio.sources.cut_store import write_cuts
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
 from vaak.core.random_keys import Purpose
+from vaak.core.task import DataFinding
 from vaak.data.batching.planner import evaluation_plan
 from vaak.data.loader import evaluation_addresses
 from vaak.data.reader import Address, MicrobatchReader
@@ -179,6 +181,11 @@ class DiarizationTask(PreparedTask[DiarizationExperiment, Prepared]):
         options = LabelOptions(frame_seconds, *steps, model.max_speakers, training_speakers)
         return make_collator(label_type, options, self.folder)
 
+    def data_findings(self, split: str) -> Iterator[DataFinding]:
+        """What is wrong with the audio of the recordings, or of the utterances that conversations are made of."""
+        for _, store in self.prepared.stores(split):
+            yield from cut_findings(store, self.audio)
+
     # Training.
 
     def sketch(self) -> DiarizationModel:
@@ -274,8 +281,9 @@ class DiarizationTask(PreparedTask[DiarizationExperiment, Prepared]):
         """
         if split in NOT_TUNED_ON:
             raise UserError(f"can't tune on {split}: {NOT_TUNED_ON[split]}; use valid")
-        one_by_one = evaluation_addresses(evaluation_plan(self.dataset(split).lengths, 1), 0, 1)
-        return tune(self.diarizer(model), self._read(split, one_by_one), self.data.scoring)
+        lengths = self.dataset(split).lengths
+        one_by_one = evaluation_addresses(evaluation_plan(lengths, 1), 0, 1)
+        return tune(self.diarizer(model), self._read(split, one_by_one), self.data.scoring, len(lengths))
 
     def _read(self, split: str, addresses: Iterable[Address]) -> Iterator[DiarizationExample]:
         """Examples as an evaluation reads them: without those that can't be read, if these are skipped."""

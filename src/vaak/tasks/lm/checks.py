@@ -7,8 +7,8 @@ from typing import Any
 
 from vaak.config.experiment import Experiment
 from vaak.config.task_spec import CheckFinding, impossible, no_effect
-from vaak.nn.checks import stack_findings, stack_parameters
-from vaak.tasks.lm.config import LanguageModelConfig, LanguageModelDataConfig
+from vaak.nn.checks import preset_findings, stack_findings, stack_parameters
+from vaak.tasks.lm.config import PRESETS, LanguageModelConfig, LanguageModelDataConfig
 from vaak.text.checks import corpus_findings, tokenizer_findings
 
 _FILES = ("text", "json", "csv", "parquet")
@@ -31,6 +31,7 @@ def checks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
     model: LanguageModelConfig = experiment.model
     data: LanguageModelDataConfig = experiment.data
     yield from stack_findings("model", model, is_encoder=model.model_type == "encoder", longest=data.max_length)
+    yield from preset_findings("model.preset", model.preset, PRESETS, model)
     yield from corpus_findings(data.corpus, READ_BY)
     yield from tokenizer_findings("data.tokenizer", data.tokenizer)
     if data.layout == "document":

@@ -41,7 +41,7 @@ class Prepared(PreparedFolder):
 
     def store(self, split: str) -> TokenStore:
         """The tokens of a split. Raises UserError if the corpus has no such split."""
-        return TokenStore(self.split_folder(split))
+        return self.open_split(split, TokenStore)
 
 
 def fingerprint(data: LanguageModelDataConfig, code: Path = Path()) -> str:

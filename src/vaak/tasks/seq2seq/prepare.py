@@ -65,7 +65,7 @@ class Prepared(PreparedFolder):
 
     def stores(self, split: str) -> SplitStores:
         """The texts and tokens of a split. Raises UserError if the corpus has no such split."""
-        return SplitStores.open(self.split_folder(split))
+        return self.open_split(split, SplitStores.open)
 
     @property
     def cut_splits(self) -> tuple[str, ...]:

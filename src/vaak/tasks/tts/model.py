@@ -116,7 +116,8 @@ class TtsModel(nn.Module):
     ) -> Outputs:
         """What training needs, with the true durations or, without any, those of the learned alignment.
 
-        ``durations`` are ``(row, symbol)``, ``mel`` ``(row, frame, bin)`` is normalised, ``frame_lengths`` ``(row,)``.
+        ``durations`` of the symbols of ``text`` are ``(row, symbol)``, ``mel`` ``(row, frame, bin)`` is normalised,
+        ``frame_lengths`` are ``(row,)``.
         ``norms`` tally what enters feature maps, of symbols and of frames.
         """
         symbol_mask, frame_mask = text.mask, length_mask(frame_lengths, mel.shape[1])

@@ -132,7 +132,10 @@ def _make(sources: Sources, splits: tuple[str, ...] | None, own: Prepared | None
 def _write(
     sources: Sources, corpora: list[AudioCorpus], split: str, folder: Path, processor: PhonemeProcessor
 ) -> tuple[UtteranceStore, dict[str, Any]]:
-    """The utterances of a split with their statistics. Raises DataError if it has none."""
+    """The utterances of a ``split`` of the ``corpora`` with their statistics, written to ``folder``.
+
+    ``sources`` says how they are read, ``processor`` turns their texts into symbols. Raises DataError for none.
+    """
     left_out, data = LeftOut(sources.skip_bad), sources.data
 
     def cuts() -> Iterator[Cut]:

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from vaak.core.storage.mapped_lines import MappedLines, writing_lines
+from vaak.core.errors import FormatError
+from vaak.core.storage.mapped_lines import MappedLines, cut_short, writing_lines
 from vaak.text.corpora.parallel import Pair
 
 PAIRS = "pairs.jsonl"
@@ -23,16 +24,32 @@ class PairStore:
     """
 
     def __init__(self, folder: str | Path) -> None:
-        """Map the pairs in ``folder``. Raises DataError if there are none, or they are truncated."""
+        """Map the pairs in ``folder``.
+
+        Raises DataError if there are none, or they are truncated; FormatError if another version wrote them.
+        """
         self.folder = Path(folder)
         self._lines = MappedLines(self.folder / PAIRS, "pair")
+        if len(self):
+            self._entry(0)
 
     def __len__(self) -> int:
         return len(self._lines)
 
     def __getitem__(self, index: int) -> Pair:
-        entry = json.loads(self._lines[index])
+        entry = self._entry(index)
         return Pair(entry["source"], tuple(entry["targets"]), entry["where"])
+
+    def _entry(self, index: int) -> dict[str, Any]:
+        try:
+            entry = json.loads(self._lines[index])
+        except ValueError as error:
+            raise cut_short(self.folder) from error
+        found = tuple(entry) if isinstance(entry, dict) else ()
+        if set(found) != set(Pair._fields):
+            columns = [" and ".join(one) or "nothing" for one in (found, Pair._fields)]
+            raise FormatError(self.folder / PAIRS, "pairs", *columns)
+        return dict(entry)
 
     def __iter__(self) -> Iterator[Pair]:
         return map(self.__getitem__, range(len(self)))
@@ -46,6 +63,9 @@ class Texts:
 
     def __init__(self, store: PairStore, *sides: str) -> None:
         self.store, self.sides = store, sides
+
+    def __len__(self) -> int:
+        return len(self.store) * len(self.sides)
 
     def __iter__(self) -> Iterator[str]:
         for pair in self.store:

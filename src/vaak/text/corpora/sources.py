@@ -149,6 +149,8 @@ def _load(name: str, subset: str | None) -> dict[Any, Any]:
         raise UserError("corpus.type: huggingface requires the datasets library: pip install 'vaak[hf]'") from error
     folder = Path(name)
     saved = (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file()
+    if saved and subset is not None:
+        raise UserError(f"corpus.subset: the dataset that was saved in {name} has no configurations; leave it out")
     try:
         loaded = datasets.load_from_disk(name) if saved else datasets.load_dataset(name, subset)
     except Exception as error:  # the Hub's client, its HTTP library and the file readers each raise their own

@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from vaak.core.errors import DataError
-from vaak.core.storage.files import read_json, remedy_of, sync_directory, sync_file, write_json
+from vaak.core.errors import DataError, FormatError
+from vaak.core.storage.files import format_of, read_json, remedy_of, sync_directory, sync_file, write_json
 from vaak.text.tokenizers.tokenizer import Tokenizer
 
 FORMAT = "vaak tokens 2"
@@ -40,7 +40,7 @@ class TokenStore:
     def __init__(self, folder: str | Path):
         """Map the store in ``folder``.
 
-        Raises DataError if there is none, or it is truncated or of another format.
+        Raises DataError if there is none, or it is truncated; FormatError if another version wrote it.
         """
         self.folder = Path(folder)
         about = _read_about(self.folder)
@@ -192,9 +192,10 @@ def _read_about(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: this can't be read: {error}; {remedy_of(error)}") from error
     kinds = {"documents": int, "reproduced": int, "tokens": int, "dtype": str, "tokenizer": str, "fingerprint": str}
-    known = isinstance(about, dict) and about.get("format") == FORMAT and about.get("dtype") in ("<u2", "<u4")
-    if not known or not all(isinstance(about.get(name), kind) for name, kind in kinds.items()):
-        raise DataError(f"{path}: this version can't read these tokens; delete the folder and run again")
+    if not isinstance(about, dict) or about.get("format") != FORMAT:
+        raise FormatError(path, "tokens", format_of(about), FORMAT)
+    if about.get("dtype") not in ("<u2", "<u4") or not all(isinstance(about.get(key), kinds[key]) for key in kinds):
+        raise DataError(f"{path}: this is damaged; delete {folder} and run again")
     found: dict[str, Any] = about
     return found
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from vaak.core.progress import followed
 from vaak.core.storage.files import write_bytes
 from vaak.text.difficulty.measures import count_words
 
@@ -32,9 +33,10 @@ def kept_difficulties(
     known = _read(path, number)
     if known is not None:
         return known
-    counts = count_words(texts(), measure)
+    counts = count_words(followed(texts(), "counting words", number), measure)
     difficulty = {"lexical": counts.lexical, "morphology": counts.morphology}[measure]
-    difficulties = np.round(np.fromiter(map(difficulty, texts()), "<f8", number), DECIMALS)
+    difficulties = np.fromiter(map(difficulty, followed(texts(), "measuring difficulty", number)), "<f8", number)
+    difficulties = np.round(difficulties, DECIMALS)
     with contextlib.suppress(OSError):  # if the folder can't be written, it is measured again next time
         write_bytes(path, difficulties.tobytes())
     return difficulties

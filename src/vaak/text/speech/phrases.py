@@ -27,7 +27,7 @@ def pieces(text: str) -> list[Piece]:
 
     A single letter is read by its name, except ``I``, ``a``, and ``A`` where a sentence begins.
 
-    Raises DataError for other characters, and if there is no word.
+    Raises DataError for other characters, and for a text without words.
 
     >>> [(piece.kind, " ".join(piece.words)) for piece in pieces("A well-known F B I man, I say")]
     [('phrase', 'A well known'), ('letters', 'F B I'), ('phrase', 'man'), ('mark', ','), ('phrase', 'I say')]
@@ -58,7 +58,7 @@ def _is_letter(word: str, found: list[Piece], following: str) -> bool:
     if word == "I":
         return in_letters or (letter_follows and following[1] != "A")
     if word == "A":
-        return in_letters or letter_follows or (bool(found) and found[-1].kind == "phrase")
+        return in_letters or not re.match(r" [A-Za-z]{2}", following) or (bool(found) and found[-1].kind == "phrase")
     return word != "a"
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from vaak import __version__
 from vaak.core.errors import DataError, UserError
 from vaak.core.storage.files import fingerprint_of, write_text
 from vaak.text.speech.config import FrontEndConfig
@@ -151,7 +152,7 @@ class PhonemeProcessor:
         try:
             return cls.from_json(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
-            raise DataError(f"{path}: there is no phoneme processor") from None
+            raise DataError(f"{path}: this file does not exist; it should hold a phoneme processor") from None
         except (DataError, UnicodeDecodeError, OSError) as error:
             raise DataError(f"{path}: {error}") from error
 
@@ -220,12 +221,15 @@ class PhonemeProcessor:
         unknown = [symbol for symbol in symbols if symbol not in self._ids]
         if unknown:
             raise DataError(f"{shown(text)}: {unknown[0]} is not a symbol of this front end ({self._described()})")
+        is_phoneme = tuple(symbol not in (*SPECIAL, *PUNCTUATION) for symbol in symbols)
+        if not any(is_phoneme):
+            raise DataError(f"{shown(text)}: there is nothing to speak in it")
         return Processed(
             text,
             normalised,
             tuple(symbols),
             tuple(self._ids[symbol] for symbol in symbols),
-            tuple(symbol not in (*SPECIAL, *PUNCTUATION) for symbol in symbols),
+            is_phoneme,
         )
 
     def _add_mark(self, symbols: list[str], mark: str) -> None:
@@ -248,10 +252,11 @@ def _phrases(piece: Piece) -> tuple[str, ...]:
 
 
 def _versions(config: FrontEndConfig) -> dict[str, str]:
-    """What besides the options decides symbols: the synthesiser that pronounces."""
+    """What besides the options decides symbols: the version of the rules, and the synthesiser that pronounces."""
+    versions = {"vaak": __version__}
     if config.phonemizer == "espeak" or (config.phonemizer == "lexicon" and config.unknown_words == "espeak"):
         try:
-            return {"espeakng-loader": importlib.metadata.version("espeakng-loader")}
+            versions["espeakng-loader"] = importlib.metadata.version("espeakng-loader")
         except importlib.metadata.PackageNotFoundError:
             raise UserError("espeak-ng is not installed; pip install vaak[tts]") from None
-    return {}
+    return versions

@@ -22,7 +22,7 @@ import json
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -31,7 +31,7 @@ from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
 
 from vaak.core.errors import DataError, UserError
-from vaak.core.progress import progress
+from vaak.core.progress import followed, progress
 from vaak.core.split_ranges import digest_of
 from vaak.text.tokenizers.tokenizer import SPECIAL_TOKENS, Tokenizer
 from vaak.text.tokenizers.users_tokenizer import UsersTokenizer, decides
@@ -96,7 +96,10 @@ class TokenizerFactory:
         """What decides the tokenizer, but for the texts and the path of an existing one."""
         if self.is_users:
             return decides(self.options, self.folder)
-        return {name: getattr(self.options, name) for name in ("type", "vocab_size", "min_frequency")}
+        names = ["type", "vocab_size", "min_frequency"]
+        if self.options.training_characters is not None:  # what was prepared before there was this option lacks it
+            names.append("training_characters")
+        return {name: getattr(self.options, name) for name in names}
 
     def create_tokenizer(self, texts: Iterable[str]) -> Tokenizer:
         """The tokenizer at ``options.path``, or one trained on ``texts``, which are read as a stream.
@@ -115,6 +118,8 @@ class TokenizerFactory:
         least = self._least_size()
         if self.options.vocab_size < least:
             raise self._too_small(least)
+        if isinstance(texts, Sized):  # of a stream, the corpus shows how far it is
+            texts = _Followed(texts)
         if self.options.training_characters is not None:
             texts = sample_of(texts, self.options.training_characters)
         if self.options.type in MERGING:
@@ -141,6 +146,16 @@ class TokenizerFactory:
             f"tokenizer.vocab_size: {self.options.vocab_size} is too small; {self.options.type} on this text requires "
             f"at least {least} (special tokens, bytes and single characters)"
         )
+
+
+class _Followed:
+    """Texts that show how many were read, each time they are; the length is that of ``texts``."""
+
+    def __init__(self, texts: Any) -> None:
+        self.texts = texts
+
+    def __iter__(self) -> Iterator[str]:
+        return followed(self.texts, "reading texts", len(self.texts))
 
 
 def _train_byte_level(texts: Iterable[str], options: TokenizerOptions) -> Backend:

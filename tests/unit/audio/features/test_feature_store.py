@@ -22,7 +22,7 @@ from vaak.audio.config import AudioConfig
 from vaak.audio.features import store as feature_store
 from vaak.audio.features.extractors import Features
 from vaak.audio.features.store import WITHOUT_EFFECT, FeatureStore, extract, feature_fingerprint
-from vaak.core.errors import DataError, UserError
+from vaak.core.errors import DataError, FormatError, UserError
 
 LENGTHS = [16000, 0, 24000, 8000, 100, 48000, 16000, 16000, 5000, 32000]
 SECONDS = 2.0
@@ -202,6 +202,24 @@ def test_killed_and_gone_on_with(deadly: int, tmp_path: Path, caplog: pytest.Log
     assert source.loaded == list(range(3 if there else 0, len(LENGTHS)))
     assert ("1 of 4 parts are in" in caplog.text) == bool(there)
     assert contents(resumed.folder) == contents(reference.folder)
+
+
+def test_features_of_an_earlier_version_are_named_with_the_remedy_and_made_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = extract(ToyRecordings(LENGTHS), AudioConfig(), tmp_path)
+    before, about = contents(made.folder), made.folder / "features.json"
+    about.write_text(about.read_text().replace("vaak features 1", "vaak features 0"))
+    with pytest.raises(FormatError) as said:
+        FeatureStore(made.folder)
+    problem = f"{about}: this version can't read these features: they are vaak features 0, and it reads vaak features 1"
+    assert str(said.value) == f"{problem}; delete {made.folder} and run again"
+    source = ToyRecordings(LENGTHS)
+    assert contents(extract(source, AudioConfig(), tmp_path).folder) == before
+    assert f"{problem}; delete" in caplog.text
+    assert f"features in {made.folder} are recomputed" in caplog.text
+    shutil.rmtree(made.folder)
+    assert contents(extract(ToyRecordings(LENGTHS), AudioConfig(), tmp_path).folder) == before
 
 
 def test_a_killed_worker_is_named_and_its_part_made_again(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.corpus import AudioCorpus
 from vaak.audio.formats.rttm import read_rttm
 from vaak.audio.labelled import LabelledAudio, Segment
-from vaak.audio.simulation.folder import write_conversations
+from vaak.audio.simulation.folder import demand_room, write_conversations
 from vaak.audio.waveforms.reading import segments_of
 from vaak.core.errors import UserError
 from vaak.core.storage.lock import locked
@@ -157,10 +157,25 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     assert contents(tmp_path / "a") == before
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "thesis.txt").write_text("mine")
-    with pytest.raises(UserError, match="b contains other files"):
-        write_conversations(Tones(), tmp_path / "b", seed=1)
+    for demand in (demand_room, lambda folder: write_conversations(Tones(), folder, seed=1)):
+        with pytest.raises(UserError, match="b contains other files"):
+            demand(tmp_path / "b")
+    assert [path.name for path in (tmp_path / "b").iterdir()] == ["thesis.txt"]
     with pytest.raises(UserError, match=r"can't be written to .*thesis\.txt"):
         write_conversations(Tones(), tmp_path / "b" / "thesis.txt", seed=1)
+
+
+def test_room_is_asked_for_before_anything_is_made(tmp_path: Path) -> None:
+    demand_room(tmp_path / "new" / "folder")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").write_text("")
+    for wrong in ("file", "file/folder", "x" * 300):
+        with pytest.raises(UserError, match="conversations can't be written to"):
+            demand_room(tmp_path / wrong)
+    write_conversations(Tones(), tmp_path / "begun", seed=1)
+    before = contents(tmp_path / "begun")
+    demand_room(tmp_path / "begun")
+    assert contents(tmp_path / "begun") == before
 
 
 def test_two_processes_do_not_write_at_once(tmp_path: Path) -> None:

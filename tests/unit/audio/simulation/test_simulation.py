@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from vaak.audio.augmentation.noise import active_power
 from vaak.audio.config import ConversationsConfig, NoiseConfig, RoomConfig
 from vaak.audio.labelled import LabelledAudio
-from vaak.audio.simulation.conversations import SimulatedConversations, at_speeds
+from vaak.audio.simulation.conversations import Piece, SimulatedConversations, at_speeds
 from vaak.core.errors import DataError
 
 RATE = 1000
@@ -28,9 +28,14 @@ class Spoken:
     fingerprint = "spoken"
 
     def __init__(
-        self, num_speakers: int = 3, each: int = 4, voice: Callable[..., np.ndarray] | None = None, rate: int = RATE
+        self,
+        num_speakers: int = 3,
+        each: int = 4,
+        voice: Callable[..., np.ndarray] | None = None,
+        rate: int = RATE,
+        breath: float = 0.0,
     ) -> None:
-        self.sampling_rate, self.each = rate, each
+        self.sampling_rate, self.each, self.breath = rate, each, np.full(rate // 5, breath, np.float32)
         self.speaker_names = tuple("abcdefgh"[:num_speakers])
         self.voice = voice or constant
         self.read: set[int] = set()
@@ -41,10 +46,13 @@ class Spoken:
     def speaker_of(self, index: int) -> int:
         return index // self.each
 
-    def pieces(self, index: int) -> list[np.ndarray]:
+    def pieces(self, index: int) -> list[Piece]:
         self.read.add(self.speaker_of(index))
         rng = np.random.default_rng(index)
-        return [self.voice(self.speaker_of(index), rng, self.sampling_rate) for _ in range(2)]
+        said = [self.voice(self.speaker_of(index), rng, self.sampling_rate) for _ in range(2)]
+        size = len(self.breath) if self.breath[0] else 0
+        breath = self.breath[:size]
+        return [Piece(np.concatenate([breath, one, breath]), size, size + len(one)) for one in said]
 
 
 def constant(speaker: int, rng: np.random.Generator, rate: int) -> np.ndarray:
@@ -81,6 +89,21 @@ def test_segments_say_of_every_sample_who_speaks(seed: int, beta: float, speaker
     audio = source.load(3, draw(seed))
     np.testing.assert_array_equal(audio.samples, spoken_in(audio))
     assert audio.segments == tuple(sorted(audio.segments))
+
+
+def test_what_surrounds_speech_is_heard_and_not_labelled():
+    source = conversations(Spoken(2, breath=0.0625), num_speakers=(2, 2))
+    for index in range(20):
+        audio = source.load(index, draw(index))
+        np.testing.assert_array_equal(np.floor(audio.samples), spoken_in(audio))
+        assert {0.0, 0.0625} <= set((audio.samples % 1).tolist())
+
+
+def test_a_piece_at_another_speed_has_its_speech_in_the_same_place():
+    slower = Piece(np.concatenate([np.zeros(100), np.ones(800), np.zeros(50)]), 100, 900).at_speed(0.8)
+    assert (len(slower.samples), slower.first, slower.last) == (1188, 125, 1125)
+    np.testing.assert_allclose(slower.speech[20:-20], 1.0, atol=0.02)
+    assert float(np.abs(slower.samples[:105]).max()) < 0.02
 
 
 def test_the_same_rng_gives_the_same_bits_and_another_one_another_conversation():

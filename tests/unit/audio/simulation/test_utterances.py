@@ -13,8 +13,8 @@ import soundfile
 
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.corpus import AudioCorpus
-from vaak.audio.simulation.conversations import LEVEL
-from vaak.audio.simulation.utterances import CutUtterances
+from vaak.audio.simulation.conversations import LEVEL, Piece
+from vaak.audio.simulation.utterances import CONTEXT, CutUtterances
 from vaak.audio.sources.cut_store import CutStore, write_cuts
 from vaak.core.errors import DataError
 
@@ -55,29 +55,62 @@ def utterances(store: CutStore, find_speech: bool = True, **audio: Any) -> CutUt
     return CutUtterances(store, AudioConfig(**audio), find_speech=find_speech)
 
 
-def power(pieces: list[np.ndarray]) -> float:
-    return float(np.mean(np.square(np.concatenate(pieces), dtype=np.float64)))
+def power(pieces: list[Piece]) -> float:
+    return float(np.mean(np.square(np.concatenate([piece.speech for piece in pieces]), dtype=np.float64)))
+
+
+def content(pieces: list[Piece]) -> list[tuple[bytes, int, int]]:
+    return [(piece.samples.tobytes(), piece.first, piece.last) for piece in pieces]
 
 
 def test_an_utterance_is_cut_at_its_pauses_and_brought_to_one_level(store: CutStore):
     found = utterances(store)
     for index in (0, 1):
         pieces = found.pieces(index)
-        assert [len(piece) / RATE for piece in pieces] == pytest.approx([0.96, 0.76], abs=0.06)
+        assert [len(piece.speech) / RATE for piece in pieces] == pytest.approx([0.96, 0.76], abs=0.06)
         assert power(pieces) == pytest.approx(LEVEL**2, rel=1e-5)
-        assert all(piece.dtype == np.float32 and not piece.flags.writeable for piece in pieces)
+        assert all(piece.samples.dtype == np.float32 and not piece.samples.flags.writeable for piece in pieces)
+
+
+def test_a_piece_keeps_the_pauses_around_it_as_recorded(store: CutStore):
+    found = utterances(store)
+    first, second = found.pieces(0)
+    context = round(CONTEXT * RATE)
+    assert first.first == second.first == len(second.samples) - second.last == context
+    assert len(first.samples) - first.last == context
+    quiet = np.concatenate([first.samples[: context // 2], first.samples[first.last + context // 2 :]])
+    assert 0 < float(np.abs(quiet).max()) < 0.01 * float(np.abs(first.speech).max())
+
+
+def test_neighbours_share_a_short_pause(tmp_path: Path):
+    samples = samples_of([(0.0, 1.0), (1.3, 2.0)], 2.0, 0.1, 0)
+    soundfile.write(tmp_path / "a.wav", samples, RATE, "FLOAT")
+    segments = [{"start": 0.0, "end": 1.0}, {"start": 1.3, "end": 2.0}]
+    line = {"audio": "a.wav", "segments": [{**one, "speaker": "Ann"} for one in segments]}
+    (tmp_path / "list.jsonl").write_text(json.dumps(line))
+    dataset = DatasetConfig(
+        name="made", type="json", train=(str(tmp_path / "list.jsonl"),), train_fraction=1.0, valid_fraction=0.0
+    )
+    first, second = utterances(
+        write_cuts(tmp_path / "store", AudioCorpus(dataset, AudioConfig()).cuts("train"))
+    ).pieces(0)
+    assert (first.first, len(first.samples) - first.last) == (0, round(0.15 * RATE))
+    assert (second.first, len(second.samples) - second.last) == (round(0.15 * RATE), 0)
+    np.testing.assert_allclose(
+        np.concatenate([first.samples, second.samples]), samples * (first.samples[5000] / samples[5000]), rtol=1e-4
+    )
 
 
 def test_an_utterance_stays_whole_where_pauses_arent_looked_for(store: CutStore):
     [piece] = utterances(store, find_speech=False).pieces(0)
-    assert len(piece) == 3 * RATE
+    assert len(piece.speech) == 3 * RATE
     assert power([piece]) == pytest.approx(LEVEL**2, rel=1e-5)
 
 
 @pytest.mark.parametrize("find_speech", [True, False])
 def test_times_of_speech_that_are_given_are_kept(store: CutStore, find_speech: bool):
     [piece] = utterances(store, find_speech).pieces(2)
-    assert len(piece) == RATE // 2
+    assert len(piece.speech) == RATE // 2
 
 
 def test_silence_has_no_pieces(store: CutStore):
@@ -97,12 +130,12 @@ def test_who_speaks(store: CutStore):
 
 @pytest.mark.parametrize("gigabytes", [0.0, 2e-4, 1.0])
 def test_a_cache_changes_nothing(store: CutStore, gigabytes: float):
-    expected = {index: [piece.tobytes() for piece in utterances(store).pieces(index)] for index in (0, 1, 2)}
+    expected = {index: content(utterances(store).pieces(index)) for index in (0, 1, 2)}
     found = utterances(store, cache_gigabytes=gigabytes)
     for index in (0, 1, 2, 1, 0, 0):
-        assert [piece.tobytes() for piece in found.pieces(index)] == expected[index]
+        assert content(found.pieces(index)) == expected[index]
     there = pickle.loads(pickle.dumps(found))
-    assert [piece.tobytes() for piece in there.pieces(1)] == expected[1]
+    assert content(there.pieces(1)) == expected[1]
 
 
 def test_the_fingerprint_follows_what_changes_the_pieces(store: CutStore):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tiny_audio import cut_of
 from vaak.audio.sources.cut_store import CutStore, write_cuts
-from vaak.core.errors import DataError
+from vaak.core.errors import DataError, FormatError
 
 NAMES = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_size=5)
 SEGMENTS = st.lists(st.tuples(st.floats(0, 5), st.floats(0.01, 4), NAMES), max_size=4)
@@ -81,6 +81,20 @@ def test_damage_is_noticed(tmp_path: Path, name: str):
     (tmp_path / name).write_bytes(content[: len(content) // 2 - 1])
     with pytest.raises(DataError, match="this is incomplete; delete the folder and run again"):
         CutStore.open(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "lacking"), [("[]", "fingerprint and speakers"), ('{"fingerprint": "x"}', "speakers")]
+)
+def test_cuts_of_an_earlier_version_are_named_with_the_remedy(tmp_path: Path, content: str, lacking: str):
+    write_cuts(tmp_path, [cut_of("a")])
+    (tmp_path / "store.json").write_text(content)
+    with pytest.raises(FormatError) as caught:
+        CutStore(tmp_path)
+    assert str(caught.value) == (
+        f"{tmp_path / 'store.json'}: this version can't read these cuts: they are without {lacking}, and it reads "
+        f"those with them; delete {tmp_path} and run again"
+    )
 
 
 def test_what_can_not_be_written_is_told(tmp_path: Path):

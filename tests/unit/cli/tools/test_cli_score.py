@@ -94,7 +94,14 @@ def test_missing_recordings_are_said_on_stderr(folder):
             ["ref.rttm", "hyp.rttm", "--uem", "ref.rttm"],
             "ref.rttm:1: this is a line of an RTTM; a UEM has: recording channel start end",
         ),
-        (["empty.rttm", "hyp.rttm"], "there is nothing to score: the reference has no segments"),
+        (
+            ["empty.rttm", "hyp.rttm"],
+            "empty.rttm is empty: it has no line SPEAKER; give the file of the reference",
+        ),
+        (
+            ["ref.rttm", "hyp.rttm", "--uem", "empty.rttm"],
+            "empty.rttm is empty: it has no line of a UEM (recording channel start end); give another file",
+        ),
     ],
 )
 def test_mistakes(vaak, folder, arguments, wrong):

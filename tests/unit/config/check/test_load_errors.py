@@ -94,7 +94,7 @@ def test_one_wrong_option(mistakes, text, expected):
         ("task: lm\nmodel: {d_model: 10, num_heads: 4}\n",
          "f.yml:2: model: d_model (10) must be a multiple of num_heads (4)"),
         ("task: lm\nmodel:\n  num_heads: 3\n", "f.yml:3: model: d_model (512) must be a multiple"),
-        ("task: tts\n", "f.yml:1: task: is 'tts'; expected one of diarization, lm"),
+        ("task: asr\n", "f.yml:1: task: is 'asr'; expected one of diarization, lm"),
         ("task: [lm]\n", "f.yml:1: task: is ['lm']; expected one of diarization, lm"),
         ("training: {epochs: 3}\n", "f.yml: task: is not given and can't be inferred from the sections"),
         ("task: lm\ndistillation: {teacher: x}\n", "f.yml:2: distillation: distillation isn't implemented yet"),
@@ -196,3 +196,24 @@ def test_extends_circle_and_missing_base(mistakes):
 def test_no_files():
     with pytest.raises(ConfigError, match="no configuration file given"):
         load([])
+
+
+def test_keys_of_what_is_not_built_yet_say_so(mistakes):
+    """As the research kit and the TTS trainer write them; "did you mean num_layers?" helped nobody."""
+    kit = "task: lm\nmodel: {name: cnn, architecture: cnn, embed_size: 128, num_filters: 100, num_labels: 2}\n"
+    found = mistakes(kit + "data: {augmentation: {enabled: true}}\nn_encoder_layers: 8\n")
+    later = "which Vaak does not have yet; leave it out"
+    assert found == [
+        *(
+            f"f.yml:2: model.{key}: belongs to text classification, {later}"
+            for key in ("architecture", "embed_size", "num_filters", "num_labels")
+        ),
+        f"f.yml:3: data.augmentation: belongs to the augmentation of text, {later}",
+        f"f.yml:4: n_encoder_layers: belongs to text to speech, {later}",
+    ]
+
+
+def test_accelerates_own_configuration_is_one_line(mistakes):
+    text = "compute_environment: LOCAL_MACHINE\ndistributed_type: 'NO'\nmixed_precision: fp16\nnum_processes: 4\n"
+    [line] = mistakes("task: lm\nextends: accelerate.yml\n", accelerate=text)
+    assert line.startswith("accelerate.yml: this is accelerate's own configuration; give it to accelerate: accelerate")

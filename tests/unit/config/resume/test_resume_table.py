@@ -113,7 +113,7 @@ def simple_values(annotation: Any, default: Any) -> list[Any]:
             found += [[low + 0.1 * place for place in range(len(arguments))] for low in (0.1, 1.0)]
             found.append([5 + place for place in range(len(arguments))])
         else:
-            simple: dict[Any, list[Any]] = {bool: [True, False], int: [1, 3, 1001], float: [0.123, 1.5, 30.5]}
+            simple: dict[Any, list[Any]] = {bool: [True, False], int: [1, 3, 1001, 2048], float: [0.123, 1.5, 30.5]}
             found += simple.get(kind, ["one", "other"])
     return [value for value in found if value != default]
 

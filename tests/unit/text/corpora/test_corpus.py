@@ -163,6 +163,8 @@ def test_a_dataset_in_a_folder(tmp_path: Path) -> None:
     assert corpus.load_splits() == {"train": ["एक"], "valid": ["दो"], "test": ["तीन"]}
     with pytest.raises(DataError, match="no column 'body'; the columns are: text"):
         CorpusBuilder(options(type="huggingface", name=str(tmp_path / "saved"), text_column="body"))
+    with pytest.raises(UserError, match=r"corpus\.subset: .*saved has no configurations; leave it out"):
+        CorpusBuilder(options(type="huggingface", name=str(tmp_path / "saved"), subset="one"))
     with pytest.raises(UserError, match="'nobody/nothing' can't be loaded"):
         monkey_offline(datasets, lambda: CorpusBuilder(options(type="huggingface", name="nobody/nothing")))
 

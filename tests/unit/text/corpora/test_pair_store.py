@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vaak.core.errors import DataError
+from vaak.core.errors import DataError, FormatError
+from vaak.core.storage.mapped_lines import writing_lines
 from vaak.text.corpora.pair_store import PairStore, Texts, write_pairs
 from vaak.text.corpora.parallel import Pair
 
@@ -35,6 +36,21 @@ def test_workers_get_its_path_and_places_outside_are_refused(tmp_path: Path):
     for index in (1, -1):
         with pytest.raises(IndexError, match=f"pair {index} of 1"):
             store[index]
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [('{"source": "a", "target": "b", "where": "f:1"}', "source and target and where"), ("[1]", "nothing")],
+)
+def test_pairs_of_an_earlier_version_are_named_with_the_remedy(tmp_path: Path, line: str, found: str):
+    with writing_lines(tmp_path / "pairs.jsonl") as lines:
+        lines.write(f"{line}\n".encode())
+    with pytest.raises(FormatError) as caught:
+        PairStore(tmp_path)
+    assert str(caught.value) == (
+        f"{tmp_path / 'pairs.jsonl'}: this version can't read these pairs: they are {found}, and it reads "
+        f"source and targets and where; delete {tmp_path} and run again"
+    )
 
 
 def test_damage_is_noticed(tmp_path: Path):

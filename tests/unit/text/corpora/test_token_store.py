@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from vaak.core.errors import DataError
+from vaak.core.errors import DataError, FormatError
 from vaak.text.corpora import token_store
 from vaak.text.corpora.token_store import TokenStore, write_tokens
 from vaak.text.tokenizers.tokenizer import Tokenizer
@@ -113,6 +113,18 @@ def test_damaged_files_are_named(name: str, tokenizer: Tokenizer, tmp_path: Path
     path.unlink()
     with pytest.raises(DataError, match=name):
         TokenStore.open(tmp_path / "t")
+
+
+def test_tokens_of_an_earlier_version_are_named_with_the_remedy(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    write_tokens(tmp_path / "t", TEXTS, tokenizer)
+    about = tmp_path / "t" / "store.json"
+    about.write_text(about.read_text().replace("vaak tokens 2", "vaak tokens 1"))
+    with pytest.raises(FormatError) as caught:
+        TokenStore(tmp_path / "t")
+    assert str(caught.value) == (
+        f"{about}: this version can't read these tokens: they are vaak tokens 1, and it reads vaak tokens 2; "
+        f"delete {tmp_path / 't'} and run again"
+    )
 
 
 @pytest.mark.parametrize("content", ["[]", "{}", '{"format": "another"}'])

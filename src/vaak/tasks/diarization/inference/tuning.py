@@ -40,10 +40,18 @@ class _Recording(NamedTuple):
     uem: Sequence[tuple[float, float]] | None
 
 
-def tune(diarizer: Diarizer, examples: Iterable[DiarizationExample], scoring: ScoringConfig) -> Tuning:
-    """The diarizer's settings with the best ones on ``examples``; never worse than the current ones."""
-    recordings = [_heard(diarizer, example) for example in followed(examples, "recordings")]
-    joined = [(diarizer.joined(one.outputs, one.num_frames), one.reference, one.uem) for one in recordings]
+def tune(
+    diarizer: Diarizer, examples: Iterable[DiarizationExample], scoring: ScoringConfig, number: int | None = None
+) -> Tuning:
+    """The diarizer's settings with the best ones on ``examples``; never worse than the current ones.
+
+    ``number`` is that of the examples, if it is known, for what is shown meanwhile.
+    """
+    recordings = [_heard(diarizer, example) for example in followed(examples, "recordings", number)]
+    joined = [
+        (diarizer.joined(one.outputs, one.num_frames), one.reference, one.uem)
+        for one in followed(recordings, "joining windows", len(recordings))
+    ]
     found = replace(diarizer, inference=tune_segments(joined, diarizer.inference, diarizer.frame_seconds, scoring))
     before, after = (_errors(one, recordings, scoring) for one in (diarizer, found))
     if after.errors > before.errors:
@@ -57,9 +65,9 @@ def _heard(diarizer: Diarizer, example: DiarizationExample) -> _Recording:
     return _Recording(outputs, len(features), diarizer.collator.reference(example), example.uem)
 
 
-def _errors(diarizer: Diarizer, recordings: Iterable[_Recording], scoring: ScoringConfig) -> ErrorSeconds:
+def _errors(diarizer: Diarizer, recordings: Sequence[_Recording], scoring: ScoringConfig) -> ErrorSeconds:
     total = ErrorSeconds()
-    for outputs, num_frames, reference, uem in recordings:
+    for outputs, num_frames, reference, uem in followed(recordings, "scoring", len(recordings)):
         hypothesis = diarizer.segments(diarizer.joined(outputs, num_frames))
         total += diarization_error(
             reference, hypothesis, uem=uem, collar=scoring.collar, skip_overlap=scoring.skip_overlap

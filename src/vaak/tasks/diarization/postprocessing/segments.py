@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from vaak.audio.labelled import Segment
+from vaak.core.progress import followed
 from vaak.tasks.diarization.config import InferenceConfig, ScoringConfig
 from vaak.tasks.diarization.scoring.frame_errors import FrameErrors
 
@@ -69,7 +70,8 @@ def tune_segments(
             {"threshold": THRESHOLDS, "median_filter": MEDIAN_FILTERS},
             {"min_duration_on": MIN_DURATIONS_ON, "min_duration_off": MIN_DURATIONS_OFF},
         ):
-            for candidate in _variants(best, grid):
+            candidates = list(_variants(best, grid))
+            for candidate in followed(candidates, "trying settings", len(candidates)):
                 found = seconds(candidate)
                 if found < least - 1e-9:
                     best, least = candidate, found

@@ -46,7 +46,7 @@ class LeftOut:
 def utterances(
     cuts: Iterable[Cut], audio: AudioConfig, silence: float | None, longest: float, left_out: LeftOut
 ) -> Iterator[Cut]:
-    """The utterances of recordings, without those that are ``left_out``.
+    """The utterances of the recordings ``cuts``, without those that are ``left_out``.
 
     A recording with several labels gives a cut for each. ``audio`` says how recordings are read, ``silence`` how many
     seconds of it stay at the ends (None: all), ``longest`` how many seconds an utterance may have. Raises DataError

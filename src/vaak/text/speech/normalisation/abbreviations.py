@@ -21,7 +21,8 @@ ABBREVIATIONS = table(
     Jr=Junior Sr=Senior Esq=Esquire Ltd=Limited Co=Company Inc=Incorporated Corp=Corporation Bros=Brothers
     Dept=Department Assn=Association Univ=University Ave=Avenue Blvd=Boulevard Rd=Road Hwy=Highway Pkwy=Parkway
     Ln=Lane vs=versus etc=et_cetera viz=namely cf=compare approx=approximately dept=department est=established
-    incl=including al=al misc=miscellaneous govt=government vol=volume Vol=Volume vols=volumes Vols=Volumes
+    incl=including al=al misc=miscellaneous Tel=Telephone
+    tel=telephone govt=government vol=volume Vol=Volume vols=volumes Vols=Volumes
     """
 )
 """With a full stop; what follows may be a new sentence."""
@@ -30,13 +31,24 @@ BEFORE_NUMBERS = table(
     """
     No=Number no=number Nos=Numbers nos=numbers №=Number p=page pp=pages Fig=Figure fig=figure Figs=Figures
     figs=figures Ch=Chapter ch=chapter Sec=Section sec=section Art=Article art=article Eq=Equation eq=equation
-    c=circa ca=circa Ext=Extension ext=extension Apt=Apartment apt=apartment
+    Sect=Section sect=section Ref=Reference
+    ref=reference c=circa ca=circa Ext=Extension ext=extension Apt=Apartment apt=apartment
     """
 )
 
-LATIN = {"i.e.": "that is", "e.g.": "for example", "Ph.D.": "P H D", "Ph.D": "P H D", "Ph.D.s": "P H Ds"}
+LATIN = {
+    "i.e.": "that is",
+    "I.e.": "That is",
+    "e.g.": "for example",
+    "E.g.": "For example",
+    "Ph.D.": "P H D",
+    "Ph.D": "P H D",
+    "Ph.D.s": "P H D's",
+    "PhDs": "P H D's",
+    "PhD": "P H D",
+}
 
-_LATIN = re.compile("|".join(rf"(?<![\w.]){re.escape(one)}" for one in LATIN), re.IGNORECASE)
+_LATIN = re.compile("|".join(rf"(?<![\w.]){re.escape(one)}(?!\w)" for one in sorted(LATIN, key=len, reverse=True)))
 _TITLE = re.compile(rf"\b({'|'.join(TITLES)})(?:\.(?=\s?[A-Z\"']|\s|$)|(?<=Mr|Ms|Dr)(?=\s[A-Z])|(?<=Mrs)(?=\s[A-Z]))")
 _ABBREVIATION = re.compile(rf"\b({'|'.join(ABBREVIATIONS)})\.(?!\w)")
 _NUMBERED = re.compile(
@@ -44,7 +56,7 @@ _NUMBERED = re.compile(
 )
 _STREET = re.compile(r"(?<=[a-z0-9]) (St|Dr|Pl|Ct|Sq)\.?(?=\s*$|[,;:!?)]|\s+(?:[a-z]|[NSEW][.EW]?\b|Apt|Suite))")
 _STREETS = {"St": "Street", "Dr": "Drive", "Pl": "Place", "Ct": "Court", "Sq": "Square"}
-_NUMBER_BEFORE = re.compile(r"(?:\d|\b(?:[Oo]n|[Aa]t|[Oo]f|[Aa]long|and|[Nn]orth|[Ss]outh|[Ee]ast|[Ww]est) )[\w .'-]*$")
+_NAME_BEFORE = re.compile(r"(?:\b[A-Z][\w'.-]*|\d(?:st|nd|rd|th))$")
 _SAINT = re.compile(r"\bSt(?:\.\s?|\s)(?=[A-Z])")
 _SAINTS = re.compile(r"\bSts\.\s?(?=[A-Z])")
 _STARTERS = re.compile(
@@ -64,7 +76,7 @@ def abbreviations(text: str) -> str:
     >>> abbreviations("Mr. & Mrs. Hunt, of Rose & Co., met Dr. Roe on St. John St., No. 5, etc.")
     'Mister & Missus Hunt, of Rose & Company, met Doctor Roe on Saint John Street, Number 5, et cetera.'
     """
-    text = _LATIN.sub(lambda match: LATIN.get(match[0], LATIN.get(match[0].lower(), match[0])), text)
+    text = _LATIN.sub(lambda match: LATIN[match[0]], text)
     text = _SAINTS.sub("Saints ", text)
     text = _STREET.sub(_street, text)
     text = _TITLE.sub(lambda match: TITLES[match[1]], text)
@@ -77,15 +89,14 @@ def abbreviations(text: str) -> str:
 
 def _street(match: re.Match[str]) -> str:
     """A street's name ends so; "Dr." and "St." before a name are a doctor and a saint."""
-    named = _NUMBER_BEFORE.search(match.string[max(0, match.start() - 60) : match.start()])
-    if not named:
+    if not _NAME_BEFORE.search(match.string[max(0, match.start() - 40) : match.start()]):
         return match[0]
     stop = "." if match[0].endswith(".") and sentence_ends(match.string, match.end()) else ""
     return f" {_STREETS[match[1]]}{stop}"
 
 
 def _numbered(match: re.Match[str]) -> str:
-    """An abbreviation before a number; without its full stop only "No" and those that are no words."""
+    """An abbreviation before a number; without its full stop only those that aren't words."""
     name = match[1] or match[2]
     dotted = "." in match[0]
     rest = match.string[match.end() :]

@@ -32,15 +32,15 @@ STATES = table(
 """Before a postcode."""
 
 _AFTER = r"(?=$|[\s)\]\"'>,;!?]|\.(?:\s|$|[\"')]))"
-_EMAIL = re.compile(r"\b[\w.+%-]+@[\w-]+(?:\.[\w-]+)+\b")
+_EMAIL = re.compile(r"\b[\w.+%-]{1,64}@[\w-]+(?:\.[\w-]+)+\b", re.ASCII)
 _URL = re.compile(
     rf"\b(?:https?://|ftp://|www\.)[^\s<>\"']*[^\s<>\"'.,;:!?)\]]"
-    rf"|\b(?:[a-z0-9](?:[\w-]*\w)?\.)+(?:{'|'.join(ENDINGS)})\b(?:/[^\s<>\"']*[^\s<>\"'.,;:!?)\]])?{_AFTER}",
-    re.IGNORECASE,
+    rf"|\b(?:[a-z0-9](?:[\w-]{{0,61}}\w)?\.){{1,8}}(?:{'|'.join(ENDINGS)})\b(?:/[^\s<>\"']*[^\s<>\"'.,;:!?)\]])?{_AFTER}",
+    re.IGNORECASE | re.ASCII,
 )
 _SCHEME = re.compile(r"^(?:https?|ftp)://", re.IGNORECASE)
-_HASHTAG = re.compile(r"(?<!\w)#([A-Za-z]\w*)")
-_USER = re.compile(r"(?<!\w)@([A-Za-z]\w*)")
+_HASHTAG = re.compile(r"(?<!\w)#([A-Za-z]\w*)", re.ASCII)
+_USER = re.compile(r"(?<!\w)@([A-Za-z]\w*)", re.ASCII)
 _POSTCODE = re.compile(rf"(?:(?<=, )|(?<=[a-z] ))({'|'.join(STATES)})\.? (\d{{5}})(?:-(\d{{4}}))?\b(?![,.]\d)")
 _HUMPS = re.compile(r"(?<=[a-z])(?=[A-Z])|_")
 _PIECE = re.compile(r"[A-Za-z]+|[0-9]+|.")
@@ -65,13 +65,13 @@ def spoken(address: str) -> str:
     """An address piece by piece; a piece without vowel is spelled."""
     said = []
     for piece in _PIECE.findall(address.rstrip("/")):
-        if piece.isalpha():
+        if piece.isascii() and piece.isalpha():
             spelled = not _VOWEL.search(piece) or (piece in ENDINGS and len(piece) == 2)
             said.append(" ".join(piece.upper()) if spelled else piece)
-        elif piece.isdigit():
+        elif piece.isdecimal():
             said.append(piece)
         else:
-            said.append(SAID.get(piece, ""))
+            said.append(SAID.get(piece, "" if piece.isascii() else piece))
     return " ".join(filter(None, said))
 
 

@@ -26,7 +26,9 @@ _SHORT_MONTH = re.compile(
     rf"|(?<=\d )({'|'.join(SHORT_MONTHS)})\b\.?(?=,?\s+\d{{4}})"
 )
 _SHORT_DAY = re.compile(rf"\b({'|'.join(SHORT_DAYS)})(?:\.,?|,)(?=\s+(?:{MONTH}|\d))")
-_ISO = re.compile(r"(?<![\d/.-])(1\d{3}|20\d\d|21\d\d)-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])(?![\d/.-]\d)(?:T(?=\d))?")
+_ISO = re.compile(
+    r"(?<![\d/.-])(1\d{3}|20\d\d|21\d\d)-(1[0-2]|0?[1-9])-([12]\d|3[01]|0?[1-9])(?!\d|[/.-]\d)(?:T(?=\d))?"
+)
 _NUMERIC = re.compile(r"(?<![\d/.-])(\d{1,2})([/.-])(\d{1,2})\2(\d{4}|\d\d)(?![\d/-]|\.\d)")
 _MONTH_YEAR = re.compile(rf"\b({MONTH},?(?: (?:{_DAY}(?:st|nd|rd|th)?),?)? )([12]\d{{3}})\b(?![,.]\d)")
 _DAY_MONTH = re.compile(rf"\b(?<![\d.,:/£$€-])({_DAY}) ({MONTH})(?=,? [12]\d{{3}}\b)")
@@ -35,6 +37,7 @@ _HALF_DAY = r"(?:\s?([AaPp])\.?\s?[Mm]\b\.?)"
 _CLOCK = re.compile(rf"(?<![\d:.,])([01]?\d|2[0-4]):([0-5]\d)(?::([0-5]\d)(?:\.\d+)?)?(?![\d:]){_HALF_DAY}?")
 _HOUR = re.compile(rf"(?<![\d:.,/$£€-])(1[0-2]|0?[1-9])(?=\s?[AaPp]\.?\s?[Mm]\b){_HALF_DAY}")
 _DOTTED = re.compile(rf"(?<![\d:.,$£€])(1[0-2]|0?[1-9])\.([0-5]\d){_HALF_DAY}")
+_TIME_RANGE = re.compile(r"(?:(?<=\d:\d\d)|(?<=[ap]\.m\.)|(?<=\d[AaPp][Mm])|(?<=\d [AaPp][Mm]))\s?[-–]\s?(?=\d)")
 _ZONE = re.compile(rf"\s+(?:{MONTH}|[A-Z][a-z]+day|Eastern|Central|Mountain|Pacific|Greenwich|[A-Z]{{2,}})\b")
 
 _CENTURY_DECADE = re.compile(r"\b([12]\d)(\d0)(?:'s|s)\b")
@@ -67,6 +70,7 @@ def dates_and_times(text: str) -> str:
     text = _NUMERIC.sub(_numeric, text)
     text = _DAY_MONTH.sub(lambda match: f"{ordinal(int(match[1]))} {match[2]}", text)
     text = _MONTH_YEAR.sub(lambda match: match[1] + year(int(match[2])), text)
+    text = _TIME_RANGE.sub(" to ", text)
     for pattern in (_CLOCK, _DOTTED, _HOUR):
         text = pattern.sub(_time, text)
     text = _CENTURY_DECADE.sub(lambda match: plural(year(int(match[1] + match[2]))), text)

@@ -17,13 +17,13 @@ SYMBOLS = (
     """
     )
     | {"=": "equals", "\\": "backslash"}
-    | dict.fromkeys("_·•†‡¹", "")
+    | dict.fromkeys("_`′″·•†‡¹", "")
 )
 """What a symbol is called; empty where it is not spoken."""
 
 SPOKEN_AS_WORDS = words(
     """
-    NASA NATO UNESCO UNICEF AIDS OPEC RADAR SONAR LASER SCUBA NAFTA ASCII PIN SIM RAM ROM GIF JPEG NASDAQ SWAT NORAD
+    ZIP NASA NATO UNESCO UNICEF AIDS OPEC RADAR SONAR LASER SCUBA NAFTA ASCII PIN SIM RAM ROM GIF JPEG NASDAQ SWAT NORAD
     FEMA OSHA COVID CAPTCHA HAZMAT POTUS SCOTUS FIFA UEFA ASEAN INTERPOL GULAG BASIC COBOL FORTRAN TASER YOLO
     """
 )
@@ -46,8 +46,9 @@ _PUNCTUATION = (
     (re.compile("–"), "-"),
     (re.compile(r"[\[\]{}]"), lambda match: _MARKS[match[0]]),
     (re.compile(r"(?<=[a-z])\.(?=[A-Z][a-z])"), ". "),
-    (re.compile(r"(?<=[A-Za-z])\.(?=[a-z])(?!(?:[a-z]\.)+)|(?<!\S)\.(?=[A-Za-z])"), " dot "),
+    (re.compile(r"(?<=[a-z]{2})\.(?=[a-z])|(?<!\S)\.(?=[A-Za-z])"), " dot "),
     (re.compile(r"(?<=\b[CF])#"), " sharp"),
+    (re.compile(r"\b([A-Z]+)&([A-Z]+)\b"), lambda match: f"{' '.join(match[1])} and {' '.join(match[2])}"),
 )
 _SYMBOL = re.compile(f"[{re.escape(''.join(SYMBOLS))}]")
 _REPEATED = re.compile(r"([*_=~+#])\1{2,}")
@@ -58,11 +59,12 @@ _SHORT = (
     (re.compile(r"\bw/(?=\s)"), "with"),
 )
 _DOTTED = re.compile(r"(?<![\w.])((?:[A-Za-z]\.[ ]?){2,}|(?<!\b[A-Z] )[A-Z]\.(?=\s?[A-Z]))(?:('s)|(s)\b)?")
-_CAPITALS = re.compile(r"(?<![A-Za-z'])[A-Z][A-Z&]*[A-Z](?:(?:['’]s|s)\b)?(?![A-Za-z])")
+_CAPITALS = re.compile(r"(?<![A-Za-z'])[A-Z]{2,}(?:(?:['’]s|s)\b)?(?![A-Za-z])")
 _ONSET = re.compile(
     r"^(?:[BCDFGHJKLMNPQRSTVWXYZ]|[BCFGKPS]L|[BCDFGKPTW]R|S[CKMNPTWQ]|SH|CH|TH|WH|PH|KN|GN|QU|SC[RH]|S[PT]R|SPL|SHR|THR|TW|DW)"
     r"?[AEIOUY]"
 )
+_UNREADABLE = re.compile(r"[^AEIOUY]{4}|[^AEIOUY]{3}(?<!GHT|RST|RLD|TCH|LTH|NTH|RTH)(?<!S)$|^[AEIOU]+$")
 
 
 def symbols(text: str) -> str:
@@ -108,15 +110,15 @@ def _capitals(word: str, shouted: bool) -> str:
         return plain.capitalize() + ending
     if shouted or plain in _WORDS or (len(plain) > 3 and is_readable(plain)):
         return plain.lower() + ending
-    return " ".join(plain.replace("&", "")) + ("'s" if ending else "")
+    return " ".join(plain) + ("'s" if ending else "")
 
 
 def is_readable(capitals: str) -> bool:
     """Whether letters can be read as a word: they begin as an English word may, with vowels all through.
 
-    >>> is_readable("STOP"), is_readable("FPCC"), is_readable("WDSU"), is_readable("DANGER")
-    (True, False, False, True)
+    >>> [is_readable(word) for word in ("STOP", "NIGHT", "FPCC", "WDSU", "ISBN")]
+    [True, True, False, False, False]
     """
     if len(capitals) > 5:
         return True
-    return bool(_ONSET.match(capitals)) and not re.search(r"[^AEIOUY]{4}|^[AEIOU]+$", capitals)
+    return bool(_ONSET.match(capitals)) and not _UNREADABLE.search(capitals)

@@ -36,6 +36,7 @@ CURRENCIES = {
     "€": Currency("euro", "euros", "cent", "cents"),
     "¥": Currency("yen", "yen"),
     "₹": Currency("rupee", "rupees", "paisa", "paise"),
+    "Rs.": Currency("rupee", "rupees", "paisa", "paise"),
     "Rs": Currency("rupee", "rupees", "paisa", "paise"),
     "₩": Currency("won", "won"),
     "₽": Currency("ruble", "rubles", "kopeck", "kopecks"),
@@ -50,14 +51,17 @@ MAGNITUDES = table(
 
 _MARK = "|".join(re.escape(mark) for mark in sorted(CURRENCIES, key=len, reverse=True))
 _WORDS = "hundred|thousand|million|billion|trillion|dozen"
-_MAGNITUDE = rf"(?P<magnitude>[ -](?:{_WORDS})\b|(?:{'|'.join(MAGNITUDES)})\b(?!\.\w))"
+_MAGNITUDE = rf"(?P<magnitude>[ -](?:{_WORDS})\b| ?(?:{'|'.join(MAGNITUDES)})\b(?!\.\w))"
 _SIGN = r"(?P<sign>(?<![\w\d.])[-−])?"
 _AMOUNT = re.compile(
-    rf"{_SIGN}(?<![A-Za-z])(?P<mark>{_MARK})\.?\s?(?P<amount>{NUMBER})"
+    rf"{_SIGN}(?<![A-Za-z])(?P<mark>{_MARK})\s?(?P<amount>{NUMBER})"
     rf"(?:\s?(?:-|–|to)\s?(?:(?P=mark))?(?P<to>{NUMBER}))?{_MAGNITUDE}?(?P<bill>[ -](?:bill|note|coin)\b)?"
 )
 _CODE_BEFORE = re.compile(rf"\b(?P<mark>{'|'.join(CODES)})\s?(?P<amount>{NUMBER}){_MAGNITUDE}?")
 _CODE_AFTER = re.compile(rf"(?<![\d.,])(?P<amount>{NUMBER})\s?{_MAGNITUDE}?\s?(?P<mark>{'|'.join(CODES)}|€|₽|₩)(?!\w)")
+_COMMA = re.compile(r"(?<=€)(\d+),(\d\d)(?!\d)|(?<![\d.,])(\d+),(\d\d)(?=\s?€)")
+"""A decimal comma, as with euros."""
+
 _CENTS = re.compile(rf"(?<![\d.,])({NUMBER})\s?¢")
 _SHILLINGS = re.compile(r"(?<![\d.,])(?:(\d+)s\. ?)(?:(\d+)d\.)")
 _OLD_POUNDS = re.compile(r"(?<=£)([\d,]+) (\d+)s\.(?: (\d+)d\.)?")
@@ -68,6 +72,7 @@ def money(text: str) -> str:
     >>> money("$13.87, not £72, or $3.5 million, or 50¢")
     'thirteen dollars, eighty-seven cents, not seventy-two pounds, or three point five million dollars, or fifty cents'
     """
+    text = _COMMA.sub(lambda match: ".".join(filter(None, match.groups())), text)
     text = _OLD_POUNDS.sub(_old_pounds, text)
     text = _SHILLINGS.sub(lambda match: f"{_counted(match[1], 'shilling')}, {_pence(match[2])}", text)
     text = _AMOUNT.sub(_amount, text)
@@ -116,7 +121,8 @@ def sum_of(amount: str, currency: Currency, magnitude: str | None = None) -> str
 
 
 def _magnitude(written: str | None) -> str:
-    return f" {MAGNITUDES.get(written, written.strip(' -'))}" if written else ""
+    word = (written or "").strip(" -")
+    return f" {MAGNITUDES.get(word, word)}" if word else ""
 
 
 def _old_pounds(match: re.Match[str]) -> str:

@@ -6,6 +6,7 @@ import re
 from math import gcd
 
 from vaak.text.speech.normalisation.dates_and_times import MONTH, year_of_century
+from vaak.text.speech.normalisation.money import MAGNITUDES
 from vaak.text.speech.normalisation.number_words import (
     GROUPED,
     cardinal,
@@ -14,6 +15,7 @@ from vaak.text.speech.normalisation.number_words import (
     fraction,
     grouped,
     ordinal,
+    plural,
     whole,
     year,
 )
@@ -42,6 +44,10 @@ _PHONE = re.compile(
     r"(?<![\w.,-])(?:\+?(\d{1,3})[ .-])?(?:\((\d{3})\) ?|(\d{3})[-. ])(\d{3})[-.](\d{4})(?![\w-])|"
     r"(?<![\w.,-])(\d{3})-(\d{4})(?![\w-])"
 )
+_FOREIGN_PHONE = re.compile(r"(?<![\w.,-])(?:\+\d{1,3}|0\d{2,4})(?:[ -]\d{2,4}){2,5}(?![\w-])")
+_LARGE = re.compile(rf"(?<![\w.,])(\d+\.\d+)({'|'.join(MAGNITUDES)})(?!\w)")
+_DOT = re.compile(r"(?<=[A-Z])\.(?=\d)")
+_POWER = re.compile(r"(?<=\w)\^(?=-?\w)")
 _VERSION = re.compile(r"(?<![\w.])\d+(?:\.\d+){2,}(?!\w)")
 _ORDINAL = re.compile(rf"(?<![\w.,])({_FEW})(?:st|nd|rd|th)\b")
 _VULGAR = re.compile(rf"(\d+)?\s?([{''.join(VULGAR)}])")
@@ -86,6 +92,10 @@ def numerals(text: str) -> str:
     'two and a half to three quarters, the twenty-first, five to ten and minus three point five'
     """
     text = _PHONE.sub(lambda match: ", ".join(digits(part) for part in match.groups() if part), text)
+    text = _FOREIGN_PHONE.sub(lambda match: ", ".join(map(digits, re.findall(r"\d+", match[0]))), text)
+    text = _LARGE.sub(lambda match: f"{decimal(match[1])} {MAGNITUDES[match[2]]}", text)
+    text = _DOT.sub(" dot ", text)
+    text = _POWER.sub(" to the power of ", text)
     text = _VERSION.sub(lambda match: " point ".join(whole(part) for part in match[0].split(".")), text)
     text = _ORDINAL.sub(lambda match: ordinal(int(match[1].replace(",", ""))), text)
     text = _VULGAR.sub(lambda match: f"{match[1]} {VULGAR[match[2]]}" if match[1] else VULGAR[match[2]], text)
@@ -111,13 +121,16 @@ def numerals(text: str) -> str:
 def code(written: str) -> str:
     """Letters and figures: letter by letter, figures as one number up to two of them, otherwise digit by digit.
 
-    >>> code("C2766"), code("B52"), code("MP3"), code("H1N1"), code("3rd"), code("10x")
-    ('C two seven six six', 'B fifty-two', 'M P three', 'H one N one', 'three R D', 'ten X')
+    >>> code("C2766"), code("B52"), code("MP3s"), code("H1N1"), code("FY2020"), code("10x")
+    ('C two seven six six', 'B fifty-two', 'M P threes', 'H one N one', 'F Y twenty twenty', 'ten X')
     """
-    said = []
+    said = list[str]()
     for piece in re.findall(r"[A-Za-z]+|\d+", written):
         if piece.isdigit():
-            said.append(whole(piece) if len(piece) < 3 else digits(piece))
+            of_year = len(said) == 1 and " " in said[0] and re.fullmatch(r"(?:19|20)\d\d", piece)
+            said.append(year(int(piece)) if of_year else whole(piece) if len(piece) < 3 else digits(piece))
+        elif piece == "s" and len(said) > 1:
+            said[-1] = plural(said[-1])
         elif len(piece) > 3 and not piece.isupper():
             said.append(piece)
         else:

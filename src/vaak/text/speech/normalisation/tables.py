@@ -1,4 +1,4 @@
-"""How the tables of the rules are written: words, or pairs of a written form and what is said."""
+"""How the tables of the rules are written: words, or pairs of a written form and its words."""
 
 from __future__ import annotations
 

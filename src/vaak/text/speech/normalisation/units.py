@@ -23,20 +23,21 @@ UNITS = table(
     m/s²=meter_per_second_squared/meters_per_second_squared mpg=mile_per_gallon/miles_per_gallon
     rpm=revolution_per_minute/revolutions_per_minute bpm=beat_per_minute/beats_per_minute
     sq_ft=square_foot/square_feet sq._ft.=square_foot/square_feet sq_mi=square_mile sq._mi.=square_mile
-    cu_ft=cubic_foot/cubic_feet °C=degree_Celsius/degrees_Celsius °_C=degree_Celsius/degrees_Celsius
-    °F=degree_Fahrenheit/degrees_Fahrenheit °_F=degree_Fahrenheit/degrees_Fahrenheit °=degree
+    in=inch/inches qt=quart tbsp=tablespoon tsp=teaspoon cu_ft=cubic_foot/cubic_feet
+    °C=degree_Celsius/degrees_Celsius °_C=degree_Celsius/degrees_Celsius °F=degree_Fahrenheit/degrees_Fahrenheit
+    °_F=degree_Fahrenheit/degrees_Fahrenheit °=degree
     """
 )
 """Unit → its name; the plural is separated by a slash where it isn't the name with an s."""
 
-ATTACHED_ONLY = frozenset(("s", "h", "W", "V", "L", "l", "g", "bit", "cal", "mi"))
-"""Those that after a space are more often something else."""
+ATTACHED_ONLY = frozenset(("s", "h", "in", "W", "V", "L", "l", "g", "bit", "cal", "mi"))
+"""Those that after a whole number and a space are more often something else."""
 
 _SQUARED = {"²": "square", "2": "square", "³": "cubic", "3": "cubic"}
 _UNIT = "|".join(re.escape(unit) for unit in sorted(UNITS, key=len, reverse=True))
 _MEASURE = re.compile(
-    rf"(?P<sign>(?<![\w.])[-−])?(?<![\w.,/])(?P<amount>{NUMBER})"
-    rf"(?:\s?(?:-|–|to)\s?(?P<to>{NUMBER}))?(?P<gap>[\s-]?)(?P<unit>{_UNIT})(?P<power>[²³]|(?<=m)[23])?(?![\w/²³])"
+    rf"(?P<sign>(?<![\w.%°)])[-−])?(?<![\w.,/])(?P<amount>{NUMBER})"
+    rf"(?:\s?(?:{_UNIT})?\s?(?:-|–|to\b)\s?(?P<to>{NUMBER}))?(?P<gap>[\s-]?)(?P<unit>{_UNIT})(?P<power>[²³]|(?<=m)[23])?(?![\w/²³])"
 )
 _PER = re.compile(r"(?<=[a-z])/(?=(?:day|night|week|month|year|hour|minute|second|person|mile|kilometer|unit)\b)")
 _FEET_INCHES = re.compile(r"(?<![\w.])(\d{1,3})\s?['′]\s?(\d{1,2}(?:\.\d+)?)\s?(?:\"|″|'')")
@@ -45,8 +46,9 @@ _PRIMES = re.compile(rf"({NUMBER})\s?([′″])")
 _FEET = re.compile(r"(?<![\w.'])(\d{1,3})'(?![\w'])")
 _INCHES = re.compile(rf"(?<![\w.\"])({NUMBER})\"")
 _INCHES_SHORT = re.compile(rf"(?<![\w.])({NUMBER})[ -]in\.(?=\s[a-z(]|[,;:)])")
-_SHORT_STOP = re.compile(rf"(?<=\d )({_UNIT})\.(?=\s+[a-z]|[,;:)])|(?<=\d)({_UNIT})\.(?=\s+[a-z]|[,;:)])")
-_TIMES = re.compile(rf"(?<=\d)\s*×\s*(?={NUMBER})|(?<=\d) x (?={NUMBER}\b)|(?<=\d)x(?=\d)|(?<=[a-z]) ?×\s*(?=\d)")
+_SHORT_STOP = re.compile(rf"(?<=\d)( ?(?:{_UNIT}))\.(?=\s+[a-z\d]|[,;:)])")
+_TIMES = re.compile(rf"(?<=[\w'\".])\s*×\s*(?={NUMBER})|(?<=[\d'\".]) x (?={NUMBER}\b)|(?<=\d)x(?=\d)")
+_FRACTION_OF_INCH = re.compile(r"(?<=\d)/(\d{1,2})(?:″| in\.)(?!\w)")
 
 
 def units(text: str) -> str:
@@ -54,21 +56,22 @@ def units(text: str) -> str:
     >>> units("5 kg at 20 °C, 60mph, 0.5%, a 10-km run")
     'five kilograms at twenty degrees Celsius, sixty miles per hour, zero point five percent, a ten kilometer run'
     """
+    text = _TIMES.sub(" by ", text)
+    text = _FRACTION_OF_INCH.sub(r"/\1 inch", text)
     text = _ANGLE.sub(_angle, text)
     text = _FEET_INCHES.sub(lambda match: f"{decimal(match[1])} foot {decimal(match[2])}", text)
     text = _PRIMES.sub(lambda match: _named(match[1], "foot/feet" if match[2] == "′" else "inch/inches"), text)
-    text = _FEET.sub(lambda match: _named(match[1], "foot/feet"), text) if _FEET.search(text) else text
+    text = _FEET.sub(lambda match: _named(match[1], "foot/feet"), text)
     text = _INCHES.sub(_inches, text)
     text = _INCHES_SHORT.sub(lambda match: _named(match[1], "inch/inches"), text)
-    text = _TIMES.sub(" by ", text)
-    text = _SHORT_STOP.sub(lambda match: match[1] or match[2], text)
+    text = _SHORT_STOP.sub(r"\1", text)
     text = _MEASURE.sub(_measure, text)
     return _PER.sub(" per ", text)
 
 
 def _measure(match: re.Match[str]) -> str:
     unit, gap = match["unit"], match["gap"]
-    if gap and unit in ATTACHED_ONLY:
+    if gap and unit in ATTACHED_ONLY and match["amount"].isdecimal():
         return match[0]
     names = UNITS[unit]
     if match["power"]:

@@ -61,6 +61,11 @@ def demoted(phonemes: Iterable[str]) -> tuple[str, ...]:
     )
 
 
+def _spelled(word: str) -> tuple[str, ...]:
+    """The names of a word's letters, for one that has no sound (hh)."""
+    return tuple(phoneme for letter in word.lower() for phoneme in LETTERS.get(letter, "").split())
+
+
 def _characters(phrases: Sequence[str]) -> list[Words]:
     return [tuple(tuple(word.lower()) for word in phrase.split()) for phrase in phrases]
 
@@ -114,7 +119,7 @@ class _ByLexicon:
                 "unknown_words to espeak or rules"
             )
         if self._config.unknown_words == "rules":
-            return [self._converted(pronounced(word.lower())) for word in words]
+            return [self._converted(pronounced(word.lower()) or _spelled(word)) for word in words]
         return [tuple(symbol for word in spoken for symbol in word) for spoken in self._espeak(words)]
 
     def _converted(self, phonemes: Iterable[str]) -> tuple[str, ...]:

@@ -1,0 +1,325 @@
+"""What options are varied in: a tiny configuration of each task, and for each option what must hold for it to be read.
+
+FOLDER stands for what option_files.py writes for a task, OWN for a folder of one run alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+BASES = {
+    "lm": """\
+task: lm
+name: tiny
+model: {d_model: 16, num_layers: 2, num_heads: 2, dropout: 0.1}
+data:
+  corpus: {type: text, train: [FOLDER/train.txt], valid: [FOLDER/valid.txt], test: [FOLDER/test.txt]}
+  tokenizer: {type: byte_level, vocab_size: 320}
+  max_length: 48
+  token_dropout: 0.1
+training:
+  max_steps: 6
+  batch_size: 8
+  device: cpu
+  optimizer: {type: adamw, lr: 1e-2}
+  validation: {interval: 2}
+  checkpoint: {interval: 2, interval_epochs: null}
+  logging: {interval: 1, tensorboard: false, system_metrics: false, progress_bar: false}
+""",
+    "seq2seq": """\
+task: seq2seq
+name: tiny
+model: {global_config: {d_model: 16, num_layers: 2, num_heads: 2, dropout: 0.1}}
+data:
+  corpus: {num_sentences: 60}
+  tokenizer: {type: character}
+  token_dropout: 0.1
+  decoding: {max_new_tokens: 4}
+training:
+  max_steps: 3
+  batch_size: 8
+  device: cpu
+  optimizer: {type: adamw, lr: 1e-2}
+  checkpoint: {interval_epochs: null}
+  logging: {interval: 1, tensorboard: false, system_metrics: false, progress_bar: false}
+""",
+    "diarization": """\
+task: diarization
+name: tiny
+model: {d_model: 16, num_layers: 1, num_heads: 2, num_convolutions: 1, embedding_dim: 8, dropout: 0.1}
+global_config: {sampling_rate: 8000, num_mel_bins: 16, high_freq: 0.0}
+datasets: [{name: toy, type: json, train: [FOLDER/train.jsonl], valid: [FOLDER/valid.jsonl], test: [FOLDER/test.jsonl]}]
+data: {window: 1.5, inference: {window: 1.2}}
+training:
+  max_steps: 3
+  batch_size: 4
+  device: cpu
+  optimizer: {type: adamw, lr: 1e-2}
+  eval_knobs: {label_type: multilabel}
+  loss: {auxiliary: {clustering: 0.5, speaker: 0.1}}
+  checkpoint: {interval_epochs: null}
+  logging: {interval: 1, tensorboard: false, system_metrics: false, progress_bar: false}
+""",
+}
+CONVERSATIONS = (
+    "datasets=[{name: toy, type: json, train: [FOLDER/voices/train.jsonl], valid: [FOLDER/voices/valid.jsonl], "
+    "test: [FOLDER/voices/test.jsonl], conversations: {train: 12, valid: 3, test: 2, duration: [1.0, 2.0]}}]"
+)
+LOOP = ("training", "wandb", "name")
+"""Sections that are the same for every task, varied for one."""
+
+HUB = "data.corpus={type: huggingface, name: FOLDER/hub}"
+AMI = "datasets=[{name: ami, corpus_dir: FOLDER/corpora/ami, output_dir: OWN/ami}]"
+AMI_BY_NAME = (
+    "datasets=[{name: ami}]",
+    "global_config.corpus_dir=FOLDER/corpora",
+    "global_config.output_dir=OWN/manifests",
+)
+CIRCUMSTANCES: dict[str, tuple[str, ...]] = {
+    "training.epochs": ("training.max_steps=null",),
+    "training.scheduler.min_lr": ("training.scheduler.type=cosine",),
+    "training.scheduler.first_cycle_steps": ("training.max_steps=8",),
+    "training.scheduler.cycle_growth": ("training.scheduler.first_cycle_steps=2",),
+    "training.scheduler.patience": ("training.scheduler.metric=val_accuracy", "training.max_steps=8"),
+    "training.scheduler.factor": (
+        "training.scheduler.metric=val_perplexity",
+        "training.scheduler.patience=0",
+        "training.scheduler.mode=max",
+    ),
+    "training.scheduler.metric": ("training.scheduler.patience=0",),
+    "training.scheduler.mode": ("training.scheduler.patience=0",),
+    "training.early_stopping": ("training.early_stopping={patience: 1, mode: max}",),
+    "training.early_stopping.min_delta": ("training.early_stopping={patience: 1}",),
+    "training.batching.max_tokens": ("training.batching.max_tokens=200",),
+    "training.ema": ("training.ema={decay: 0.5}",),
+    "training.freeze.0": ("training.freeze=[{match: embedding}]",),
+    "training.optimizer.groups.0": ("training.optimizer.groups=[{match: embedding, lr_scale: 0.5}]",),
+    "training.curriculum": (
+        "training.curriculum={initial_difficulty: 0.1}",
+        "training.max_steps=60",
+        "training.validation.interval=30",
+        "training.checkpoint.interval=30",
+    ),
+    "training.feature_redraw_interval": ("model.attention_type=causal_linear",),
+    "training.fixed_projection": ("model.attention_type=causal_linear", "training.feature_redraw_interval=2"),
+    "training.amp_loss_scale": ("training.mixed_precision=fp16",),
+    "training.checkpoint.init_except": ("training.checkpoint.init_from=FOLDER/other",),
+    "training.checkpoint.init_rename": ("training.checkpoint.init_from=FOLDER/other",),
+    "training.optimizer.options": ("training.optimizer.type=FOLDER/own.py:SignDescent",),
+    "training.scheduler.options": ("training.scheduler.type=FOLDER/own.py:Stairs",),
+    "training.memory.recovery": ("training.loss.auxiliary={short: {type: 'FOLDER/own.py:short', weight: 0.1}}",),
+    "training.non_finite.max_skipped": ("training.optimizer.lr=1e30",),
+    "training.performance.prefetch_factor": ("training.performance.num_workers=1",),
+    "training.performance.persistent_workers": ("training.performance.num_workers=1",),
+    "training.logging.progress_bar": ("@terminal",),
+    "wandb": ("@wandb", "training.logging.wandb=true"),
+    "name": ("@wandb", "training.logging.wandb=true"),
+    "training.checkpoint.metric": ("training.checkpoint.mode=max",),
+    "training.logging.log_metrics": ("training.logging.tensorboard=true",),
+    "training.logging.interval": ("training.logging.interval=2",),
+    "training.validation.interval_epochs": (
+        "training.max_steps=80",
+        "training.validation.interval=null",
+        "training.checkpoint.interval=null",
+    ),
+    "training.checkpoint.interval_epochs": ("training.max_steps=80", "training.validation.interval=60"),
+    "model.window": ("model.attention_type=local",),
+    "model.kernel_type": ("model.attention_type=causal_linear",),
+    "model.num_features": ("model.attention_type=causal_linear",),
+    "model.orthogonal_features": ("model.attention_type=causal_linear",),
+    "model.rope_scaling_type": ("model.rope_scaling_factor=2",),
+    "data.corpus.text_column": ("data.corpus={type: json, train: [FOLDER/train.jsonl], valid: [], test: []}",),
+    "data.corpus.num_sentences": (
+        "data.corpus={type: grammar, num_sentences: 200}",
+        "data.corpus.train=[]",
+        "data.corpus.valid=[]",
+        "data.corpus.test=[]",
+    ),
+    "data.corpus.train_fraction": ("data.corpus.valid=[]", "data.corpus.test=[]"),
+    "data.corpus.on_invalid_utf8": ("data.corpus.train=[FOLDER/torn.txt]",),
+    "data.corpus.name": ("@hub", HUB, "data.corpus.subset=one"),
+    "data.corpus.subset": ("@hub", HUB, "data.corpus.subset=one"),
+    "data.on_bad_example": ("@torn",),
+    "data.tokenizer.options": ("data.tokenizer.type=FOLDER/own.py:Characters",),
+    "data.target_tokenizer.min_frequency": ("data.target_tokenizer={type: character, min_frequency: 1}",),
+    "data.target_tokenizer.vocab_size": ("data.target_tokenizer={type: byte_level, vocab_size: 320}",),
+    "data.tokenizer.min_frequency": ("data.tokenizer={type: character, min_frequency: 1}",),
+    "data.masking_probability": ("model.model_type=encoder",),
+    "data.shift_windows": ("data.layout=stream",),
+    "data.stride": ("data.layout=stream",),
+    "data.target_tokenizer": ("data.target_tokenizer={type: character}",),
+    "data.target_tokenizer.options": ("data.target_tokenizer={type: FOLDER/own.py:Characters}",),
+    "data.decoding.beam_size": ("data.decoding.method=beam",),
+    "data.decoding.length_penalty": ("data.decoding.method=beam",),
+    "data.decoding.num_samples": ("data.decoding.method=mbr",),
+    "data.decoding.temperature": ("data.decoding.method=sampling",),
+    "data.decoding.top_k": ("data.decoding.method=sampling",),
+    "data.decoding.top_p": ("data.decoding.method=sampling",),
+    "model.context": ("model.front_end=stacked",),
+    "data.augmentation.noise": ("data.augmentation.noise=coloured",),
+    "data.augmentation.room": ("data.augmentation.room=0.3",),
+    "data.augmentation.spec_augment": ("data.augmentation.spec_augment={time_mask: 0.5}",),
+    "data.augmentation.codec_probability": ("data.augmentation.codecs=[mulaw]",),
+    "datasets.0.conversations": (CONVERSATIONS,),
+    "datasets.0.conversations.room": (CONVERSATIONS, "datasets.0.conversations.room=0.3"),
+    "datasets.0.conversations.noise": (CONVERSATIONS, "datasets.0.conversations.noise=coloured"),
+    "datasets.0.conversations.noise.folder": (
+        CONVERSATIONS,
+        "datasets.0.conversations.noise={type: files, folder: FOLDER}",
+    ),
+    "global_config.energy_floor": ("global_config.use_energy=true", "global_config.energy_floor=1.0"),
+    "global_config.raw_energy": ("global_config.use_energy=true",),
+    "global_config.num_ceps": ("global_config.feature_type=mfcc",),
+    "global_config.cepstral_lifter": ("global_config.feature_type=mfcc",),
+    "data.corpus.type": (
+        "data.corpus={type: json, num_sentences: 100, train: [FOLDER/train.jsonl], valid: [], test: []}",
+    ),
+    "datasets.0.options": (AMI,),
+    "datasets.0.corpus_dir": (AMI,),
+    "datasets.0.output_dir": (AMI,),
+    "global_config.corpus_dir": AMI_BY_NAME,
+    "global_config.output_dir": AMI_BY_NAME,
+    "global_config.progress_bar": (
+        "@terminal",
+        "training.logging.progress_bar=true",
+        "global_config.storage_path=OWN/features",
+    ),
+    "global_config.storage_type": ("global_config.storage_path=OWN/features",),
+}
+"""What must hold for an option, or for all of a section, to be read."""
+PAIRS = ("data.corpus={type: json, train: [FOLDER/train.jsonl], valid: [FOLDER/valid.jsonl], test: []}",)
+LINES = (
+    "data.corpus={type: text, train: [FOLDER/train.en], train_target: [FOLDER/train.hi], valid: [FOLDER/valid.en], "
+    "valid_target: [FOLDER/valid.hi], test: [FOLDER/valid.en], test_target: [FOLDER/valid.hi]}",
+)
+HUB_OF_PAIRS = "data.corpus={type: huggingface, name: FOLDER/hub, source_column: en, target_column: hi}"
+LONGER = "training.max_steps=30"
+OF_A_TASK: dict[tuple[str, str], tuple[str, ...]] = {
+    **{("seq2seq", f"data.corpus.{name}"): PAIRS for name in ("source_column", "target_column")},
+    **{("seq2seq", f"data.corpus.{name}"): PAIRS for name in ("training_references", "deduplicate", "train", "valid")},
+    **{("seq2seq", f"data.corpus.{split}_target"): LINES for split in ("train", "valid", "test")},
+    ("seq2seq", "data.tokenizer.vocab_size"): ("data.tokenizer={type: byte_level, vocab_size: 320}",),
+    ("seq2seq", "data.decoding.beam_size"): ("data.decoding={method: beam, beam_size: 1, max_new_tokens: 24}", LONGER),
+    ("seq2seq", "data.decoding.length_penalty"): ("data.decoding={method: beam, max_new_tokens: 24}", LONGER),
+    ("seq2seq", "data.corpus.num_sentences"): (),
+    ("seq2seq", "data.corpus.seed"): (),
+    ("seq2seq", "data.corpus.train_fraction"): (),
+    ("seq2seq", "data.corpus.valid_fraction"): (),
+    ("seq2seq", "data.corpus.on_invalid_utf8"): (
+        "data.corpus={type: tsv, train: [FOLDER/torn.tsv], valid: [], test: []}",
+    ),
+    **{
+        ("seq2seq", f"data.corpus.{name}"): ("@hub", HUB_OF_PAIRS, "data.corpus.subset=one")
+        for name in ("name", "subset")
+    },
+    ("diarization", "data.on_bad_example"): ("datasets.0.train=[FOLDER/damaged.jsonl]",),
+    ("diarization", "data.shift_windows"): ("data.window=0.6",),
+    ("diarization", "data.augmentation.noise.folder"): ("data.augmentation.noise={type: files, folder: FOLDER}",),
+    **{
+        ("diarization", f"model.{name}"): ("model.attention_type=linear",)
+        for name in ("kernel_type", "num_features", "orthogonal_features")
+    },
+}
+"""The same for options that several tasks have, in other circumstances."""
+
+CIRCUMSTANCES["data.corpus.seed"] = CIRCUMSTANCES["data.corpus.num_sentences"]
+CIRCUMSTANCES["data.corpus.valid_fraction"] = CIRCUMSTANCES["data.corpus.train_fraction"]
+
+VALUES: dict[str, Any] = {
+    "name": "other",
+    "run_dir": "FOLDER/elsewhere/run",
+    "data.cache_dir": "FOLDER/cache",
+    "data.corpus.name": "FOLDER/other_hub",
+    "data.corpus.subset": "two",
+    "data.tokenizer.options": {"unknown": "#"},
+    "data.target_tokenizer.options": {"unknown": "#"},
+    "datasets.0.options": {"normalize_text": "upper"},
+    "datasets.0.corpus_dir": "FOLDER/other_corpora/ami",
+    "datasets.0.output_dir": "FOLDER/manifests/ami",
+    "global_config.corpus_dir": "FOLDER/other_corpora",
+    "global_config.output_dir": "FOLDER/manifests",
+    "global_config.cache_gigabytes": 0.0,
+    "model.head": "attractors",
+    "training.device": "cuda",
+    "training.optimizer.options": {"momentum": 0.5},
+    "training.scheduler.options": {"every": 2},
+    "training.memory.thresholds": [0.01, 0.02, 0.03],
+    "training.memory.recovery": False,
+    "training.non_finite.max_skipped": 10,
+    "training.checkpoint.interval_minutes": 1e-9,
+    "training.checkpoint.init_rename": {r"blocks\.0": "blocks.x", r"blocks\.1": "blocks.0", r"blocks\.x": "blocks.1"},
+    "wandb.project": "other",
+    "wandb.entity": "other",
+    "wandb.name": "other",
+    "wandb.tags": ["one"],
+    "wandb.notes": "other",
+    "wandb.mode": "disabled",
+    "data.corpus.type": "grammar",
+    "data.corpus.train": ["FOLDER/more.txt"],
+    "data.corpus.valid": ["FOLDER/test.txt"],
+    "data.corpus.document": "file",
+    "data.corpus.test": ["FOLDER/valid.txt"],
+    "data.corpus.text_column": "other",
+    "data.corpus.source_column": "other",
+    "data.corpus.target_column": "other",
+    "data.corpus.train_target": ["FOLDER/swapped.hi"],
+    "data.corpus.valid_target": ["FOLDER/train.hi"],
+    "data.corpus.test_target": ["FOLDER/train.hi"],
+    "training.optimizer.type": "sgd",
+    "training.scheduler.type": "linear",
+    "training.scheduler.min_lr": 0.005,
+    "training.batching.max_tokens": 100,
+    "training.batching.max_duration": 10.0,
+    "data.minimal_pairs": ["FOLDER/pairs.jsonl"],
+    "data.tokenizer.path": "FOLDER/tokenizer",
+    "data.tokenizer.min_frequency": 40,
+    "data.target_tokenizer.path": "FOLDER/tokenizer",
+    "data.target_tokenizer.min_frequency": 40,
+    "global_config.snip_edges": True,
+    "global_config.high_freq": 3000.0,
+    "global_config.storage_path": "FOLDER/features",
+    "datasets.0.name": "other",
+    "datasets.0.alignments": "FOLDER/alignments",
+    "datasets.0.train": ["FOLDER/valid.jsonl"],
+    "datasets.0.valid": ["FOLDER/test.jsonl"],
+    "datasets.0.test": ["FOLDER/valid.jsonl"],
+    "datasets.0.conversations.num_speakers": [1, 2],
+    "datasets.0.conversations.duration": [2.0, 3.0],
+    "datasets.0.conversations.train_duration": [2.0, 3.0],
+    "datasets.0.conversations.speed": [0.8, 1.2],
+    "datasets.0.conversations.noise.folder": "FOLDER/voices",
+    "datasets.0.conversations.noise.snr": [0.0, 1.0],
+    "datasets.0.conversations.room.t60": [0.5, 0.6],
+    "data.augmentation.speed": [0.8, 1.2],
+    "data.augmentation.volume": [-9.0, -6.0],
+    "data.augmentation.noise.folder": "FOLDER/voices",
+    "data.augmentation.noise.snr": [0.0, 1.0],
+    "data.augmentation.room.t60": [0.5, 0.6],
+    "data.augmentation.codecs": ["mulaw"],
+    "data.max_source_length": 30,
+    "data.max_target_length": 30,
+    "data.corpus.max_length_ratio": 1.05,
+    "training.max_steps": 4,
+    "training.optimizer.betas": [0.5, 0.6],
+    "training.optimizer.groups.0.match": "norm",
+    "training.freeze.0.match": "norm",
+    "training.loss.auxiliary": {"z_loss": 0.5},
+    "training.loss.main": "focal",
+    "training.early_stopping.metric": "val_accuracy",
+    "training.scheduler.metric": "val_accuracy",
+    "training.checkpoint.metric": "val_accuracy",
+    "training.checkpoint.save_dir": "FOLDER/elsewhere",
+    "training.checkpoint.init_from": "FOLDER/other",
+    "training.checkpoint.init_except": ["embedding"],
+    "training.checkpoint.resume": "FOLDER/other/checkpoints/last",
+    "training.logging.trackers": ["nothing"],
+    "training.logging.log_metrics": ["loss"],
+    "training.callbacks": ["lr_monitor"],
+    "training.performance.num_threads": 2,
+    "training.early_stopping.patience": 2,
+    "training.curriculum.difficulty": "lexical",
+    "training.scheduler.warmup_steps": 2,
+    "training.scheduler.warmup_ratio": 0.5,
+    "training.distributed.world_size": 2,
+}
+"""Other values, of options whose type doesn't say which are valid."""

@@ -1,0 +1,69 @@
+"""``vaak phonemes``: what text becomes, from an argument, a file or standard input."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+COMMAND = (sys.executable, "-c", "from vaak.cli.main import main; main()", "phonemes")
+
+
+def test_a_text(vaak):
+    assert vaak("phonemes", "Dr. Roe, 5.") == (0, "Doctor Roe, five.\td ˈɑː k t ɚ | ɹ ˈoʊ , f ˈaɪ v .\n", "")
+    assert vaak("phonemes", "Dr. Roe, 5.", "--normalised-only") == (0, "Doctor Roe, five.\n", "")
+    code, out, _ = vaak("phonemes", "the cat", "--alphabet", "arpabet", "--no-stress", "--no-word-boundaries")
+    assert (code, out) == (0, "the cat\tDH AH K AE T\n")
+
+
+def test_lines_of_a_file_with_blank_ones(vaak, tmp_path: Path):
+    (tmp_path / "lines.txt").write_bytes("One 1.\r\n\r\nCafé\r\n".encode())
+    code, out, _ = vaak("phonemes", tmp_path / "lines.txt", "--normalised-only")
+    assert (code, out) == (0, "One one.\n\nCafe\n")
+    code, _, _ = vaak("phonemes", tmp_path / "lines.txt", "--json", "--output", tmp_path / "out.jsonl")
+    rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert code == 0
+    assert [row["text"] for row in rows] == ["One 1.", "", "Café"]
+    assert rows[1] == {"text": "", "normalised": "", "symbols": [], "ids": []}
+    assert rows[2]["symbols"] == ["k", "ˈæ", "f", "eɪ"]
+    assert len(rows[2]["ids"]) == 4
+
+
+def test_standard_input(tmp_path: Path):
+    for arguments in ((), ("-",)):
+        done = subprocess.run(
+            [*COMMAND, *arguments, "--normalised-only"], input=b"in 1999\nNo. 5\n", capture_output=True
+        )
+        assert (done.returncode, done.stdout) == (0, b"in nineteen ninety-nine\nNumber five\n")
+
+
+def test_lines_before_a_mistake_are_printed_and_it_is_named_with_its_place(vaak, tmp_path: Path):
+    (tmp_path / "lines.txt").write_text("good\n\nनमस्ते\nnot reached\n", encoding="utf-8")
+    for options in ((), ("--normalised-only",)):
+        code, out, err = vaak("phonemes", tmp_path / "lines.txt", *options)
+        assert code == 2
+        assert out.startswith("good")
+        assert "not reached" not in out
+        assert f"{tmp_path / 'lines.txt'}:3: 'नमस्ते': न म स ् त े (Devanagari) can't be read in English" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("…",), "there is nothing to speak in it"),
+        (("5", "--no-normalise"), "5 can't be pronounced"),
+        (("hello", "--language", "hi"), "'hi' is not one of 'en-us'"),
+        (("hello", "--phonemizer", "lexicon"), "phonemizer: lexicon requires lexicon"),
+        (("hello", "--lexicon", "x"), "lexicon is not read by phonemizer: espeak"),
+        (("hello", "--phonemizer", "lexicon", "--lexicon", "missing.dict"), "lexicon missing.dict: No such file"),
+        (("missing.txt",), "file missing.txt does not exist"),
+    ],
+)
+def test_mistakes_in_one_line(vaak, arguments, message):
+    code, out, err = vaak("phonemes", *arguments)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert len(err.splitlines()) == 1

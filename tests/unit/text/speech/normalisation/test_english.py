@@ -1,0 +1,316 @@
+"""English text in words: examples of each class, written for this test, and what holds for any text."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vaak.core.errors import DataError
+from vaak.text.speech.normalisation.characters import KEPT
+from vaak.text.speech.normalisation.english import normalise
+from vaak.text.speech.normalisation.number_words import cardinal, ordinal, year
+
+EXAMPLES = {
+    "counts": {
+        "She has 7 cats and 1,308 dogs.": "She has seven cats and one thousand three hundred eight dogs.",
+        "1,000,000 and 234567": "one million and two hundred thirty-four thousand five hundred sixty-seven",
+        "ten lakhs: 10,00,000": "ten lakhs: one million",
+        "007": "zero zero seven",
+        "1500 employees, 2000 men": "one thousand five hundred employees, two thousand men",
+        "-5 or −3.14, .5 or 0.25": "minus five or minus three point one four, point five or zero point two five",
+        "12345678901234567890": "one two three four five six seven eight nine zero " * 2,
+    },
+    "ordinals": {
+        "the 1st, 2nd, 3rd, 21st and 1,000th": "the first, second, third, twenty-first and one thousandth",
+        "10th Street": "tenth Street",
+    },
+    "years": {
+        "born in 1879, dead by 1905": "born in eighteen seventy-nine, dead by nineteen oh five",
+        "in 1900, 2000, 2005 and 2024": "in nineteen hundred, two thousand, two thousand five and twenty twenty-four",
+        "the 1990s, the '60s and the 1800s": "the nineteen nineties, the sixties and the eighteen hundreds",
+        "the class of '05": "the class of oh five",
+        "44 BC, 300 B.C. and A.D. 1066": "forty-four B C, three hundred B C and A D ten sixty-six",
+        "1914–1918, 1939-45": "nineteen fourteen to nineteen eighteen, nineteen thirty-nine to forty-five",
+        "c. 1850": "circa eighteen fifty",
+        "the 5th century": "the fifth century",
+    },
+    "dates": {
+        "July 20, 1969": "July twenty, nineteen sixty-nine",
+        "on the 14th June, 1800,": "on the fourteenth June, eighteen hundred,",
+        "Jan. 5, 2001; Sept. 2020": "January five, two thousand one; September twenty twenty",
+        "5 Mar 2019": "fifth March twenty nineteen",
+        "2024-03-05": "March fifth, twenty twenty-four",
+        "12/25/1999 and 25/12/1999": "December twenty-fifth, nineteen ninety-nine and December twenty-fifth, nineteen "
+        "ninety-nine",
+        "31.12.2020": "December thirty-first, twenty twenty",
+        "Mon., Feb. 3": "Monday, February three",
+    },
+    "times": {
+        "at 9:05 AM": "at nine oh five A M",
+        "7pm, 7 p.m. and 7:30 p.m.": "seven P M, seven P M and seven thirty P M.",
+        "It's 10:00. It's 14:00.": "It's ten o'clock. It's fourteen hundred.",
+        "at 7 p.m. He came at 8 p.m. Eastern": "at seven P M. He came at eight P M Eastern",
+        "9:30-10:30 a.m., 10 a.m.-5 p.m.": "nine thirty to ten thirty A M, ten A M to five P M.",
+        "3:45:10": "three forty-five and ten seconds",
+        "5 o'clock": "five o'clock",
+    },
+    "money": {
+        "$1, $0.05, $13.01": "one dollar, five cents, thirteen dollars, one cent",
+        "£2,372 and €34.50": "two thousand three hundred seventy-two pounds and thirty-four euros, fifty cents",
+        "$3.5 million, $5bn, £9K": "three point five million dollars, five billion dollars, nine thousand pounds",
+        "a $20-million deal, a $5 bill": "a twenty million dollar deal, a five dollar bill",
+        "50¢, ¥500, Rs. 500": "fifty cents, five hundred yen, five hundred rupees",
+        "£1 10s. 6d.": "one pound, ten shillings, six pence",
+        "€9,99 or 9,99 €": "nine euros, ninety-nine cents or nine euros, ninety-nine cents",
+        "sold for $1.2 m": "sold for one point two million dollars",
+        "40 USD, EUR 5, 20 €": "forty U S dollars, five euros, twenty euros",
+        "$5-10 and $5 to $10": "five to ten dollars and five to ten dollars",
+        "-$5": "minus five dollars",
+    },
+    "units": {
+        "5kg, 11 lbs, 1 km": "five kilograms, eleven pounds, one kilometer",
+        "a 10-km run at 60 mph": "a ten kilometer run at sixty miles per hour",
+        "72°F, -40 °C, 45°": "seventy-two degrees Fahrenheit, minus forty degrees Celsius, forty-five degrees",
+        "5% and 3-4 %": "five percent and three to four percent",
+        '6\'2" tall and 12" wide': "six foot two tall and twelve inches wide",
+        '"in 1984" and "of 12"': '"in nineteen eighty-four" and "of twelve"',
+        "20 m² and 9.8 m/s²": "twenty square meters and nine point eight meters per second squared",
+        "3 x 5 cards, 4×4": "three by five cards, four by four",
+        "10%-15%, 5ft 4in, 9.58 s": "ten to fifteen percent, five feet four inches, nine point five eight seconds",
+        "5 in. x 3 in., 2' x 4'": "five inches by three inches, two feet by four feet",
+        "3×10^8 m/s, E=mc²": "three by ten to the power of eight meters per second, E equals mc squared",
+        "16 GB at 5 GHz": "sixteen gigabytes at five gigahertz",
+        "40°26′46″": "forty degrees twenty-six minutes forty-six seconds",
+    },
+    "abbreviations and titles": {
+        "Mr. and Mrs. Hunt met Dr. Roe, Jr., etc.": "Mister and Missus Hunt met Doctor Roe, Junior, et cetera.",
+        "Gen. Lee, Col. Ray, Lt. Day, Sgt. Poe": "General Lee, Colonel Ray, Lieutenant Day, Sergeant Poe",
+        "123 Main St. near St. Paul's": "one twenty-three Main Street near Saint Paul's",
+        "Elm St. is long; Mt. St. Helens": "Elm Street is long; Mount Saint Helens",
+        "45 Elm Dr., Boston": "forty-five Elm Drive, Boston",
+        "No. 5; No, 5 is fine; no. 7": "Number five; No, five is fine; number seven",
+        "pp. 12-15 and Fig. 3": "pages twelve to fifteen and Figure three",
+        "e.g. Ann, i.e. her, vs. them": "for example Ann, that is her, versus them",
+        "Rose & Co. sold it. Acme Inc. The end.": "Rose and Company sold it. Acme Incorporated. The end.",
+        "Los Angeles, CA 90210": "Los Angeles, California nine zero two one zero",
+        "w/o it and/or w/ it": "without it and or with it",
+    },
+    "Roman numerals": {
+        "Louis XIV, Henry VIII and John Paul II": "Louis the fourteenth, Henry the eighth and John Paul the second",
+        "Charles I. of England, George III. was": "Charles the first of England, George the third was",
+        "Chapter IV, Part I, World War II": "Chapter four, Part one, World War two",
+        "the XIX century": "the nineteenth century",
+        "In that part I agree, said George, I do.": "In that part I agree, said George, I do.",
+        "Malcolm X took vitamin C": "Malcolm X took vitamin C",
+    },
+    "codes and house numbers": {
+        "serial C2766 and VC836": "serial C two seven six six and V C eight three six",
+        "a B-52, an MP3, H2O": "a B-fifty-two, an M P three, H two O",
+        "P.O. Box 2915": "P O Box two nine one five",
+        "Room 101, Flight 370, Route 66": "Room one oh one, Flight three seventy, Route sixty-six",
+        "Exhibit No. 133-A": "Exhibit Number one thirty-three A",
+        "1026 North Beckley": "ten twenty-six North Beckley",
+        "call 911 or (212) 555-0187": "call nine one one or two one two, five five five, zero one eight seven",
+        "+44 20 7946 0958": "four four, two zero, seven nine four six, zero nine five eight",
+        "FY2020, MP3s, 1.5M": "F Y twenty twenty, M P threes, one point five million",
+        "version 2.0.1": "version two point zero point one",
+    },
+    "fractions and ratios": {
+        "3/4 of 1/2, 2 1/2 and 2½": "three quarters of one half, two and a half and two and a half",
+        "9/11 and 24/7": "nine eleven and twenty-four seven",
+        "3:1, 21-14": "three to one, twenty-one to fourteen",
+    },
+    "symbols": {
+        "3 + 4 = 7 & 5 < 6": "three plus four equals seven and five less than six",
+        "2 ± 1": "two plus or minus one",
+        "#1 @ home": "number one at home",
+        "© 2024, § 5": "copyright twenty twenty-four, section five",
+        "π and Ω": "pi and ohm",
+        "wait -- what... [no] {ok}": "wait — what… (no) (ok)",
+        "C++ and C#": "C plus plus and C sharp",
+    },
+    "addresses": {
+        "see https://example.com/a_b?q=1.": "see example dot com slash a underscore B question mark Q equals one.",
+        "www.bbc.co.uk": "W W W dot B B C dot co dot U K",
+        "jane.doe@mail.com": "jane dot doe at mail dot com",
+        "The end.It was": "The end. It was",
+        "#ThrowbackDay by @jo": "hashtag Throwback Day by at jo",
+    },
+    "initialisms and capitals": {
+        "The FBI, the U.S. and NASA": "The F B I, the U S and Nasa",
+        "the CIA's TVs": "the C I A's T V's",
+        "I said STOP, you!": "I said stop, you!",
+        "THE END IS NEAR": "the end is near",
+        "2 M.D.s, a PhD, the ISBN": "two M D's, a P H D, the I S B N",
+        "J. R. R. Tolkien, T. S. Eliot, George W. Bush": "J R R Tolkien, T S Eliot, George W Bush",
+        "AT&T and R&D": "A T and T and R and D",
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("written", "spoken"),
+    [pair for examples in EXAMPLES.values() for pair in examples.items()],
+    ids=[f"{name} {number}" for name, examples in EXAMPLES.items() for number in range(len(examples))],
+)
+def test_an_example(written: str, spoken: str) -> None:
+    assert normalise(written) == spoken.strip()
+
+
+def test_text_in_words_stays_as_it_is() -> None:
+    text = "She said, \"It's the dog's\"; he (a well-known man) didn't — I know… Do you? Yes!"
+    assert normalise(text) == text
+
+
+@given(st.text(max_size=60))
+def test_any_text_becomes_words_and_punctuation_or_is_refused(text: str) -> None:
+    try:
+        found = normalise(text)
+    except DataError:
+        return
+    assert re.fullmatch(r"[A-Za-z ,.?!;:—…\"()'-]*", found), found
+    assert found == " ".join(found.split())
+
+
+WRITTEN = (
+    *(
+        "$",
+        "£",
+        "€5bn",
+        "%",
+        "°C",
+        "5",
+        "10",
+        "1999",
+        "1,000",
+        "3.5",
+        ".5",
+        "1/2",
+        "½",
+        "²",
+        "km",
+        "a.m.",
+        "Mr.",
+        "St.",
+    ),
+    *(
+        "No.",
+        "II",
+        "XIV",
+        "I",
+        "Chapter",
+        "Charles",
+        "May",
+        "Jan.",
+        "-",
+        "–",
+        "/",
+        ":",
+        ".",
+        ",",
+        "(",
+        '"',
+        "'",
+        "s",
+        "th",
+    ),
+    *(
+        "x",
+        "@",
+        "#",
+        "www.a.com",
+        "a@b.co",
+        "U.S.",
+        "FBI",
+        "AT&T",
+        "word",
+        "é",
+        "'64",
+        "1960s",
+        "10:30",
+        "6'2\"",
+        "C2766",
+    ),
+    *("+", "<", "*", "_", "&", "...", "--", "~", "\\", "|", "^", "`", "{", "-5", "007", "c.", "etc.", "\x00", "\u200b"),
+)
+
+
+@given(st.lists(st.sampled_from((*WRITTEN, *sorted(KEPT), " ", " ")), max_size=12))
+def test_any_mixture_of_written_forms_becomes_words_and_punctuation(parts: list[str]) -> None:
+    found = normalise("".join(parts))
+    assert re.fullmatch(r"[A-Za-z ,.?!;:—…\"()'-]*", found), found
+
+
+@given(st.integers(0, 10**15 - 1))
+def test_counts_are_the_words_of_the_number(number: int) -> None:
+    """Read back by adding up, which shares nothing with the library that writes them."""
+    units = {cardinal(n): n for n in range(20)} | {cardinal(n): n for n in range(20, 100, 10)}
+    total = part = 0
+    for word in normalise(f"{number:,}").replace("-", " ").split():
+        if word in units:
+            part += units[word]
+        elif word == "hundred":
+            part *= 100
+        else:
+            total += part * 1000 ** (("thousand", "million", "billion", "trillion").index(word) + 1)
+            part = 0
+    assert total + part == number
+
+
+@given(st.integers(1100, 2099))
+def test_every_year_is_read_in_two_parts(number: int) -> None:
+    assert normalise(f"In {number} it began.") == f"In {year(number)} it began."
+    assert year(number).split()[0] in ("two", *(cardinal(n) for n in range(11, 21)))
+
+
+@given(st.integers(1, 9999))
+def test_ordinals_of_any_number(number: int) -> None:
+    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    assert normalise(f"the {number}{ending} time") == f"the {ordinal(number)} time"
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("hello नमस्ते", "न म स ् त े (Devanagari)"),
+        ("Привет", "П р и в е т (Cyrillic)"),
+        ("你好", "你 好 (Cjk)"),
+        ("hi 🙂", "🙂"),
+    ],
+)
+def test_other_scripts_and_symbols_are_refused_with_the_text(text: str, named: str) -> None:
+    with pytest.raises(DataError) as error:
+        normalise(text)
+    assert named in str(error.value)
+    assert text in str(error.value)
+
+
+def test_accents_quotes_and_control_characters() -> None:
+    assert normalise("Café, naïve Zoë, Øre, Straße, Łódź") == "Cafe, naive Zoe, Ore, Strasse, Lodz"
+    assert normalise("“It’s”\u00a0a\u200b\ttest\x00\r\nhere\ufeff") == '"It\'s" a test here'
+    assert normalise("") == normalise(" \n\t") == ""
+    assert normalise("ｆｕｌｌ １２") == "full twelve"
+
+
+def test_a_long_text_takes_time_in_proportion() -> None:
+    text = "On May 2, 1963, Dr. Roe paid $5 for 3 km; the U.S. knew. " * 200
+    started = time.process_time()
+    assert len(normalise(text).split()) > 3000
+    assert time.process_time() - started < 5
+    started = time.process_time()
+    for hostile in (
+        "1," * 5000,
+        "a." * 5000,
+        "$" * 5000,
+        "1-" * 5000,
+        "I" * 5000,
+        " " * 5000 + "x",
+        "." * 5000,
+        "a/" * 5000,
+    ):
+        normalise(hostile)
+    assert time.process_time() - started < 10
