@@ -23,3 +23,12 @@ def diarizer_run(made_recordings: Path, tmp_path_factory: pytest.TempPathFactory
     run = tmp_path_factory.mktemp("tiny_diarizer") / "tiny"
     tiny_diarizer.train(made_recordings, run)
     return run
+
+
+@pytest.fixture(scope="session")
+def voice_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run directory of a tiny text-to-speech model, trained to its end; tests leave it as it is."""
+    import tiny_voice
+
+    folder = tmp_path_factory.mktemp("tiny_voice")
+    return tiny_voice.train(tiny_voice.write_voice(folder / "corpus"), folder / "voice")

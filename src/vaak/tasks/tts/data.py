@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from vaak.core.batch import Batch
-from vaak.core.errors import UserError
+from vaak.core.errors import DataError, UserError
 from vaak.core.task import Dataset
 from vaak.tasks.tts.utterances.store import UtteranceStore
 
@@ -43,10 +43,10 @@ class TtsDataset(Dataset):
         self.lengths, self.fingerprint = store.durations, store.fingerprint
 
     def example(self, index: int, rng: np.random.Generator) -> TtsExample:
-        """Utterance ``index``; nothing is drawn. Raises UserError for a speaker that training doesn't have."""
+        """Utterance ``index``; nothing is drawn. Raises DataError for a speaker that training doesn't have."""
         line = self.store.line(index)
         if line.speaker not in self.speakers and len(self.speakers) > 1:
-            raise UserError(
+            raise DataError(
                 f"{self.describe(index)}: {line.speaker} is not a speaker of training; leave the utterance out, or "
                 "split by recording (split_by)"
             )

@@ -58,6 +58,7 @@ def utterances(
                 left_out.counts[WITHOUT_TEXT] += 1
                 continue
             try:
+                _demand_frequencies(one, audio)
                 kept = one if silence is None else trimmed(one, audio, silence)
             except DataError as error:
                 left_out.bad(error)
@@ -66,6 +67,16 @@ def utterances(
                 left_out.counts[TOO_LONG] += 1
                 continue
             yield kept
+
+
+def _demand_frequencies(cut: Any, audio: AudioConfig) -> None:
+    """Raises DataError for a recording whose sampling rate is too low for the filters."""
+    rate, highest = int(cut.sampling_rate), audio.mel.nyquist if audio.mel is not None else 0.0
+    if rate / 2 < highest:
+        raise DataError(
+            f"{describe(cut)}: it has {rate:,} Hz, so nothing above {rate // 2:,} Hz, but global_config.mel.f_max is "
+            f"{highest:,.0f} Hz; leave it out, or lower f_max"
+        )
 
 
 def _parts(cut: Any) -> Iterator[Any]:

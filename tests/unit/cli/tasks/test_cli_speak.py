@@ -1,0 +1,80 @@
+"""``vaak speak``: texts in, audio out, and one line for what can't be spoken."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from tiny_voice import RATE
+
+
+def test_a_text_becomes_a_file_of_audio(vaak, voice_run: Path, tmp_path: Path):
+    code, out, err = vaak("speak", voice_run, "He saw me. Now she may go.", "-o", tmp_path / "a.wav")
+    assert (code, out) == (0, "")
+    assert err.startswith(f"{tmp_path / 'a.wav'}: ")
+    assert "real-time factor" in err
+    samples, rate = soundfile.read(tmp_path / "a.wav")
+    assert rate == RATE
+    assert 0.5 < len(samples) / rate < 10
+    assert np.abs(samples).max() > 0.01
+
+
+def test_lines_of_a_file_go_to_a_folder(vaak, voice_run: Path, tmp_path: Path):
+    (tmp_path / "texts.txt").write_text("He saw me.\n\nNow she may go.\n")
+    code, out, _ = vaak("speak", voice_run, tmp_path / "texts.txt", "--output", tmp_path / "audio", "--json")
+    assert code == 0
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert [Path(line["file"]).name for line in lines] == ["0001.wav", "0002.wav"]
+    for line in lines:
+        assert soundfile.info(line["file"]).duration == pytest.approx(line["duration"])
+
+
+def test_speed_and_pause_change_the_length(vaak, voice_run: Path, tmp_path: Path):
+    def seconds(*options: object) -> float:
+        code, _, err = vaak("speak", voice_run, "He saw me. She saw me.", "-o", tmp_path / "a.wav", *options)
+        assert code == 0, err
+        return float(soundfile.info(tmp_path / "a.wav").duration)
+
+    usual = seconds("--pause", 0)
+    assert seconds("--pause", 1) == pytest.approx(usual + 1)
+    assert seconds("--pause", 0, "--speed", 2) == pytest.approx(usual / 2, rel=0.2)
+
+
+def test_a_text_of_two_thousand_words_is_spoken_in_parts(vaak, voice_run: Path, tmp_path: Path):
+    text = "he saw me now " * 500
+    code, _, err = vaak("speak", voice_run, text, "-o", tmp_path / "a.wav", "--num-iterations", 1, "--speed", 10)
+    assert code == 0, err
+    assert soundfile.info(tmp_path / "a.wav").duration > 20
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("?!",), "the text: '?!': there is nothing to speak in it"),
+        (("",), "there is nothing to speak in it"),
+        (("он",), "can't be read in English"),
+        (("He saw me.", "--speaker", "bob"), "unknown speaker bob; the model has ann"),
+        (("He saw me.", "--speed", "0"), "data.speaking.speed: is 0.0; expected a number at least 0.1"),
+        (("gone.txt",), "file gone.txt does not exist"),
+        (("He saw me.", "-o", "out.mp3"), "out.mp3: expected a file that ends in .wav or .flac"),
+    ],
+)
+def test_what_is_wrong_is_one_line(
+    vaak, voice_run: Path, arguments: tuple[str, ...], message: str, monkeypatch, tmp_path
+):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = vaak("speak", voice_run, *arguments)
+    assert code == 2
+    assert message in err
+    assert len(err.strip().splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_another_task_cant_speak(vaak, diarizer_run: Path):
+    code, _, err = vaak("speak", diarizer_run, "He saw me.")
+    assert code == 2
+    assert "is a run of task diarization; vaak speak requires a run of task tts" in err

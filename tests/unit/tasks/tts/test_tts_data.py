@@ -1,0 +1,211 @@
+"""Utterances prepared: what is stored, what is left out, and what is said about bad ones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+
+import tiny_voice
+from tiny_voice import RATE, cut, utterance, write_cuts
+from vaak.config.load import load
+from vaak.config.tasks import task_class
+from vaak.config.yaml.writer import yaml_text
+from vaak.core.errors import DataError
+
+Change = Callable[[Path], Any]
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    return tiny_voice.write_voice(tmp_path / "corpus")
+
+
+def task_of(corpus: Path, *overrides: str, **more: Any):
+    """The task on a corpus, not prepared yet."""
+    file = corpus.parent / "voice.yml"
+    file.write_text(yaml_text(tiny_voice.options(corpus, **more)))
+    experiment = load([file], list(overrides)).experiment
+    return task_class("tts")(experiment, corpus.parent / "run", corpus.parent)
+
+
+def test_durations_add_up_to_the_frames_of_every_utterance(corpus: Path):
+    task = task_of(corpus)
+    task.prepare()
+    for split, number in tiny_voice.NUM_UTTERANCES.items():
+        dataset = task.dataset(split)
+        assert len(dataset.lengths) == number
+        for index in range(number):
+            example = dataset.example(index, np.random.default_rng(0))
+            assert example.durations is not None
+            assert example.durations.sum() == len(example.mel)
+            assert len(example.durations) == len(example.ids)
+            assert dataset.lengths[index] == pytest.approx(len(example.mel) * 64 / RATE)
+
+
+def test_durations_are_those_of_the_alignment(corpus: Path):
+    task = task_of(corpus, "data.silence=null")
+    task.prepare()
+    example = task.dataset("train").example(3, np.random.default_rng(0))
+    _, _, phones = read_utterance(3)
+    starts = np.cumsum(example.durations) - example.durations
+    symbols = task.prepared.processor.decode(example.ids.tolist())
+    spoken = [start for start, symbol in zip(starts, symbols, strict=True) if symbol not in (" ", ",", ".", "sil")]
+    expected = [start for label, start, _ in phones if label != "sil"]
+    assert np.abs(np.array(spoken) * 64 / RATE - expected).max() <= 64 / RATE
+
+
+def read_utterance(index: int):
+    """Utterance ``index`` of train, made again."""
+    rng = np.random.default_rng(0)
+    for _ in range(index):
+        utterance(rng, int(rng.integers(2, 7)))
+    return utterance(rng, int(rng.integers(2, 7)))
+
+
+def test_bins_are_normalised_by_all_frames_of_training(corpus: Path):
+    task = task_of(corpus)
+    task.prepare()
+    store = task.prepared.store("train")
+    frames = np.concatenate([store.mel(index) for index in range(len(store))])
+    assert task.prepared.normalisation.mel_mean == pytest.approx(frames.mean(0).tolist(), abs=1e-4)
+    assert task.prepared.normalisation.mel_deviation == pytest.approx(frames.std(0).tolist(), abs=1e-4)
+
+
+def test_what_was_prepared_is_found_again(corpus: Path):
+    task_of(corpus).prepare()
+    lines = corpus.parent / "run" / "prepared" / "train" / "utterances.jsonl"
+    written = lines.stat().st_mtime_ns
+    task_of(corpus).prepare()
+    assert lines.stat().st_mtime_ns == written
+    task_of(corpus, "data.front_end.stress=false").prepare()
+    assert lines.stat().st_mtime_ns > written
+
+
+def test_learned_durations_need_no_alignment(corpus: Path):
+    lines = [json.loads(line) for line in (corpus / "train.jsonl").read_text().splitlines()]
+    for line in lines:
+        del line["supervisions"][0]["alignment"]
+    (corpus / "train.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    task = task_of(corpus, "model.durations=learned")
+    task.prepare()
+    assert task.dataset("train").example(0, np.random.default_rng(0)).durations is None
+
+
+def change_line(corpus: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change the second utterance of train."""
+    lines = (corpus / "train.jsonl").read_text().splitlines()
+    line = json.loads(lines[1])
+    change(line)
+    (corpus / "train.jsonl").write_text("\n".join([lines[0], json.dumps(line), *lines[2:]]) + "\n")
+
+
+def replace_audio(corpus: Path, samples: np.ndarray, rate: int = RATE, **how: str) -> None:
+    soundfile.write(corpus / "train1.wav", samples, rate, **how)
+
+
+def label(line: dict[str, Any], **values: Any) -> None:
+    line["supervisions"][0].update(values)
+
+
+def with_nan(corpus: Path) -> None:
+    samples, _ = soundfile.read(corpus / "train1.wav")
+    samples[len(samples) // 2] = np.nan
+    replace_audio(corpus, samples, subtype="FLOAT")
+
+
+def shorter_alignment(line: dict[str, Any]) -> None:
+    alignment = line["supervisions"][0]["alignment"]["phone"]
+    line["supervisions"][0]["alignment"]["phone"] = alignment[: len(alignment) // 3]
+
+
+BAD: dict[str, tuple[Change, str]] = {
+    "nothing to speak": (
+        lambda corpus: change_line(corpus, lambda line: label(line, text="?!")),
+        r"train1 .*train1\.wav\): '\?!': there is nothing to speak in it",
+    ),
+    "other letters": (
+        lambda corpus: change_line(corpus, lambda line: label(line, text="он me.")),
+        r"train1 .*Cyrillic.*can't be read in English",
+    ),
+    "no alignment": (
+        lambda corpus: change_line(corpus, lambda line: line["supervisions"][0].pop("alignment")),
+        r"train1 .*it has no alignment; give alignments, or set model.durations: learned",
+    ),
+    "alignment of a part": (
+        lambda corpus: change_line(corpus, shorter_alignment),
+        r"train1 .*its alignment is of another text: only \d+ of \d+ phonemes",
+    ),
+    "much text, little audio": (
+        lambda corpus: change_line(corpus, lambda line: label(line, text="he saw me, " * 100)),
+        r"train1 .*symbols in \d\.\d\d s, \d+ frames: the text is not that of the audio",
+    ),
+    "NaN": (with_nan, r"train1\.wav: the sample at 0\.\d+ s is nan, not a number; fix the file"),
+    "missing audio": (lambda corpus: (corpus / "train1.wav").unlink(), r"train1\.wav"),
+    "too low a rate": (
+        lambda corpus: change_rate(corpus, 4000),
+        r"train1 .*it has 4,000 Hz, so nothing above 2,000 Hz, but global_config.mel.f_max is 4,000 Hz",
+    ),
+}
+
+
+def change_rate(corpus: Path, rate: int) -> None:
+    """The second utterance of train at another rate."""
+    _, samples, phones = read_utterance(1)
+    replace_audio(corpus, samples[:: RATE // rate], rate)
+    line = cut("train1", corpus / "train1.wav", read_utterance(1)[0], phones).to_dict()
+    change_line(corpus, lambda old: old.update(line))
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_utterance_is_one_clear_line(corpus: Path, name: str):
+    change, message = BAD[name]
+    change(corpus)
+    with pytest.raises(DataError, match=message) as caught:
+        task_of(corpus).prepare()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", [name for name in BAD if name != "missing audio"])
+def test_bad_utterances_can_be_skipped(corpus: Path, name: str):
+    BAD[name][0](corpus)
+    task = task_of(corpus, "data.on_bad_example=skip")
+    task.prepare()
+    dataset = task.dataset("train")
+    assert len(dataset.lengths) == tiny_voice.NUM_UTTERANCES["train"] - 1
+    names = {dataset.example(index, np.random.default_rng(0)).name for index in range(len(dataset.lengths))}
+    assert "train1" not in names
+
+
+def test_two_utterances_of_one_name_are_an_error(corpus: Path):
+    (corpus / "train.jsonl").write_text((corpus / "train.jsonl").read_text() * 2)
+    with pytest.raises(DataError, match="two cuts with the name train0"):
+        task_of(corpus).prepare()
+
+
+def test_an_unknown_speaker_in_validation_is_said_when_it_is_read(corpus: Path):
+    lines = [json.loads(line) for line in (corpus / "train.jsonl").read_text().splitlines()]
+    for number, line in enumerate(lines):
+        label(line, speaker=("ann", "ben")[number % 2])
+    (corpus / "train.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    valid = [json.loads(line) for line in (corpus / "valid.jsonl").read_text().splitlines()]
+    label(valid[0], speaker="eve")
+    (corpus / "valid.jsonl").write_text("".join(json.dumps(line) + "\n" for line in valid))
+    task = task_of(corpus)
+    task.prepare()
+    assert task.model().speakers is not None
+    with pytest.raises(DataError, match="eve is not a speaker of training"):
+        task.dataset("valid").example(0, np.random.default_rng(0))
+
+
+def test_a_corpus_without_texts_is_an_error(corpus: Path, tmp_path: Path):
+    text, samples, phones = utterance(np.random.default_rng(0), 3)
+    soundfile.write(tmp_path / "a.wav", samples, RATE)
+    write_cuts(corpus / "train.jsonl", [cut("a", tmp_path / "a.wav", None, phones)])
+    with pytest.raises(DataError, match="train is empty: no dataset has a usable utterance"):
+        task_of(corpus).prepare()

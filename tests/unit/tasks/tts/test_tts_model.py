@@ -1,0 +1,120 @@
+"""The acoustic model: shapes, durations, and rows that don't depend on what they are batched with."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from vaak.nn.config import StackConfig
+from vaak.nn.speech.aligner import forward_sum_loss
+from vaak.tasks.tts.config import PredictorConfig, TtsModelConfig
+from vaak.tasks.tts.model import Inventory, Text, TtsModel
+from vaak.tasks.tts.utterances.normalisation import Normalisation
+
+NUM_BINS = 6
+SIZES = {"d_model": 16, "num_layers": 1, "num_heads": 2, "dropout": 0.0}
+
+
+def make(num_speakers: int = 1, **options) -> TtsModel:
+    torch.manual_seed(0)
+    config = TtsModelConfig(
+        **{
+            "encoder": StackConfig(**SIZES),
+            "decoder": StackConfig(**SIZES),
+            "duration_predictor": PredictorConfig(width=8),
+            **options,
+        }
+    )
+    normalisation = Normalisation([-4.0] * NUM_BINS, [2.0] * NUM_BINS)
+    model = TtsModel(config, Inventory(20, 0, num_speakers), normalisation)
+    with torch.no_grad():  # as if trained: a few frames for each symbol
+        model.duration_predictor.output.bias.fill_(1.5)
+    return model.eval()
+
+
+def text(*rows: list[int], speakers: list[int] | None = None) -> Text:
+    longest = max(map(len, rows))
+    symbols = torch.tensor([row + [0] * (longest - len(row)) for row in rows])
+    return Text(symbols, torch.tensor([len(row) for row in rows]), torch.tensor(speakers or [0] * len(rows)))
+
+
+def test_a_row_is_spoken_alike_whatever_it_is_batched_with():
+    model = make()
+    together = model.speak(text([3, 4, 5], [6, 7, 8, 9, 10, 11], [3, 4, 5]))
+    alone = model.speak(text([3, 4, 5]))
+    frames = int(alone.frame_lengths[0])
+    for row in (0, 2):
+        assert together.frame_lengths[row] == frames
+        torch.testing.assert_close(together.mel[row, :frames], alone.mel[0], atol=1e-5, rtol=1e-5)
+
+
+def test_speed_divides_the_durations():
+    model = make()
+    usual, fast = (int(model.speak(text([3, 4, 5, 6, 7, 8]), speed).frame_lengths[0]) for speed in (1.0, 2.0))
+    assert usual == pytest.approx(6 * (torch.tensor(1.5).expm1().item()), rel=0.2)
+    assert fast == pytest.approx(usual / 2, abs=1)
+
+
+def test_however_fast_there_are_frames():
+    spoken = make().speak(text([3]), 1000.0)
+    assert spoken.mel.shape == (1, 2, NUM_BINS)
+
+
+def test_spectrograms_have_the_scale_of_the_data():
+    model = make()
+    with torch.no_grad():
+        model.mel.weight.zero_()
+        model.mel.bias.fill_(1.0)
+    torch.testing.assert_close(model.speak(text([3, 4])).mel.unique(), torch.tensor([-2.0]))
+    torch.testing.assert_close(model.normalised(torch.tensor([-2.0])), torch.ones(NUM_BINS))
+
+
+def test_speakers_sound_different_only_where_there_are_several():
+    model = make(num_speakers=2)
+    first, second = (model.speak(text([3, 4, 5], speakers=[speaker])).mel for speaker in (0, 1))
+    assert first.shape != second.shape or not torch.equal(first, second)
+    assert make(num_speakers=1).speakers is None
+    assert make(num_speakers=2, speaker_embedding=False).speakers is None
+
+
+def test_widths_may_differ():
+    model = make(decoder=StackConfig(**{**SIZES, "d_model": 8}))
+    assert model.speak(text([3, 4])).mel.shape[2] == NUM_BINS
+
+
+def test_learned_durations_give_each_symbol_a_frame_and_add_up():
+    model = make(durations="learned")
+    rows = text([3, 4, 5], [6, 7, 8, 9, 10])
+    mel, lengths = torch.randn(2, 12, NUM_BINS), torch.tensor([9, 12])
+    outputs = model(rows, mel, lengths)
+    assert outputs.durations.sum(1).tolist() == [9, 12]
+    assert outputs.durations[0].tolist()[3:] == [0, 0]
+    assert outputs.durations[1].min() >= 1
+    assert outputs.alignment.shape == (2, 12, 5)
+
+
+def test_a_learned_alignment_finds_durations_that_the_spectrogram_shows():
+    """After training on sequences of symbols, each with a spectrum of its own, durations are found."""
+    torch.manual_seed(1)
+    model = make(durations="learned").train()
+    spectra = torch.randn(20, NUM_BINS)
+    optimizer = torch.optim.Adam(model.parameters(), 3e-2)
+
+    def draw() -> tuple[Text, torch.Tensor, torch.Tensor]:
+        symbols = torch.stack([torch.randperm(19)[:6] + 1 for _ in range(8)])
+        durations = torch.randint(1, 6, (8, 6))
+        rows = [spectra[row].repeat_interleave(times, 0) for row, times in zip(symbols, durations, strict=True)]
+        mel = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+        return Text(symbols, torch.full((8,), 6), torch.zeros(8).long()), mel, durations
+
+    for _ in range(200):
+        rows, mel, durations = draw()
+        lengths = durations.sum(1)
+        outputs = model(rows, mel, lengths)
+        loss = forward_sum_loss(outputs.alignment, lengths, rows.lengths).total / lengths.sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    rows, mel, durations = draw()
+    found = model.eval()(rows, mel, durations.sum(1)).durations
+    assert (found - durations).abs().float().mean() < 0.25

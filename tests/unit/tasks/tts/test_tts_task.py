@@ -1,0 +1,94 @@
+"""A tiny voice, trained: its figures, its files, and what it says."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+import tiny_voice
+from vaak.runs.open_run import open_run
+from vaak.tasks.tts.predict import MOST_WORDS, divided
+
+
+def records(run: Path, kind: str) -> list[dict[str, float]]:
+    lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    return [line for line in lines if line["kind"] == kind]
+
+
+def test_losses_are_logged_apart_and_fall(voice_run: Path):
+    first, *_, last = records(voice_run, "step")
+    for name in ("mel", "duration", "stop"):
+        assert last[name] < first[name]
+    assert last["loss"] == pytest.approx(sum(last[name] for name in ("mel", "duration", "stop")), rel=1e-4)
+    evaluation = records(voice_run, "evaluation")[-1]
+    parts = sum(evaluation[f"val_{name}"] for name in ("mel", "duration", "stop"))
+    assert evaluation["val_loss"] == pytest.approx(parts, rel=1e-5)
+    assert evaluation["val_duration_error_ms"] < 30
+
+
+def test_samples_are_in_the_run(voice_run: Path):
+    samples, rate = soundfile.read(voice_run / "sample-1.wav")
+    assert rate == tiny_voice.RATE
+    assert len(samples) > 0.3 * rate
+
+
+def test_a_run_speaks_where_its_corpus_is_gone(voice_run: Path, tmp_path: Path):
+    """The phoneme processor, the speakers and the normalisation are the run's own."""
+    moved = tmp_path / "elsewhere"
+    shutil.copytree(voice_run, moved, ignore=shutil.ignore_patterns("train", "valid", "test"))
+    here, there = (open_run(run) for run in (voice_run, moved))
+    first, second = (next(iter(run.task.predict(run.model, ["She saw me."]))) for run in (here, there))
+    np.testing.assert_array_equal(first.samples, second.samples)
+    assert first.sentences[0].symbols[0] == "sil"
+
+
+def test_a_sentence_sounds_alike_alone_and_in_a_text(voice_run: Path):
+    opened = open_run(voice_run)
+    speaker = opened.task.speaker(opened.model)
+    both, alone = speaker.speech("He saw me. She may go."), speaker.speech("She may go.")
+    np.testing.assert_array_equal(both.sentences[1].samples, alone.samples)
+    pause = round(0.2 * tiny_voice.RATE)
+    assert len(both.samples) == sum(len(sentence.samples) for sentence in both.sentences) + pause
+
+
+def test_checkpoints_elsewhere_speak_without_their_run(tmp_path: Path):
+    corpus = tiny_voice.write_voice(tmp_path / "corpus")
+    overrides = ("training.max_steps=1", f"training.checkpoint.save_dir={tmp_path / 'saved'}")
+    run = tiny_voice.train(corpus, tmp_path / "run", *overrides)
+    shutil.rmtree(run)
+    shutil.rmtree(corpus)
+    opened = open_run(tmp_path / "saved" / "voice")
+    assert len(opened.task.speaker(opened.model).speech("He saw me.").samples)
+
+
+def test_evaluation_on_another_corpus_keeps_what_the_run_has_learned(voice_run: Path, tmp_path: Path, vaak):
+    other = tiny_voice.write_voice(tmp_path / "other", seed=5)
+    datasets = json.dumps([tiny_voice.dataset_of(other)])
+    code, out, err = vaak("eval", voice_run, f"datasets={datasets}", "--split", "test", "--json")
+    assert code == 0, err
+    assert json.loads(out.splitlines()[-1])
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("He came. She went!", ["He came.", "She went!"]),
+        ("one", ["one"]),
+        ("He came... ?", ["He came..."]),
+        ('"Go!" he said.', ['"Go!"', "he said."]),
+    ],
+)
+def test_texts_are_divided_at_sentences(text: str, expected: list[str]):
+    assert divided(text) == expected
+
+
+def test_long_sentences_are_divided_at_commas_or_between_words():
+    phrases = ["word " * 35 + "last," for _ in range(3)]
+    found = divided(" ".join(phrases))
+    assert [len(part.split()) for part in found] == [36, 36, 36]
+    assert [len(part.split()) for part in divided("word " * 150)] == [MOST_WORDS, MOST_WORDS, 30]
