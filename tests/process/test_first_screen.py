@@ -63,14 +63,17 @@ INTERRUPTED = {
     "trying learning rates": (["find-lr", "tiny.yml", "--num-iter", "100000"], "trying learning rates"),
     "importing packages": (["doctor"], "machine"),
     "loading torch": (["model", "show", "tiny.yml"], "loading torch"),
+    "opening a run": (["eval", "RUN"], "loading torch"),
+    "opening a run to write": (["generate", "RUN", "the"], "loading torch"),
+    "opening a run to tune": (["tune", "RUN"], "loading torch"),
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", INTERRUPTED)
-def test_an_interrupt_is_answered_at_once(moment: str, folder: Path) -> None:
+def test_an_interrupt_is_answered_at_once(moment: str, folder: Path, tiny_run: Path) -> None:
     arguments, words = INTERRUPTED[moment]
-    with OnTerminal(arguments, folder) as terminal:
+    with OnTerminal([str(tiny_run) if word == "RUN" else word for word in arguments], folder) as terminal:
         assert terminal.read(words), terminal.said
         begun = time.monotonic()
         terminal.interrupt()

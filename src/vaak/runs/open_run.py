@@ -20,6 +20,7 @@ from vaak.core.task import Task
 from vaak.engine.checkpoint.files import load_checkpoint, load_weights, resolve_checkpoint
 from vaak.engine.distributed.launcher import pick_device
 from vaak.engine.trained import model_of
+from vaak.runs.folder.registered_names import names_of_training_known
 from vaak.runs.folder.user_code import demand_trust_to_use
 from vaak.runs.standalone import run_with_checkpoints
 from vaak.runs.tuned_options import layers_of
@@ -84,12 +85,14 @@ def open_run(
     """
     directory = run_of(path)
     layers = layers_of(directory)
-    own = load(layers, trust_code=trust_code).experiment
+    with names_of_training_known(directory):
+        own = load(layers, trust_code=trust_code).experiment
     for text in overrides:
         key, _, value = map(str.strip, text.partition("="))
         if key == "task" and value != own.task:
             raise UserError(f"{text}: the run was trained with task {own.task}; leave it out")
-    experiment = load([*layers, *files], overrides, trust_code=trust_code).experiment
+    with names_of_training_known(directory):
+        experiment = load([*layers, *files], overrides, trust_code=trust_code).experiment
     if not trust_code:
         demand_trust_to_use(own, directory)
     checkpoint = resolve_checkpoint(path)

@@ -7,8 +7,12 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 import tiny_runs
+from vaak.config.base import REGISTERED
+from vaak.config.catalog import register_auxiliary_loss, register_loss, register_optimizer, register_schedule
+from vaak.engine.objective.losses import z_loss
 
 
 @pytest.fixture
@@ -43,6 +47,36 @@ def test_splits_checkpoints_and_an_output_folder(vaak, tiny_run: Path, tmp_path:
     assert code == 0
     assert "val_perplexity" in out
     assert "valid: objective causal, max_length 48" in out
+
+
+def test_what_only_the_training_program_registered_is_needed_by_no_evaluation(vaak, tiny_text: Path, tmp_path: Path):
+    """A loss, its helper, an optimizer and a schedule: the command knows none of them."""
+
+    class MyLoss(torch.nn.Module):
+        def forward(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.cross_entropy(outputs, targets)
+
+    register_loss("my_loss", MyLoss)
+    register_auxiliary_loss("my_helper", z_loss)
+    register_optimizer("my_optimizer", torch.optim.NAdam)
+    register_schedule("my_schedule", lambda step, total: 1.0)
+    run = tmp_path / "run"
+    mine = ("training.optimizer={type: my_optimizer, lr: 1e-2}", "training.scheduler=my_schedule")
+    losses = ("training.loss.main=my_loss", "training.loss.auxiliary={my_helper: 0.01}")
+    tiny_runs.train(tiny_text, run, *mine, *losses)
+    known = {key: dict(names) for key, names in REGISTERED.items()}
+    REGISTERED.clear()
+    code, out, err = vaak("eval", run, "--json")
+    assert code == 0, err
+    evaluations = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    last = [record for record in evaluations if record["kind"] == "evaluation"][-1]
+    assert json.loads(out)["metrics"]["val_loss"] == pytest.approx(last["val_loss"], rel=1e-6)
+    assert not any(REGISTERED.values())
+    assert vaak("generate", run, "the", "--max-new-tokens", 2)[0] == 0
+    code, _, err = vaak("train", run / "config.yml", "--resume", "auto")
+    assert code == 2
+    assert "if the program that trained this run registered it, register it here, too" in err
+    REGISTERED.update(known)
 
 
 def test_another_corpus_is_read_with_the_runs_tokenizer(vaak, tiny_run: Path, tmp_path: Path):

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 from rich.progress import TaskID
 
-from toy import toy_trainer
+from toy import StopAt, toy_trainer
 from vaak.callbacks.console import progress
 from vaak.callbacks.console.lines import ConsoleCallback
 from vaak.callbacks.step_log import StepLogCallback
@@ -62,3 +62,18 @@ def test_a_narrow_bar_breaks_no_word(monkeypatch: pytest.MonkeyPatch):
         lines = [segment.text for segment in console.render(table)]
         assert "".join(lines).count("\n") == 1, (width, lines)
         assert "nan" not in "".join(lines)
+
+
+def test_a_resumed_run_shows_its_losses_from_the_first_line_on(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    """They were ``nan`` until the smoothing had something."""
+    for stopping in ((StopAt(5),), ()):
+        caplog.clear()
+        with caplog.at_level(logging.INFO, "vaak"):
+            trainer = toy_trainer(
+                tmp_path, StepLogCallback(1), ConsoleCallback(), *stopping, checkpoint={"interval": 1}
+            )
+            trainer.resume("auto")
+            trainer.fit()
+    lines = [message for message in caplog.messages if message.startswith("step ")]
+    assert lines[0].startswith("step 6/8  loss ")
+    assert "nan" not in "".join(lines)

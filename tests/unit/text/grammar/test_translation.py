@@ -1,5 +1,7 @@
 """The stored pairs of English and Hindi: a deterministic choice, and three splits that share nothing."""
 
+import re
+
 import pytest
 
 from vaak.text.grammar import grammar_pairs
@@ -44,3 +46,13 @@ def test_splits_are_those_of_the_hindi_corpus_and_meet_nothing_held_out(splits):
         for _, hindi in pairs[:800]:
             assert split_of(hindi.split()) == split
             assert not meets_held_out(hindi.split())
+
+
+def test_no_adverb_stands_between_a_verb_and_its_object(splits):
+    """``meeting quickly the editor`` is not English."""
+    misplaced = re.compile(
+        r"\b(\w+ly|again and again) (the|a|an|this|that|these|those|my|your|his|her|our|their|him)\b"
+    )
+    english = [pair[0] for pairs in splits.values() for pair in pairs]
+    assert [text for text in english if misplaced.search(text)] == []
+    assert sum("quickly" in text for text in english) > 20, "there are such adverbs"
