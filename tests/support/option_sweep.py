@@ -91,9 +91,12 @@ def _within(value: Any, bound: Any) -> bool:
 
 
 def type_override(key: str, section: SectionType, loaded: Any) -> list[str]:
-    """The type that a section must have for an option to be read, where only some read it and it has another."""
+    """The type that a section must have for an option to be read, where only some read it and it has another.
+
+    ``loaded`` is None where the circumstances need that type, too.
+    """
     parent, _, name = key.rpartition(".")
-    if applies(section, name, value_at(loaded, f"{parent}.type")):
+    if loaded is not None and applies(section, name, value_at(loaded, f"{parent}.type")):
         return []
     reading = [one for one in types_reading(section, name) if one != "of a user's class"]
     return [f"{parent}.type={reading[0]}"] if reading else []

@@ -16,6 +16,7 @@ from vaak.core.interrupts import acknowledged
 from vaak.core.terminal import clear
 
 CANT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
+DELETED = "the working folder was deleted; go to another one (cd)"
 USERS_OWN = (
     *(errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST),
     *(errno.ELOOP, errno.ENOTEMPTY, errno.EMFILE, errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EINVAL),
@@ -76,7 +77,8 @@ def _call(function: Callable[[], Any]) -> None:
         sys.stdout.flush()
     except UserError as error:
         if not isinstance(error, SaidByMainProcessError):
-            _end(str(error))
+            lost = isinstance(error.__cause__, FileNotFoundError) and not _in_a_folder()
+            _end(f"{error}; {DELETED}" if lost else str(error))
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
@@ -103,7 +105,7 @@ def _said_of(error: Exception) -> str | None:
     if not isinstance(error, OSError):
         return None
     if isinstance(error, FileNotFoundError) and not _in_a_folder():
-        return "the working folder was deleted; go to another one (cd)"
+        return DELETED
     if error.errno in CANT_WRITE:
         where = error.filename or "standard output or the disk"
         return f"{where} can't be written: {error.strerror}; free some space or write elsewhere, then run this again"

@@ -29,13 +29,14 @@ from vaak.audio.waveforms.reading import NO_TIMES, is_labelled_throughout
 from vaak.audio.waveforms.recordings import ReadRecording
 from vaak.core.errors import DataError, UserError
 from vaak.core.split_ranges import SPLITS
-from vaak.core.storage.files import read_json, sync_file, write_json
+from vaak.core.storage.files import read_json, sync_file, unmade_after_errors, write_json
 from vaak.core.storage.lock import locked
 
 log = logging.getLogger("vaak")
 
 DONE = "cuts.json"
 CORPUS = "corpus.json"
+LOCK = ".lock"
 PREFIXES = {"train": ("train", "tr_", "tr-"), "valid": ("dev", "valid", "val"), "test": ("test", "eval")}
 MANIFEST = re.compile(r"(?:(?P<prefix>.+)_)?recordings_(?P<part>.+)\.jsonl(\.gz)?")
 
@@ -53,8 +54,7 @@ def output_folder(dataset: DatasetConfig, audio: AudioConfig) -> Path:
 def get_corpus(name: str, folder: Path, options: Mapping[str, Any]) -> Path:
     """Download the corpus to ``folder`` and note where in it its files are; returns that folder."""
     recipe = recipe_named(name)
-    folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder / ".lock"):
+    with unmade_after_errors(folder, {LOCK}), locked(folder / LOCK):
         inner = download(recipe, folder, options)
         write_json(folder / CORPUS, {"recipe": name, "corpus": os.path.relpath(inner.resolve(), folder.resolve())})
     return inner
@@ -69,8 +69,7 @@ def prepare_corpus(dataset: DatasetConfig, audio: AudioConfig) -> dict[str, Path
     output = output_folder(dataset, audio)
     options = json.loads(json.dumps(dataset.options))
     try:
-        output.mkdir(parents=True, exist_ok=True)
-        with locked(output / ".lock"):
+        with unmade_after_errors(output, {LOCK}), locked(output / LOCK):
             parts = _made(recipe, options, output)
             if parts is None:
                 parts = _make(recipe, corpus_folder(dataset, audio), output, options, audio.num_jobs)

@@ -28,7 +28,16 @@ from vaak.audio.formats.rttm import write_rttm
 from vaak.audio.labelled import AudioSource, LabelledAudio, Segment
 from vaak.core.errors import UserError
 from vaak.core.random_keys import Purpose, draw_key
-from vaak.core.storage.files import fingerprint_of, read_json, sync_file, write_bytes, write_json, write_text
+from vaak.core.storage.files import (
+    fingerprint_of,
+    new_folders,
+    read_json,
+    remove_empty,
+    sync_file,
+    write_bytes,
+    write_json,
+    write_text,
+)
 from vaak.core.storage.lock import locked
 
 if TYPE_CHECKING:
@@ -83,16 +92,12 @@ def demand_room(folder: Path) -> None:
 
     Better before the speech is read, or synthesised, than after it. A folder that wasn't there still isn't.
     """
+    new = new_folders(folder)
     try:
-        new = [one for one in (folder, *folder.parents) if not one.exists()]
-    except OSError:  # its name is too long, or a folder above it may not be looked into
-        new = []
-    with _only_writer_of(folder):
-        if new:
-            (folder / LOCK).unlink()
-    with contextlib.suppress(OSError):  # another process has put something there meanwhile
-        for one in new:
-            one.rmdir()
+        with _only_writer_of(folder):
+            pass
+    finally:
+        remove_empty(new, {LOCK})
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +70,39 @@ def demand_file(path: Path) -> None:
         raise OSError(errno.EINVAL, "it is a device, not a file", str(path))
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+
+
+@contextlib.contextmanager
+def unmade_after_errors(folder: Path, but: Collection[str] = ()) -> Iterator[None]:
+    """Make a folder, and those above it; where the context ends with an error, remove what was made and is empty.
+
+    Files of the names in ``but`` go with it.
+    """
+    new = new_folders(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+    except BaseException:
+        remove_empty(new, but)
+        raise
+
+
+def new_folders(folder: Path) -> list[Path]:
+    """A folder and those above it that aren't there yet, the lowest first."""
+    try:
+        return [one for one in (folder, *folder.parents) if not one.exists()]
+    except OSError:  # one may not be looked into, or its name is too long
+        return []
+
+
+def remove_empty(folders: Iterable[Path], but: Collection[str] = ()) -> None:
+    """Remove folders, the lowest first, up to the first that holds more than files of the names in ``but``."""
+    with contextlib.suppress(OSError):
+        for folder in folders:
+            if {path.name for path in folder.iterdir()} <= set(but):
+                for path in folder.iterdir():
+                    path.unlink()
+            folder.rmdir()
 
 
 def remedy_of(error: Exception) -> str:

@@ -35,24 +35,24 @@ def make_directory(path: Path, checkpoints: Path | None) -> None:
     Raises UserError where it can't be created or written.
     """
     try:
-        path.mkdir(parents=True, exist_ok=True)
-        link = path / "checkpoints"
-        if checkpoints is None:
-            link.mkdir(exist_ok=True)
-        else:
-            checkpoints.mkdir(parents=True, exist_ok=True)
-            if link.is_dir() and not link.is_symlink() and not any(link.iterdir()):
-                link.rmdir()
-            if link.is_symlink() and not link.exists():  # the folder it points to was moved
-                link.unlink()
-            if not link.exists():
-                link.symlink_to(checkpoints.resolve(), target_is_directory=True)
-        if link.resolve() != (checkpoints or link).resolve():
-            raise UserError(
-                f"{link} is not {checkpoints}, which training.checkpoint.save_dir requires; move one of them"
-            )
-        for folder in (path, link.resolve()):
-            _demand_writable(folder)
+        with files.unmade_after_errors(path):
+            link = path / "checkpoints"
+            if checkpoints is None:
+                link.mkdir(exist_ok=True)
+            else:
+                checkpoints.mkdir(parents=True, exist_ok=True)
+                if link.is_dir() and not link.is_symlink() and not any(link.iterdir()):
+                    link.rmdir()
+                if link.is_symlink() and not link.exists():  # the folder it points to was moved
+                    link.unlink()
+                if not link.exists():
+                    link.symlink_to(checkpoints.resolve(), target_is_directory=True)
+            if link.resolve() != (checkpoints or link).resolve():
+                raise UserError(
+                    f"{link} is not {checkpoints}, which training.checkpoint.save_dir requires; move one of them"
+                )
+            for folder in (path, link.resolve()):
+                _demand_writable(folder)
     except OSError as error:
         if checkpoints is not None and Path(str(error.filename)).resolve().is_relative_to(checkpoints.resolve()):
             raise UserError(

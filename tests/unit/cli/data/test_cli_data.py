@@ -56,6 +56,7 @@ def test_mistakes_are_one_line_and_exit_2(vaak, tmp_path: Path):
         code, _, errors = vaak("data", *arguments)
         assert code == 2, arguments
         assert errors.splitlines()[-1].startswith(message), (arguments, errors)
+    assert [path for path in tmp_path.rglob("*") if path.name != "ami"] == [tmp_path / "data"]
 
 
 def test_the_commands_help_imports_neither_torch_nor_lhotse():

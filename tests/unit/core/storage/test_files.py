@@ -70,3 +70,25 @@ def test_a_folder_is_not_replaced_by_a_file(tmp_path):
 def test_a_device_is_no_input():
     with pytest.raises(OSError, match="a device, not a file"):
         files.demand_file(Path(os.devnull))
+
+
+def test_a_folder_made_for_what_failed_goes_with_all_that_is_empty(tmp_path: Path):
+    def fail(name: str, written: str) -> None:
+        with files.unmade_after_errors(tmp_path / name, {".lock"}):
+            (tmp_path / name / written).write_text("")
+            raise KeyError
+
+    with files.unmade_after_errors(tmp_path / "kept" / "one"):
+        pass
+    (tmp_path / "kept" / "mine").write_text("")
+    for name in ("new/one/two", "kept/two", "kept/one"):
+        with pytest.raises(KeyError):
+            fail(name, ".lock")
+    assert sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")) == [
+        *("kept", "kept/mine", "kept/one", "kept/one/.lock")
+    ]
+    with pytest.raises(KeyError):
+        fail("new/one", "result")
+    assert (tmp_path / "new" / "one" / "result").exists()
+    with pytest.raises(NotADirectoryError):
+        fail("kept/mine/one", ".lock")

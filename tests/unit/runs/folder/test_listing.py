@@ -239,6 +239,9 @@ def test_checkpoints_may_lie_elsewhere(tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="can't be created"):
         make_directory(tmp_path / "file" / "run", None)
+    with pytest.raises(UserError, match="checkpoints can't be written to"):
+        make_directory(tmp_path / "new" / "run", tmp_path / "file" / "run")
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_run_is_not_overwritten(tiny_text: Path, tiny_run: Path):
