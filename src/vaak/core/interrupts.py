@@ -19,6 +19,9 @@ from vaak.core.terminal import restore_cursor
 
 ANSWER = "interrupted: stopping; press Ctrl-C again to leave at once"
 
+IMPORTING = ("_frozen_importlib", "importlib._bootstrap")
+"""The names of the module that imports: the second one from the first ``import importlib`` on."""
+
 _answering, _leaving = threading.Lock(), threading.Lock()
 _left: list[Callable[[], str]] = []
 """What there is to say when leaving at once, the innermost last."""
@@ -56,7 +59,7 @@ def acknowledged() -> Iterator[None]:
 def _interrupt(number: int, frame: FrameType | None) -> None:
     """Raise KeyboardInterrupt; during an import, leave: libraries catch it there, and run on half imported."""
     while frame is not None:
-        if frame.f_globals.get("__name__") == "_frozen_importlib":
+        if frame.f_globals.get("__name__") in IMPORTING:
             _answer_once()
             os._exit(130)
         frame = frame.f_back

@@ -7,7 +7,7 @@ evaluated and used by every other program, too. What has no class here can't be 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from vaak.config.yaml.reader import read_yaml
 from vaak.config.yaml.tree import to_plain
 from vaak.core.errors import UserError
 
-OF_TRAINING = {
+OF_TRAINING: dict[str, Collection[str]] = {
     "training.loss.main": LOSSES,
     "training.optimizer": UPDATE_RULES,
     "training.scheduler": SCHEDULES,

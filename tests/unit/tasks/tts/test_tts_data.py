@@ -204,7 +204,7 @@ def test_an_unknown_speaker_in_validation_is_said_when_it_is_read(corpus: Path):
 
 
 def test_a_corpus_without_texts_is_an_error(corpus: Path, tmp_path: Path):
-    text, samples, phones = utterance(np.random.default_rng(0), 3)
+    _, samples, phones = utterance(np.random.default_rng(0), 3)
     soundfile.write(tmp_path / "a.wav", samples, RATE)
     write_cuts(corpus / "train.jsonl", [cut("a", tmp_path / "a.wav", None, phones)])
     with pytest.raises(DataError, match="train is empty: no dataset has a usable utterance"):

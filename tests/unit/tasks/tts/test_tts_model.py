@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -12,7 +14,7 @@ from vaak.tasks.tts.model import Inventory, Text, TtsModel
 from vaak.tasks.tts.utterances.normalisation import Normalisation
 
 NUM_BINS = 6
-SIZES = {"d_model": 16, "num_layers": 1, "num_heads": 2, "dropout": 0.0}
+SIZES: dict[str, Any] = {"d_model": 16, "num_layers": 1, "num_heads": 2, "dropout": 0.0}
 
 
 def make(num_speakers: int = 1, **options) -> TtsModel:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -96,7 +97,7 @@ def test_frames_always_add_up_to_the_spectrogram(data: Any):
     except DataError:
         return
     assert len(times) == len(symbols)
-    assert all(before <= after for before, after in zip(times, times[1:], strict=False))
+    assert all(before <= after for before, after in pairwise(times))
     mel = MelConfig()
     num_samples = round(float(steps[-1]) * mel.sampling_rate) + data.draw(st.integers(0, 500))
     durations = frame_durations(times, mel, num_samples)
