@@ -31,6 +31,7 @@ from vaak.tasks.tts.checks import ALIGNMENT, BINARISATION, DURATION, LOSSES, MEL
 from vaak.tasks.tts.config import SpeakingConfig, TtsExperiment
 from vaak.tasks.tts.data import TtsDataset
 from vaak.tasks.tts.estimate import sketch, sketch_batch, source_files
+from vaak.tasks.tts.export import export_acoustic
 from vaak.tasks.tts.metrics import Scored, TtsMeters
 from vaak.tasks.tts.model import Inventory, Outputs, Recording, Text, TtsModel
 from vaak.tasks.tts.predict import Speaker, Speech
@@ -148,6 +149,12 @@ class TtsTask(PreparedTask[TtsExperiment, Prepared]):
         assert self.audio.mel is not None
         speaking = SpeakingConfig(**{**self.data.speaking.model_dump(), **options})
         return Speaker(model, self.prepared.processor, self.prepared.speakers, self.audio.mel, speaking)
+
+    def export_onnx(self, model: nn.Module, folder: Path) -> None:
+        """Write a folder with the acoustic model for onnxruntime."""
+        assert isinstance(model, TtsModel)
+        assert self.audio.mel is not None
+        export_acoustic(model, self.prepared.processor, self.audio.mel, self.data.speaking, folder)
 
     def predict(self, model: nn.Module, inputs: Iterable[str]) -> Iterator[Speech]:
         """Each text as audio."""
