@@ -8,7 +8,7 @@ from typing import Any
 from vaak.config.experiment import Experiment
 from vaak.config.task_spec import CheckFinding, impossible, impossible_if_given, no_effect
 from vaak.nn.checks import stack_findings, stack_parameters
-from vaak.tasks.seq2seq.config import METHOD_OPTIONS, DecodingConfig, Seq2SeqConfig, Seq2SeqDataConfig
+from vaak.tasks.seq2seq.config import METHODS_OF, DecodingConfig, Seq2SeqConfig, Seq2SeqDataConfig
 from vaak.text.checks import corpus_findings, tokenizer_findings
 
 FILES = ("json", "tsv", "text")
@@ -30,8 +30,7 @@ def checks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
 
 
 def _unread_by_decoding(decoding: DecodingConfig) -> Iterator[CheckFinding]:
-    for name in dict.fromkeys(name for names in METHOD_OPTIONS.values() for name in names):
-        methods = [method for method, names in METHOD_OPTIONS.items() if name in names]
+    for name, methods in METHODS_OF.items():
         if decoding.method not in methods:
             yield no_effect(
                 f"data.decoding.{name}", f"method is {decoding.method}, and only {' and '.join(methods)} reads it"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from vaak.core.corpus import Source
-from vaak.core.errors import DataError, UserError
+from vaak.core.errors import DataError, UserError, optional_import
 from vaak.core.progress import followed, progress
 from vaak.core.split_ranges import SPLITS, SplittingOptions
 from vaak.text.corpora.readers import Read
@@ -162,10 +162,8 @@ def files_of(name: str) -> list[Path]:
 
 def _load(name: str, subset: str | None) -> dict[Any, Any]:
     """The dataset's splits by name."""
-    try:
+    with optional_import("corpus.type: huggingface requires the datasets library", "hf"):
         import datasets
-    except ImportError as error:
-        raise UserError("corpus.type: huggingface requires the datasets library: pip install 'vaak[hf]'") from error
     folder = Path(name)
     saved = (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file()
     if saved and subset is not None:
