@@ -26,6 +26,8 @@ def checks(experiment: TtsExperiment) -> Iterator[CheckFinding]:
     yield from stack_findings("model.decoder", model.decoder, is_encoder=True, longest=longest / audio.frame_shift)
     yield from _audio(experiment)
     yield from _datasets(experiment)
+    if experiment.data.speaking.vocoder is not None:
+        yield no_effect("data.speaking.num_iterations", "data.speaking.vocoder is given, which has no iterations")
     budget = experiment.training.batching.max_duration
     if budget is not None and budget < longest:
         yield impossible(

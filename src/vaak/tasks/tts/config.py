@@ -104,7 +104,10 @@ class SpeakingConfig(Section):
     speaker: str | None = option("Who speaks; null is the first of the training speakers.", None)
     speed: float = option("How fast; 2 is twice as fast as in training.", 1.0, ge=0.1, le=10)
     pause: float = option("Seconds of silence between sentences.", 0.2, ge=0, le=60)
-    num_iterations: int = option("Iterations of Griffin–Lim, which makes audio from spectrograms.", 32, gt=0, le=10_000)
+    vocoder: str | None = option(
+        "The run of a vocoder (task vocoder), which makes audio from spectrograms; null is Griffin–Lim.", None
+    )
+    num_iterations: int = option("Iterations of Griffin–Lim.", 32, gt=0, le=10_000)
 
 
 class TtsDataConfig(Section):
