@@ -30,11 +30,11 @@ def trained_vocoder(run: Path, mel: MelConfig, device: torch.device) -> Vocoder:
     Its task has ``vocoder(model)``. Raises UserError where it hasn't, or where it was trained on other spectrograms.
     """
     opened = open_run(run, device=device.type)
+    task = opened.experiment.task
     if not hasattr(opened.task, "vocoder"):
-        raise UserError(
-            f"data.speaking.vocoder: {run} is a run of task {opened.experiment.task}; expected task vocoder"
-        )
-    for name, value in opened.experiment.global_config.mel:
+        raise UserError(f"data.speaking.vocoder: {run} is a run of task {task}; expected one of task vocoder")
+    own: MelConfig = opened.task.audio.mel
+    for name, value in own:
         if value != getattr(mel, name):
             raise UserError(
                 f"data.speaking.vocoder: {run} was trained with global_config.mel.{name} {value}, but the spectrograms "
