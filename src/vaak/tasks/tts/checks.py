@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vaak.audio.mel_config import REPLACED_BY_MEL
 from vaak.config.task_spec import CheckFinding, impossible, no_effect, remark
 from vaak.nn.checks import stack_findings, stack_parameters
+from vaak.tasks.mel_checks import mel_findings
 from vaak.tasks.tts.config import PredictorConfig, TtsExperiment
 
 MEL, DURATION, STOP = "mel", "duration", "stop"
@@ -14,6 +14,8 @@ ALIGNMENT, BINARISATION = "alignment", "binarisation"
 LEARNING = (ALIGNMENT, BINARISATION)
 LOSSES = (MEL, DURATION, STOP, *LEARNING, "norm_reg")
 """All have the weight 1 unless training.loss.auxiliary gives another; norm_reg is computed only where it does."""
+
+UNREAD = ("dither", "storage_path", "cache_gigabytes")
 
 SYMBOLS_PER_SECOND = 30
 """More than anyone speaks, with boundaries and punctuation."""
@@ -24,7 +26,9 @@ def checks(experiment: TtsExperiment) -> Iterator[CheckFinding]:
     model, audio, longest = experiment.model, experiment.global_config, experiment.data.max_duration
     yield from stack_findings("model.encoder", model.encoder, is_encoder=True, longest=longest * SYMBOLS_PER_SECOND)
     yield from stack_findings("model.decoder", model.decoder, is_encoder=True, longest=longest / audio.frame_shift)
-    yield from _audio(experiment)
+    yield from mel_findings(
+        experiment, UNREAD, "text-to-speech stores the features of unchanged audio with its prepared data"
+    )
     yield from _datasets(experiment)
     if experiment.data.speaking.vocoder is not None:
         yield no_effect("data.speaking.num_iterations", "data.speaking.vocoder is given, which has no iterations")
@@ -41,27 +45,8 @@ def checks(experiment: TtsExperiment) -> Iterator[CheckFinding]:
                 yield impossible(f"training.loss.auxiliary.{name}", "model.durations is given, so nothing is aligned")
 
 
-def _audio(experiment: TtsExperiment) -> Iterator[CheckFinding]:
-    audio = experiment.global_config
-    if audio.feature_type != "mel":
-        yield impossible(
-            "global_config.feature_type", f"{audio.feature_type} is not for speech synthesis; expected mel"
-        )
-        return
-    for name in REPLACED_BY_MEL:
-        yield no_effect(f"global_config.{name}", "feature_type is mel: its options are in global_config.mel")
-    for name in ("dither", "storage_path", "cache_gigabytes"):
-        yield no_effect(
-            f"global_config.{name}", "text-to-speech stores the features of unchanged audio with its prepared data"
-        )
-
-
 def _datasets(experiment: TtsExperiment) -> Iterator[CheckFinding]:
     for number, dataset in enumerate(experiment.datasets):
-        if dataset.conversations is not None:
-            yield impossible(
-                f"datasets.{number}.conversations", "an utterance has one speaker; leave conversations out"
-            )
         if dataset.split_by == "speaker" and dataset.type != "recipe":
             yield remark(
                 f"datasets.{number}.split_by",
