@@ -16,8 +16,10 @@ import torch
 
 from vaak.audio.mel_config import MelConfig
 from vaak.core.errors import UserError
+from vaak.nn.decoding.rows import without_dropout
+from vaak.tasks.tts.checks import without_control
 from vaak.tasks.tts.config import SpeakingConfig
-from vaak.tasks.tts.model import Text, TtsModel
+from vaak.tasks.tts.model import Controls, Text, TtsModel
 from vaak.tasks.vocoding import griffin_lim, trained_vocoder
 from vaak.text.speech.processor import PhonemeProcessor
 
@@ -36,6 +38,8 @@ class Sentence:
     symbols: tuple[str, ...]
     durations: np.ndarray
     """``(symbol,)``: frames."""
+    pitch: np.ndarray
+    """``(symbol,)``: F0 in Hz, 0 where there is none or the model predicts none."""
     mel: np.ndarray
     """``(frame, bin)``."""
     samples: np.ndarray
@@ -75,8 +79,8 @@ class Speaker:
     ) -> None:
         """``speakers`` are the model's, of whom ``options`` choose one; ``mel`` describes its spectrograms.
 
-        ``processor`` is the front end that it was trained with. Raises UserError for an unknown speaker, and for a
-        vocoder that was trained on other spectrograms.
+        ``processor`` is the front end that it was trained with. Raises UserError for an unknown speaker, and for
+        ``options`` that the model can't follow, a vocoder of other spectrograms among them.
         """
         self.model, self.processor, self.options = model, processor, options
         self.sampling_rate = mel.sampling_rate
@@ -85,6 +89,9 @@ class Speaker:
             known = ", ".join(speakers[:10]) + (f" and {len(speakers) - 10} more" if len(speakers) > 10 else "")
             raise UserError(f"unknown speaker {name}; the model has {known}")
         self.number = speakers.index(name)
+        for option, message in without_control(model.config, options):
+            raise UserError(f"data.speaking.{option}: {message}")
+        self.controls = Controls(**options.model_dump(include=set(Controls._fields)))
         if options.vocoder is None:
             self.vocoder = griffin_lim(mel, options.num_iterations)
         else:
@@ -112,15 +119,15 @@ class Speaker:
         device = next(model.parameters()).device
         symbols = torch.tensor([[pause, *ids, pause]], device=device)
         lengths, speaker = (torch.tensor([value], device=device) for value in (symbols.shape[1], self.number))
-        was_training = model.training
-        spoken = model.eval().speak(Text(symbols, lengths, speaker), self.options.speed)
-        model.train(was_training)
+        with without_dropout(model):
+            spoken = model.speak(Text(symbols, lengths, speaker), self.controls)
         mel = spoken.mel[0].cpu()
         samples = self.vocoder(mel).numpy()
         return Sentence(
             text,
             tuple(self.processor.decode(symbols[0].tolist())),
-            spoken.durations[0].cpu().numpy(),
+            spoken.plan.durations[0].cpu().numpy(),
+            spoken.plan.pitch[0].cpu().numpy(),
             mel.numpy(),
             samples.clip(-1, 1),
         )

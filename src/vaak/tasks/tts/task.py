@@ -2,7 +2,7 @@
 
 - ``prepare``: corpora as symbols, spectrograms and durations, once (prepare.py)
 - ``dataset``: utterances (data.py)
-- ``losses``: of the spectrogram, the durations, the end and, where it is learned, the alignment
+- ``losses``: of the spectrogram, the durations, the end and, where there are such, alignment, pitch, energy and flow
 - ``meters``: each loss, and the error of durations (metrics.py)
 - ``predict``: texts as audio (predict.py)
 """
@@ -22,6 +22,7 @@ from vaak.audio.waveforms.speech_file import speech_file
 from vaak.core.batch import Batch, Term
 from vaak.nn.kernels.squared_norms import NORM_REG, SquaredNorms, norm_reg
 from vaak.nn.speech.aligner import binarisation_loss, forward_sum_loss
+from vaak.nn.speech.flow_matching import Draws
 from vaak.nn.speech.masks import exact, length_mask, masked_sum
 from vaak.nn.speech.predictors import duration_loss
 from vaak.runs.prepared import Recipe
@@ -31,7 +32,7 @@ from vaak.tasks.tts.config import SpeakingConfig, TtsExperiment
 from vaak.tasks.tts.data import TtsDataset
 from vaak.tasks.tts.estimate import sketch, sketch_batch, source_files
 from vaak.tasks.tts.metrics import Scored, TtsMeters
-from vaak.tasks.tts.model import Inventory, Outputs, Text, TtsModel
+from vaak.tasks.tts.model import Inventory, Outputs, Recording, Text, TtsModel
 from vaak.tasks.tts.predict import Speaker, Speech
 from vaak.tasks.tts.prepare import READING, Prepared, Sources, read_for, recipe
 from vaak.tasks.tts.spec import SPEC
@@ -81,7 +82,8 @@ class TtsTask(PreparedTask[TtsExperiment, Prepared]):
         if split not in self._datasets:
             prepared = self.prepared
             store, pad_id = prepared.store(split), prepared.processor.pad_id
-            self._datasets[split] = TtsDataset(store, prepared.speakers, pad_id)
+            draws_noise = self.options.matches_flows
+            self._datasets[split] = TtsDataset(store, prepared.speakers, pad_id, draws_noise=draws_noise)
         return self._datasets[split]
 
     def sources(self) -> list[Path]:
@@ -115,13 +117,17 @@ class TtsTask(PreparedTask[TtsExperiment, Prepared]):
         norms = None
         if NORM_REG in self.experiment.training.loss.auxiliary:
             norms = SquaredNorms(symbol_mask), SquaredNorms(frame_mask)
-        target = model.normalised(batch["mel"])
-        outputs: Outputs = model(text, target, frame_lengths, batch.tensors.get("durations"), norms)
+        target, given = model.normalised(batch["mel"]), batch.tensors.get
+        draws = Draws(batch["noise"], batch["times"]) if self.options.matches_flows else None
+        recording = Recording(target, frame_lengths, given("durations"), given("prosody"), draws)
+        outputs: Outputs = model(text, recording, norms)
         terms = {
             MEL: self.main_loss(outputs.mel, target, frame_mask[..., None].expand_as(target), per="mel_bin"),
             DURATION: duration_loss(outputs.log_durations, outputs.durations, symbol_mask),
-            STOP: stop_loss(outputs.stop, frame_lengths, frame_mask),
+            **outputs.terms,
         }
+        if outputs.stop is not None:
+            terms[STOP] = stop_loss(outputs.stop, frame_lengths, frame_mask)
         if outputs.alignment is not None:
             terms[ALIGNMENT] = forward_sum_loss(outputs.alignment, frame_lengths, text.lengths)
             terms[BINARISATION] = binarisation_loss(outputs.alignment, outputs.durations)
