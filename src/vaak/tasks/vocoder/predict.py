@@ -35,7 +35,7 @@ class Vocoded(NamedTuple):
 @torch.no_grad()
 def vocode(model: VocoderModel, name: str, samples: np.ndarray, num_iterations: int) -> Vocoded:
     """What a model and ``num_iterations`` of Griffin–Lim make of the samples ``(time,)`` called ``name``."""
-    real = torch.from_numpy(samples).to(next(model.parameters()))
+    real = torch.tensor(samples).to(next(model.parameters()))
     ours, theirs = vocoded(model, real), by_griffin_lim(model, real, num_iterations)
     own, other = (distances(model, made, real) for made in (ours, theirs))
     return Vocoded(name, samples, ours.cpu().numpy(), theirs.cpu().numpy(), own, other)

@@ -39,6 +39,7 @@ from vaak.tasks.vocoder.config import (
 )
 from vaak.tasks.vocoder.data import Crops, VocoderDataset
 from vaak.tasks.vocoder.estimate import sketch_batch, source_files
+from vaak.tasks.vocoder.export import export_onnx
 from vaak.tasks.vocoder.metrics import Distances, VocoderMeters
 from vaak.tasks.vocoder.model import VocoderModel
 from vaak.tasks.vocoder.predict import Vocoded, vocode, vocode_files
@@ -170,10 +171,14 @@ class VocoderTask(PreparedTask[VocoderExperiment, PreparedCuts]):
 
         @torch.inference_mode()
         def samples_of(spectrogram: Tensor) -> Tensor:
-            samples: Tensor = model.eval()(spectrogram[None].to(device))[0].float().cpu()
+            samples: Tensor = model(spectrogram[None].to(device))[0].float().cpu()
             return samples[: (len(spectrogram) - 1) * self.mel.hop_length]
 
         return samples_of
+
+    def export_onnx(self, model: nn.Module, folder: Path) -> None:
+        """Write FOLDER/model.onnx, checked by onnxruntime: audio of spectrograms of any number and length."""
+        export_onnx(cast("VocoderModel", model), folder)
 
     def predict(self, model: nn.Module, inputs: Iterable[Any]) -> Iterator[Vocoded]:
         """Each audio file by way of its spectrogram, next to what Griffin–Lim makes of it."""
