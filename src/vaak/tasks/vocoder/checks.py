@@ -25,7 +25,7 @@ def checks(experiment: VocoderExperiment) -> Iterator[CheckFinding]:
         for name in (ADVERSARIAL, MATCHING, DISCRIMINATOR):
             if name in loss.auxiliary:
                 yield impossible(
-                    f"training.loss.auxiliary.{name}", "model.discriminators is null, so there is no such loss"
+                    f"training.loss.auxiliary.{name}", "model.discriminators is null, so this loss isn't computed"
                 )
 
 

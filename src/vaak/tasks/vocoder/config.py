@@ -90,7 +90,7 @@ class VocoderDataConfig(Section):
         "train: gain of each example in decibels, drawn from this range; null changes nothing.", (-6.0, 0.0)
     )
     evaluation_window: float = option(
-        "valid, test: longer recordings are cut into parts of so many seconds.", 10.0, gt=0, le=3600
+        "valid, test: the longest part, in seconds; longer recordings are divided.", 10.0, gt=0, le=3600
     )
     num_samples: int = option(
         "How many parts of valid are written after training: RUN/sample-1.wav, and so by Griffin–Lim, and recorded.",

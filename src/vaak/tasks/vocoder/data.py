@@ -22,7 +22,7 @@ from vaak.core.task import Dataset
 BATCH_SECONDS = 300.0
 """Of an evaluation: rows times the longest of them."""
 WORKERS_FOR_FILES = 4
-"""Processes of use where recordings are read anew each time."""
+"""Processes of use where recordings are read again each time."""
 
 
 @dataclass(frozen=True)

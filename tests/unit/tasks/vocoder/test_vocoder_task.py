@@ -105,7 +105,7 @@ def test_without_discriminators_there_are_none(tmp_path: Path):
     run = tiny_vocoder.train(corpus, tmp_path / "run", "training.max_steps=2", model={"discriminators": None})
     assert set(records(run, "step")[-1]) >= {"mel"}
     assert not any(name.startswith("discriminators") for name in open_run(run).model.state_dict())
-    with pytest.raises(UserError, match=r"adversarial: model\.discriminators is null, so there is no such loss"):
+    with pytest.raises(UserError, match=r"adversarial: model\.discriminators is null, so this loss isn't computed"):
         tiny_vocoder.train(
             corpus, tmp_path / "other", "training.loss.auxiliary.adversarial=1", model={"discriminators": None}
         )
