@@ -69,8 +69,8 @@ def _files(output: Path, texts: list[tuple[str, str]]) -> list[tuple[Path, list[
 
 def _write(path: Path, texts: list[tuple[str, str]], speaker: Speaker, *, as_json: bool) -> None:
     """Speak texts, each with where it comes from, into one file, and print how long that took."""
+    from vaak.audio.waveforms.speech_file import speech_file
     from vaak.core.errors import DataError
-    from vaak.tasks.tts.audio_files import speech_file
 
     begun, sentences = time.perf_counter(), 0
     with speech_file(path, speaker.sampling_rate, speaker.options.pause) as file:

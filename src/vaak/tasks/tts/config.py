@@ -169,7 +169,10 @@ class SpeakingConfig(Section):
         "flow_matching: factor of the noise; lower values give smoother speech.", 0.667, ge=0, le=2
     )
     pause: float = option("Seconds of silence between sentences.", 0.2, ge=0, le=60)
-    num_iterations: int = option("Iterations of Griffin–Lim, which makes audio from spectrograms.", 32, gt=0, le=10_000)
+    vocoder: str | None = option(
+        "The run of a vocoder (task vocoder), which makes audio from spectrograms; null is Griffin–Lim.", None
+    )
+    num_iterations: int = option("Iterations of Griffin–Lim.", 32, gt=0, le=10_000)
 
 
 class TtsDataConfig(Section):

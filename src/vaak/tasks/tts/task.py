@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vaak.audio.config import DatasetConfig
+from vaak.audio.waveforms.speech_file import speech_file
 from vaak.core.batch import Batch, Term
 from vaak.nn.kernels.squared_norms import NORM_REG, SquaredNorms, norm_reg
 from vaak.nn.speech.aligner import binarisation_loss, forward_sum_loss
@@ -26,7 +27,6 @@ from vaak.nn.speech.masks import exact, length_mask, masked_sum
 from vaak.nn.speech.predictors import duration_loss
 from vaak.runs.prepared import Recipe
 from vaak.tasks.base import PreparedTask, refuse_other_options
-from vaak.tasks.tts.audio_files import speech_file
 from vaak.tasks.tts.checks import ALIGNMENT, BINARISATION, DURATION, LOSSES, MEL, STOP
 from vaak.tasks.tts.config import SpeakingConfig, TtsExperiment
 from vaak.tasks.tts.data import TtsDataset
@@ -37,6 +37,7 @@ from vaak.tasks.tts.model import Inventory, Outputs, Recording, Text, TtsModel
 from vaak.tasks.tts.predict import Speaker, Speech
 from vaak.tasks.tts.prepare import READING, Prepared, Sources, read_for, recipe
 from vaak.tasks.tts.spec import SPEC
+from vaak.tasks.vocoding import trained_vocoder
 
 VOICES = (DatasetConfig(type="voices"),)
 
@@ -58,6 +59,12 @@ class TtsTask(PreparedTask[TtsExperiment, Prepared]):
 
     def recipe(self, splits: tuple[str, ...] | None = None) -> Recipe:
         return recipe(Sources.of(self.experiment, self.datasets), splits)
+
+    def prepare(self) -> None:
+        vocoder = self.data.speaking.vocoder
+        if vocoder is not None and self.audio.mel is not None:  # a mistake shows now, and not after training
+            trained_vocoder(Path(vocoder), self.audio.mel, torch.device("cpu"))
+        super().prepare()
 
     def prepare_others(self, own: TtsExperiment, folder: Path, splits: tuple[str, ...]) -> None:
         """With the run's front end, speakers and normalisation. If the corpora are the run's own, so are their data.
