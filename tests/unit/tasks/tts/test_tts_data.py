@@ -119,9 +119,8 @@ def with_nan(corpus: Path) -> None:
     replace_audio(corpus, samples, subtype="FLOAT")
 
 
-def shorter_alignment(line: dict[str, Any]) -> None:
-    alignment = line["supervisions"][0]["alignment"]["phone"]
-    line["supervisions"][0]["alignment"]["phone"] = alignment[: len(alignment) // 3]
+def align(line: dict[str, Any], change: Callable[[list[Any]], list[Any]], tier: str = "phone") -> None:
+    line["supervisions"][0]["alignment"] = {tier: change(line["supervisions"][0]["alignment"]["phone"])}
 
 
 BAD: dict[str, tuple[Change, str]] = {
@@ -138,8 +137,20 @@ BAD: dict[str, tuple[Change, str]] = {
         r"train1 .*it has no alignment; give alignments, or set model.durations: learned",
     ),
     "alignment of a part": (
-        lambda corpus: change_line(corpus, shorter_alignment),
+        lambda corpus: change_line(corpus, lambda line: align(line, lambda phones: phones[: len(phones) // 3])),
+        r"train1 .*its alignment ends at \d\.\d\d s, but speech at \d\.\d\d s: it is truncated",
+    ),
+    "alignment beyond the audio": (
+        lambda corpus: change_line(corpus, lambda line: align(line, lambda phones: [*phones, ["M", 9.0, 0.5, None]])),
+        r"train1 .*its alignment goes to 9\.50 s, but it lasts \d\.\d\d s",
+    ),
+    "alignment of another text": (
+        lambda corpus: change_line(corpus, lambda line: label(line, text="go now, go now.")),
         r"train1 .*its alignment is of another text: only \d+ of \d+ phonemes",
+    ),
+    "alignment of words alone": (
+        lambda corpus: change_line(corpus, lambda line: align(line, lambda phones: phones, "word")),
+        r"train1 .*it has words but no phones; give alignments, or set model.durations: learned",
     ),
     "much text, little audio": (
         lambda corpus: change_line(corpus, lambda line: label(line, text="he saw me, " * 100)),
@@ -171,7 +182,7 @@ def test_a_bad_utterance_is_one_clear_line(corpus: Path, name: str):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", [name for name in BAD if name != "missing audio"])
+@pytest.mark.parametrize("name", BAD)
 def test_bad_utterances_can_be_skipped(corpus: Path, name: str):
     BAD[name][0](corpus)
     task = task_of(corpus, "data.on_bad_example=skip")
