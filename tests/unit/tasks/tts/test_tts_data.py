@@ -15,8 +15,12 @@ import tiny_voice
 from tiny_voice import RATE, cut, utterance, write_cuts
 from vaak.config.load import load
 from vaak.config.tasks import task_class
+from vaak.config.training import BatchingConfig
 from vaak.config.yaml.writer import yaml_text
 from vaak.core.errors import DataError
+from vaak.data.batching.planner import make_planner
+from vaak.tasks.tts.prepare import Sources
+from vaak.tasks.tts.utterances.reading import LeftOut, utterances
 
 Change = Callable[[Path], Any]
 
@@ -220,3 +224,40 @@ def test_a_corpus_without_texts_is_an_error(corpus: Path, tmp_path: Path):
     write_cuts(corpus / "train.jsonl", [cut("a", tmp_path / "a.wav", None, phones)])
     with pytest.raises(DataError, match="train is empty: no dataset has a usable utterance"):
         task_of(corpus).prepare()
+
+
+def test_a_text_much_longer_than_its_audio_is_found(corpus: Path):
+    def kinds() -> list[str]:
+        task = task_of(corpus, "model.durations=learned")
+        task.prepare()
+        return [f"{one.mark} {one.kind} {one.example.split()[0]}" for one in task.data_findings("train")]
+
+    assert kinds() == []
+    change_line(corpus, lambda line: label(line, text=(line["supervisions"][0]["text"] + " ") * 2))
+    assert kinds() == ["warning rate train1"]
+
+
+def test_what_was_skipped_is_not_taken_for_whole_from_a_cache(corpus: Path, tmp_path: Path):
+    BAD["no alignment"][0](corpus)
+    (tmp_path / "run").mkdir()
+    cache = f"data.cache_dir={tmp_path / 'cache'}"
+    task_of(corpus, cache, "data.on_bad_example=skip").prepare()
+    with pytest.raises(DataError, match="no alignment"):
+        task_of(corpus, cache).prepare()
+
+
+def test_less_than_five_per_cent_of_the_quick_starts_batches_is_padding(tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    experiment = load([Path(__file__).parents[4] / "configs" / "tts" / "quickstart.yml"]).experiment
+    [corpus] = Sources.of(experiment, experiment.datasets).corpora()
+    audio, data = experiment.global_config, experiment.data
+    cuts = utterances(corpus.cuts("train"), audio, data.silence, data.max_duration, LeftOut(skip_bad=False))
+    lengths = np.array([one.duration for one in cuts])
+    assert len(lengths) > 300
+    training = experiment.training
+    rows: dict[str, Any] = {"lengths": lengths, "strata": None, "batch_size": training.batch_size, "seed": 0}
+    planner = make_planner(training.batching, **rows, row_capacity=None)
+    assert planner.plan(0).padding_waste(lengths) < 0.05
+    assert planner.num_microbatches <= 1.05 * len(lengths) / training.batch_size + 1
+    unsorted = make_planner(BatchingConfig(type="fixed"), **rows, row_capacity=None)
+    assert unsorted.plan(0).padding_waste(lengths) > 0.2
