@@ -1,4 +1,7 @@
-"""Bad input to speech synthesis: training says it in one line, and the check of data finds it; test_cli_speak.py has speaking."""
+"""Bad input to speech synthesis: training says it in one line, and the check of data finds it.
+
+For bad input to vaak speak, see test_cli_speak.py.
+"""
 
 from __future__ import annotations
 

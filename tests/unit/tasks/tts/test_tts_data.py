@@ -248,7 +248,7 @@ def test_what_was_skipped_is_not_taken_for_whole_from_a_cache(corpus: Path, tmp_
 
 def test_less_than_five_per_cent_of_the_quick_starts_batches_is_padding(tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    experiment = load([Path(__file__).parents[4] / "configs" / "tts" / "quickstart.yml"]).experiment
+    experiment: Any = load([Path(__file__).parents[4] / "configs" / "tts" / "quickstart.yml"]).experiment
     [corpus] = Sources.of(experiment, experiment.datasets).corpora()
     audio, data = experiment.global_config, experiment.data
     cuts = utterances(corpus.cuts("train"), audio, data.silence, data.max_duration, LeftOut(skip_bad=False))
