@@ -22,6 +22,7 @@ DEFAULTS: dict[str, Any] = {
     "training": {
         "epochs": 100,
         "batch_size": 16,
+        "batching": {"type": "bucketed"},
         "optimizer": {"type": "adamw", "lr": 1e-4, "betas": [0.9, 0.98], "weight_decay": 0.01},
         "gradient_clipping": {"norm": 1.0},
         "loss": {"main": {"type": "l1"}},
