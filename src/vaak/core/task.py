@@ -105,6 +105,10 @@ class Meters:
         """PNG files by name, of what these meters were shown."""
         return {}
 
+    def audio(self) -> dict[str, bytes]:
+        """WAV files by name, to listen to."""
+        return {}
+
 
 @dataclass(frozen=True)
 class Objective:

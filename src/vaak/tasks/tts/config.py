@@ -187,7 +187,7 @@ class TtsDataConfig(Section):
     )
     max_duration: float = option("Seconds; longer utterances are left out.", 20.0, gt=0, le=3600)
     samples: tuple[str, ...] = option(
-        "Sentences that are spoken after training, as RUN/sample-1.wav and so on.",
+        "Sentences that are spoken at every evaluation, and after training as RUN/sample-1.wav and so on.",
         ("The old man bought a red door.", "Where did Mary find the key?", "It was raining, so we stayed at home."),
         resume="free",
     )

@@ -12,6 +12,7 @@ check against PyTorch is without any: at temperature 0.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -34,12 +35,13 @@ class Speech(nn.Module):
     def __init__(self, model: TtsModel, speaking: SpeakingConfig) -> None:
         super().__init__()
         self.model = model
-        self.fixed = {"num_steps": speaking.num_steps, "method": speaking.method}
+        self.usual = Controls(num_steps=speaking.num_steps, method=speaking.method)
         has = {"pitch": model.config.pitch, "energy": model.config.energy, "temperature": model.config.matches_flows}
         self.controls = ("speed", *(name for name, there in has.items() if there))
 
     def forward(self, symbols: Tensor, lengths: Tensor, speakers: Tensor, *controls: Tensor) -> tuple[Tensor, ...]:
-        given = Controls(**dict(zip(self.controls, controls, strict=True)), **self.fixed)
+        options: dict[str, Any] = dict(zip(self.controls, controls, strict=True))
+        given = self.usual._replace(**options)
         plan = self.model.plan(Text(symbols, lengths, speakers), given)
         noise = torch.randn_like(self.model.mel(plan.frames)) if self.model.config.matches_flows else None
         return self.model.spectrogram(plan, noise, given), plan.frame_lengths, plan.durations

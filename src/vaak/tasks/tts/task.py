@@ -38,6 +38,7 @@ from vaak.tasks.tts.metrics import Scored, TtsMeters
 from vaak.tasks.tts.model import Inventory, Outputs, Recording, Text, TtsModel
 from vaak.tasks.tts.predict import Speaker, Speech
 from vaak.tasks.tts.prepare import READING, Prepared, Sources, read_for, recipe
+from vaak.tasks.tts.shown.meters import ShownMeters
 from vaak.tasks.tts.spec import SPEC
 from vaak.tasks.tts.utterances.findings import unusual_rates
 from vaak.tasks.tts.utterances.reading import UNUSABLE
@@ -156,10 +157,11 @@ class TtsTask(PreparedTask[TtsExperiment, Prepared]):
             terms[NORM_REG] = norm_reg(*norms)
         return terms, outputs
 
-    def meters(self, split: str) -> TtsMeters:
+    def meters(self, split: str) -> ShownMeters:
         weights = self.experiment.training.loss.auxiliary
         numbers = {name: weight for name, weight in weights.items() if isinstance(weight, float)}
-        return TtsMeters(split, self.score, numbers, self.audio.frame_shift, self.options.durations)
+        figures = TtsMeters(split, self.score, numbers, self.audio.frame_shift, self.options.durations)
+        return ShownMeters(figures, self.dataset(split), self.score, self.speaker, self.data.samples)
 
     def show(self, batch: Batch) -> list[str]:
         """The name and the text of each row."""
