@@ -59,7 +59,7 @@ def speak(
     for path, some in _files(output, spoken):
         sentences += _write(path, some, speaker, as_json=as_json)
     if plot is not None:
-        _draw(plot, sentences, speaker.layer.config.frame_shift)
+        _draw(plot, sentences, speaker.mel.frame_shift)
 
 
 def _files(output: Path, texts: list[tuple[str, str]]) -> list[tuple[Path, list[tuple[str, str]]]]:
