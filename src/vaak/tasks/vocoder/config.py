@@ -73,6 +73,11 @@ class VocoderModelConfig(Section):
     width: int = option("Width of the blocks.", 512, gt=0, le=LARGEST_WIDTH)
     num_layers: int = option("Number of blocks.", 8, gt=0, le=10_000)
     inner_width: int = option("Width within a block.", 1536, gt=0, le=LARGEST_WIDTH)
+    prior: Literal["pseudo_inverse", "none"] = option(
+        "pseudo_inverse: magnitudes are corrections of those that the mel spectrogram has by the pseudo-inverse of its "
+        "filters, which are learned in less time; none: they are predicted as a whole, as in Vocos.",
+        "pseudo_inverse",
+    )
     discriminators: DiscriminatorsConfig | None = option(
         "Adversarial training; null trains by spectra alone.", DiscriminatorsConfig()
     )
