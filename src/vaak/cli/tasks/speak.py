@@ -59,7 +59,7 @@ def speak(
     for path, some in _files(output, spoken):
         sentences += _write(path, some, speaker, as_json=as_json)
     if plot is not None:
-        _draw(plot, sentences, speaker.layer.config.frame_shift)
+        _draw(plot, sentences, speaker.mel.frame_shift)
 
 
 def _files(output: Path, texts: list[tuple[str, str]]) -> list[tuple[Path, list[tuple[str, str]]]]:
@@ -95,8 +95,8 @@ def _write(path: Path, texts: list[tuple[str, str]], speaker: Speaker, *, as_jso
 
     The first sentences are returned.
     """
+    from vaak.audio.waveforms.speech_file import speech_file
     from vaak.core.errors import DataError
-    from vaak.tasks.tts.audio_files import speech_file
     from vaak.tasks.tts.shown.pictures import MOST_ROWS
 
     begun, sentences = time.perf_counter(), 0

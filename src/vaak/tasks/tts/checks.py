@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vaak.audio.mel_config import REPLACED_BY_MEL
 from vaak.config.task_spec import CheckFinding, impossible, no_effect, remark
 from vaak.nn.checks import stack_findings, stack_parameters
 from vaak.nn.config import StackConfig
+from vaak.tasks.mel_checks import mel_findings
 from vaak.tasks.tts.config import (
     FlowMatchingConfig,
     PredictorConfig,
@@ -21,6 +21,8 @@ ALIGNMENT, BINARISATION = "alignment", "binarisation"
 LOSSES = (MEL, DURATION, STOP, ALIGNMENT, BINARISATION, "pitch", "voicing", "energy", "flow", "norm_reg")
 """All have the weight 1 unless training.loss.auxiliary gives another; norm_reg is computed only where it does."""
 
+UNREAD = ("dither", "storage_path", "cache_gigabytes")
+
 SYMBOLS_PER_SECOND = 30
 """More than anyone speaks, with boundaries and punctuation."""
 
@@ -32,8 +34,14 @@ def checks(experiment: TtsExperiment) -> Iterator[CheckFinding]:
     if model.has_decoder_stack:
         yield from stack_findings("model.decoder", model.decoder, is_encoder=True, longest=longest / audio.frame_shift)
     yield from _unread_by_decoder(model)
-    yield from _audio(experiment)
+    yield from mel_findings(
+        experiment, UNREAD, "text-to-speech stores the features of unchanged audio with its prepared data"
+    )
+    if not model.has_prosody:
+        yield no_effect("global_config.pitch", "neither model.pitch nor model.energy is true")
     yield from _datasets(experiment)
+    if experiment.data.speaking.vocoder is not None:
+        yield no_effect("data.speaking.num_iterations", "data.speaking.vocoder is given, which has no iterations")
     budget = experiment.training.batching.max_duration
     if budget is not None and budget < longest:
         yield impossible(
@@ -86,29 +94,8 @@ def without_control(model: TtsModelConfig, speaking: SpeakingConfig) -> Iterator
             yield name, f"{value:g}, but the model predicts no {name}; train with model.{name}: true, or leave this out"
 
 
-def _audio(experiment: TtsExperiment) -> Iterator[CheckFinding]:
-    audio = experiment.global_config
-    if audio.feature_type != "mel":
-        yield impossible(
-            "global_config.feature_type", f"{audio.feature_type} is not for speech synthesis; expected mel"
-        )
-        return
-    if not experiment.model.has_prosody:
-        yield no_effect("global_config.pitch", "neither model.pitch nor model.energy is true")
-    for name in REPLACED_BY_MEL:
-        yield no_effect(f"global_config.{name}", "feature_type is mel: its options are in global_config.mel")
-    for name in ("dither", "storage_path", "cache_gigabytes"):
-        yield no_effect(
-            f"global_config.{name}", "text-to-speech stores the features of unchanged audio with its prepared data"
-        )
-
-
 def _datasets(experiment: TtsExperiment) -> Iterator[CheckFinding]:
     for number, dataset in enumerate(experiment.datasets):
-        if dataset.conversations is not None:
-            yield impossible(
-                f"datasets.{number}.conversations", "an utterance has one speaker; leave conversations out"
-            )
         if dataset.split_by == "speaker" and dataset.type != "recipe":
             yield remark(
                 f"datasets.{number}.split_by",

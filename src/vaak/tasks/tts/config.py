@@ -22,6 +22,7 @@ DEFAULTS: dict[str, Any] = {
     "training": {
         "epochs": 100,
         "batch_size": 16,
+        "batching": {"type": "bucketed"},
         "optimizer": {"type": "adamw", "lr": 1e-4, "betas": [0.9, 0.98], "weight_decay": 0.01},
         "gradient_clipping": {"norm": 1.0},
         "loss": {"main": {"type": "l1"}},
@@ -169,7 +170,10 @@ class SpeakingConfig(Section):
         "flow_matching: factor of the noise; lower values give smoother speech.", 0.667, ge=0, le=2
     )
     pause: float = option("Seconds of silence between sentences.", 0.2, ge=0, le=60)
-    num_iterations: int = option("Iterations of Griffin–Lim, which makes audio from spectrograms.", 32, gt=0, le=10_000)
+    vocoder: str | None = option(
+        "The run of a vocoder (task vocoder), which makes audio from spectrograms; null is Griffin–Lim.", None
+    )
+    num_iterations: int = option("Iterations of Griffin–Lim.", 32, gt=0, le=10_000)
 
 
 class TtsDataConfig(Section):

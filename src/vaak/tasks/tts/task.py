@@ -11,14 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vaak.audio.config import DatasetConfig
+from vaak.audio.sources.cut_findings import cut_findings
+from vaak.audio.waveforms.speech_file import speech_file
 from vaak.core.batch import Batch, Term
+from vaak.core.task import DataFinding
 from vaak.nn.kernels.squared_norms import NORM_REG, SquaredNorms, norm_reg
 from vaak.nn.speech.aligner import binarisation_loss, forward_sum_loss
 from vaak.nn.speech.flow_matching import Draws
@@ -26,7 +29,6 @@ from vaak.nn.speech.masks import exact, length_mask, masked_sum
 from vaak.nn.speech.predictors import duration_loss
 from vaak.runs.prepared import Recipe
 from vaak.tasks.base import PreparedTask, refuse_other_options
-from vaak.tasks.tts.audio_files import speech_file
 from vaak.tasks.tts.checks import ALIGNMENT, BINARISATION, DURATION, LOSSES, MEL, STOP
 from vaak.tasks.tts.config import SpeakingConfig, TtsExperiment
 from vaak.tasks.tts.data import TtsDataset
@@ -38,6 +40,9 @@ from vaak.tasks.tts.predict import Speaker, Speech
 from vaak.tasks.tts.prepare import READING, Prepared, Sources, read_for, recipe
 from vaak.tasks.tts.shown.meters import ShownMeters
 from vaak.tasks.tts.spec import SPEC
+from vaak.tasks.tts.utterances.findings import unusual_rates
+from vaak.tasks.tts.utterances.reading import UNUSABLE
+from vaak.tasks.vocoding import trained_vocoder
 
 VOICES = (DatasetConfig(type="voices"),)
 
@@ -60,6 +65,12 @@ class TtsTask(PreparedTask[TtsExperiment, Prepared]):
     def recipe(self, splits: tuple[str, ...] | None = None) -> Recipe:
         return recipe(Sources.of(self.experiment, self.datasets), splits)
 
+    def prepare(self) -> None:
+        vocoder = self.data.speaking.vocoder
+        if vocoder is not None and self.audio.mel is not None:  # a mistake shows now, and not after training
+            trained_vocoder(Path(vocoder), self.audio.mel, torch.device("cpu"))
+        super().prepare()
+
     def prepare_others(self, own: TtsExperiment, folder: Path, splits: tuple[str, ...]) -> None:
         """With the run's front end, speakers and normalisation. If the corpora are the run's own, so are their data.
 
@@ -80,6 +91,22 @@ class TtsTask(PreparedTask[TtsExperiment, Prepared]):
             draws_noise = self.options.matches_flows
             self._datasets[split] = TtsDataset(store, prepared.speakers, pad_id, draws_noise=draws_noise)
         return self._datasets[split]
+
+    def prepare_for_check(self) -> None:
+        data = self.data.model_copy(update={"on_bad_example": "skip", "cache_dir": None})
+        self.experiment = self.experiment.model_copy(update={"data": data})
+        self.prepare()
+
+    def data_findings(self, split: str) -> Iterator[DataFinding]:
+        """What can't be used, what is wrong with its audio, and texts that are too long or too short for theirs."""
+        about, store = self.prepared.about["statistics"][split], self.prepared.store(split)
+        mark: Literal["problem", "warning"] = "warning" if self.data.on_bad_example == "skip" else "problem"
+        yield from (DataFinding("", "unusable", message, mark) for message in about["unusable"])
+        for reason, number in about["left_out"].items():
+            if reason != UNUSABLE:
+                yield DataFinding("", "left out", f"{number:,} {reason}", "warning")
+        yield from cut_findings(store.cuts, self.audio)
+        yield from unusual_rates(store)
 
     def sources(self) -> list[Path]:
         """The files that ``prepare`` would read. Raises DataError for one that doesn't exist."""

@@ -62,7 +62,7 @@ class ShownMeters(Meters):
         speaker = self._speaker(self._model)
         numbers = range(min(SHOWN_UTTERANCES, len(self._dataset.lengths)))
         shown = [self._recorded(self._model, speaker, number) for number in numbers]
-        shift = speaker.layer.config.frame_shift
+        shift = speaker.mel.frame_shift
         found = {"speech": speech_png([row for _, *rows in shown for row in rows], shift)}
         alignments = [alignment for alignment, *_ in shown if alignment is not None]
         return found | ({"alignment": speech_png(alignments, shift)} if alignments else {})
