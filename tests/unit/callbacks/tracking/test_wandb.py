@@ -7,10 +7,13 @@ import logging
 import subprocess
 import sys
 import time
+import wave
 from collections.abc import Iterator
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import PIL.Image
 import pytest
 
 from toy import StopAt, ToyTask, toy_trainer
@@ -242,3 +245,31 @@ def test_ids(tmp_path: Path):
     first = run_id(tmp_path, is_new=True)
     assert run_id(tmp_path, is_new=False) == first
     assert run_id(tmp_path, is_new=True) != first
+
+
+def test_pictures_and_audio_are_logged_under_their_step():
+    """Not those of steps that W&B has; their files may be deleted once they are logged."""
+    logged: list[tuple[int, dict[str, Any]]] = []
+
+    class Run:
+        def log(self, media: dict[str, Any], step: int) -> None:
+            assert all(Path(one._path).stat().st_size for one in media.values())
+            logged.append((step, media))
+
+    picture, sound = BytesIO(), BytesIO()
+    PIL.Image.new("RGBA", (6, 4)).save(picture, "PNG")
+    with wave.open(sound, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(8000)
+        file.writeframes(bytes(20))
+    tracking = WandbCallback({}, CONFIG)
+    tracking.run, tracking.next_step = Run(), 6
+    for step in (3, 6):
+        tracking.write_pictures(step, {"val_speech": picture.getvalue(), "val_sample-1": sound.getvalue()})
+    ((step, media),) = logged
+    assert step == 6
+    assert {name: type(one) for name, one in media.items()} == {
+        "evaluation/val_speech": wandb.Image,
+        "evaluation/val_sample-1": wandb.Audio,
+    }
