@@ -15,6 +15,12 @@ LEARNING = (ALIGNMENT, BINARISATION)
 LOSSES = (MEL, DURATION, STOP, *LEARNING, "norm_reg")
 """All have the weight 1 unless training.loss.auxiliary gives another; norm_reg is computed only where it does."""
 
+SPOKEN_FIGURES = ("mcd_db", "f0_rmse_hz", "f0_rmse_cents", "voicing_error", "real_time_factor")
+WORD_FIGURES = tuple(
+    f"{whose}{name}" for name in ("wer", "skipped_words", "repeated_words") for whose in ("", "recorded_")
+)
+"""Figures of what is spoken (speech_scores.py)."""
+
 SYMBOLS_PER_SECOND = 30
 """More than anyone speaks, with boundaries and punctuation."""
 
@@ -26,6 +32,8 @@ def checks(experiment: TtsExperiment) -> Iterator[CheckFinding]:
     yield from stack_findings("model.decoder", model.decoder, is_encoder=True, longest=longest / audio.frame_shift)
     yield from _audio(experiment)
     yield from _datasets(experiment)
+    if experiment.data.evaluation.recogniser and experiment.data.evaluation.speak == 0:
+        yield no_effect("data.evaluation.recogniser", "data.evaluation.speak is 0: nothing is spoken")
     budget = experiment.training.batching.max_duration
     if budget is not None and budget < longest:
         yield impossible(
@@ -76,7 +84,11 @@ def losses(experiment: TtsExperiment) -> tuple[str, ...]:
 def metrics(experiment: TtsExperiment) -> list[str]:
     """The figures that evaluations give."""
     learned = LEARNING if experiment.model.durations == "learned" else ()
-    return [f"val_{name}" for name in ("loss", MEL, DURATION, STOP, *learned, "norm_reg", "duration_error_ms")]
+    names = ["loss", MEL, DURATION, STOP, *learned, "norm_reg", "duration_error_ms"]
+    evaluation = experiment.data.evaluation
+    if evaluation.speak != 0:
+        names += [*SPOKEN_FIGURES, *(WORD_FIGURES if evaluation.recogniser else ())]
+    return [f"val_{name}" for name in names]
 
 
 def num_parameters(experiment: TtsExperiment) -> int:
