@@ -98,10 +98,9 @@ def peer_step(trainer: Trainer, num_symbols: int) -> Step | None:
         from transformers import FastSpeech2ConformerConfig, FastSpeech2ConformerModel
     except ImportError:
         return None
-    layers = {f"{side}_layers": 4 for side in ("encoder", "decoder")}
-    heads = {f"{side}_num_attention_heads": 4 for side in ("encoder", "decoder")}
-    units = {f"{side}_linear_units": 704 for side in ("encoder", "decoder")}  # as wide as Vaak's: 8/3 times 256
-    config = FastSpeech2ConformerConfig(hidden_size=256, vocab_size=num_symbols, **layers, **heads, **units)
+    each = {"layers": 4, "num_attention_heads": 4, "linear_units": 704}  # of Vaak's stacks: 8/3 times the width
+    sizes: dict[str, Any] = {f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in each.items()}
+    config = FastSpeech2ConformerConfig(hidden_size=256, vocab_size=num_symbols, **sizes)
     model = FastSpeech2ConformerModel(config).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
     steps = trainer.upcoming()
@@ -121,8 +120,9 @@ def peer_step(trainer: Trainer, num_symbols: int) -> Step | None:
     return take
 
 
-def peer_loss(model: Any, batch: Batch) -> Tensor:
+def peer_loss(model: Any, batch: Batch | None) -> Tensor:
     """Its own loss, with pitch and energy that are always the same."""
+    assert batch is not None
     symbols, lengths = batch["symbols"], batch["symbol_lengths"]
     mask = torch.arange(symbols.shape[1]) < lengths[:, None]
     flat = torch.zeros(*symbols.shape, 1)
@@ -173,6 +173,7 @@ def memory(trainer: Trainer, recompute: bool) -> dict[str, float]:
     """MB of activations, and at the peak, of a forward and backward pass over the first microbatch."""
     set_gradient_checkpointing(trainer.model, recompute)
     (microbatch, *_) = next(trainer.upcoming()).microbatches
+    assert microbatch.batch is not None
     trainer.model.train()
     kept: list[float] = []
     for passes in (1, 2):  # the forward pass, and both
