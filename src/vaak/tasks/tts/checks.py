@@ -23,6 +23,12 @@ LOSSES = (MEL, DURATION, STOP, ALIGNMENT, BINARISATION, "pitch", "voicing", "ene
 
 UNREAD = ("dither", "storage_path", "cache_gigabytes")
 
+SPOKEN_FIGURES = ("mcd_db", "f0_rmse_hz", "f0_rmse_cents", "voicing_error", "real_time_factor")
+WORD_FIGURES = tuple(
+    f"{whose}{name}" for name in ("wer", "skipped_words", "repeated_words") for whose in ("", "recorded_")
+)
+"""Figures of what is spoken (speech_scores.py)."""
+
 SYMBOLS_PER_SECOND = 30
 """More than anyone speaks, with boundaries and punctuation."""
 
@@ -42,6 +48,8 @@ def checks(experiment: TtsExperiment) -> Iterator[CheckFinding]:
     yield from _datasets(experiment)
     if experiment.data.speaking.vocoder is not None:
         yield no_effect("data.speaking.num_iterations", "data.speaking.vocoder is given, which has no iterations")
+    if experiment.data.evaluation.recogniser and experiment.data.evaluation.speak == 0:
+        yield no_effect("data.evaluation.recogniser", "data.evaluation.speak is 0: nothing is spoken")
     budget = experiment.training.batching.max_duration
     if budget is not None and budget < longest:
         yield impossible(
@@ -111,8 +119,9 @@ def losses(experiment: TtsExperiment) -> tuple[str, ...]:
 
 def metrics(experiment: TtsExperiment) -> list[str]:
     """The figures that evaluations give."""
-    absent = dict(_without_loss(experiment.model))
-    return [f"val_{name}" for name in ("loss", *LOSSES, "duration_error_ms") if name not in absent]
+    absent, evaluation = dict(_without_loss(experiment.model)), experiment.data.evaluation
+    spoken = (*SPOKEN_FIGURES, *(WORD_FIGURES if evaluation.recogniser else ())) if evaluation.speak != 0 else ()
+    return [f"val_{name}" for name in ("loss", *LOSSES, "duration_error_ms", *spoken) if name not in absent]
 
 
 def num_parameters(experiment: TtsExperiment) -> int:
