@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from vaak.config.components import module_of, users_files
 from vaak.core.errors import UserError
 from vaak.core.process_pool import in_processes
 
@@ -35,9 +38,25 @@ class Jobs:
 
         Raises what a task raises, and UserError where a process is lost.
         """
+        if self.executor == "local" and min(self.num_jobs, len(tasks)) < 2:
+            return in_processes(begin, tasks, 1, REMEDY)
+        carried = _Carried(users_files(), pickle.dumps(begin))
         if self.executor == "ray":
-            return _on_ray(begin, tasks, self.num_jobs)
-        return in_processes(begin, tasks, self.num_jobs, REMEDY)
+            return _on_ray(carried, tasks, self.num_jobs)
+        return in_processes(carried, tasks, self.num_jobs, REMEDY)
+
+
+@dataclass(frozen=True)
+class _Carried:
+    """A function for other processes, which may be in a user's file that they have to import first."""
+
+    files: tuple[Path, ...]
+    function: bytes
+
+    def __call__(self) -> Any:
+        for file in self.files:
+            module_of(file)
+        return pickle.loads(self.function)()
 
 
 def _on_ray(
