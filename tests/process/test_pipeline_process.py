@@ -17,6 +17,7 @@ from commands import Command, Commands, Ended, assert_same_run, wait_until
 
 REFERENCE = f"{Path(tiny_pipeline.__file__)}:PIPELINE"
 FILES = ("numbers/rows/rows-00003.bin", "numbers/rows/index.json", "sums/sums.npy", "result/result.json")
+slow = pytest.mark.slow
 STEP = '{"kind": "step"'
 
 Start = Callable[..., Command]
@@ -51,7 +52,7 @@ def finished(command: Command) -> Ended:
     return ended
 
 
-@pytest.mark.parametrize("separate", [(), ("--separate-processes",)], ids=["one", "separate"])
+@pytest.mark.parametrize("separate", [(), pytest.param(("--separate-processes",), marks=slow)], ids=["one", "separate"])
 def test_a_kill_in_each_stage_changes_nothing(separate: tuple[str, ...], start: Start, tmp_path: Path) -> None:
     rng = random.Random(len(separate))
     finished(start("reference", *separate))
@@ -60,9 +61,9 @@ def test_a_kill_in_each_stage_changes_nothing(separate: tuple[str, ...], start: 
     assert max(Counter(begun).values()) == 1
     for stage in ("numbers", "sums", "result"):
         piece = rng.choice([piece for piece in begun if piece.startswith(stage)])
-        command = start("run", "--resume", *separate, pause=0.15)
+        command = start("run", "--resume", *separate, pause=0.05)
         assert wait_until(lambda piece=piece: piece in pieces(run), command), command.said
-        time.sleep(rng.uniform(0, 0.2))
+        time.sleep(rng.uniform(0, 0.08))
         command.send(signal.SIGKILL)
         command.wait()
         time.sleep(0.1)  # a stage's own process ends with its parent, as soon as the system gets to it
@@ -90,6 +91,7 @@ def test_training_inside_a_stage_resumes_as_a_run_does(start: Start, tmp_path: P
     assert pieces(run) == before
 
 
+@slow
 def test_ctrl_c_stops_training_after_its_step_and_the_stage_is_not_done(start: Start, tmp_path: Path) -> None:
     metrics = tmp_path / "run" / "model" / "run" / "metrics.jsonl"
     command = start("run", "--trains", "--separate-processes")
@@ -131,7 +133,7 @@ def test_several_processes_make_the_same_bits(start: Start, tmp_path: Path) -> N
     assert_same(tmp_path / "run", tmp_path / "reference")
 
 
-@pytest.mark.slow
+@slow
 def test_ray_makes_the_same_bits(start: Start, tmp_path: Path) -> None:
     pytest.importorskip("ray")
     finished(start("reference"))

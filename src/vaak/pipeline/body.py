@@ -49,20 +49,29 @@ class Job:
 
 
 def make_ready(standing: Standing, job: Job) -> Path | None:
-    """Make a stage's folder ready for its body; returns where its earlier content was moved to, if it was."""
+    """Make a stage's folder ready for its body; returns where its earlier content was moved to, if it was.
+
+    One earlier content of each stage is kept, and never a finished one replaced by one that was cut.
+    """
     aside, folder = job.directory / "set-aside" / job.stage, job.folder
     moved = None
     if standing.verdict == "starts" and folder.exists():
-        shutil.rmtree(aside, ignore_errors=True)
-        aside.parent.mkdir(exist_ok=True)
-        folder.rename(aside)
-        moved = aside
+        if (folder / MANIFEST).exists() or not (aside / MANIFEST).exists():
+            shutil.rmtree(aside, ignore_errors=True)
+            aside.parent.mkdir(exist_ok=True)
+            folder.rename(aside)
+            moved = aside
+        else:
+            shutil.rmtree(folder)
     for name in (
         standing.damaged if standing.verdict == "repairs" else ()
     ):  # the manifest last: it tells what is damaged
         (folder / name).unlink(missing_ok=True)
     (folder / MANIFEST).unlink(missing_ok=True)
     folder.mkdir(parents=True, exist_ok=True)
+    for path in folder.rglob(".*.tmp"):  # half-written by a process that was killed
+        if path.is_file():
+            path.unlink()
     if standing.verdict == "starts":
         write_json(folder / BEGUN, {"parts": job.parts})
     return moved

@@ -60,11 +60,19 @@ def parts_of(stage: Stage, options: Options, digests: Mapping[str, str]) -> Part
 
 
 def standing_of(stage: Stage, folder: Path, parts: Parts, forced: bool = False) -> Standing:
-    """How a stage stands in its folder, given what its results depend on now."""
+    """How a stage stands in its folder, given what its results depend on now; ``forced``, it starts again.
+
+    Raises UserError where the folder is someone else's.
+    """
     begun, manifest = _read(folder / BEGUN), _read(folder / MANIFEST)
     before = manifest or begun
     if before is None:
-        return Standing("starts", "has not run yet" if not folder.exists() else f"{folder / BEGUN} is missing")
+        if folder.exists() and any(path.name[0] != "." for path in folder.iterdir()):
+            raise UserError(
+                f"{folder} has no readable {BEGUN}, so it is not stage {stage.name}'s or is damaged: move it away, or "
+                "give another --output-dir"
+            )
+        return Standing("starts", "has not run yet")
     if forced:
         return Standing("starts", "--from asks for it")
     if changed := "; ".join(_changes(before.get("parts", {}), parts)):

@@ -159,7 +159,8 @@ def run_pipeline(pipeline: Pipeline, options: Options, directory: Path, request:
     what was done is done, and ``results.md`` says so.
     """
     plan = Plan(pipeline, options, directory, request)
-    if options_before(pipeline, directory) and not request.continues:
+    has_begun = any((directory / stage.name).exists() for stage in pipeline.stages)
+    if options_before(pipeline, directory) and has_begun and not request.continues:
         raise UserError(f"{directory} already holds a run: add --resume to resume it, or give another --output-dir")
     with _held(directory), _logged(directory, request) as log_file:
         write_json(directory / ABOUT, {"pipeline": pipeline.name, "options": options.model_dump(mode="json")})

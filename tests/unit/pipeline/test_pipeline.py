@@ -184,6 +184,23 @@ def test_options_come_from_a_file_and_errors_are_one_line(tiny: Any, tmp_path: P
         assert error in said
 
 
+def test_what_had_cost_time_is_set_aside_and_nothing_of_others_is_touched(tiny: Any, tmp_path: Path) -> None:
+    tiny()
+    finished = (tmp_path / RUN / "sums" / "sums.npy").read_bytes()
+    tiny("--resume", "--power", 3)
+    aside = tmp_path / RUN / "set-aside" / "sums" / "sums.npy"
+    assert aside.read_bytes() == finished
+    (tmp_path / RUN / "sums" / "manifest.json").unlink()  # as if it had been cut
+    tiny("--resume", "--power", 4)
+    assert aside.read_bytes() == finished, "a finished one is not replaced by one that was cut"
+    (tmp_path / "own" / "numbers").mkdir(parents=True)
+    (tmp_path / "own" / "numbers" / "notes.txt").write_text("mine")
+    code, pieces, said = tiny("--output-dir", "own")
+    assert (code, pieces) == (2, Counter())
+    assert "own/numbers has no readable begun.json" in said
+    assert (tmp_path / "own" / "numbers" / "notes.txt").read_text() == "mine"
+
+
 def test_files_have_the_usual_modes(tiny: Any, tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:

@@ -19,6 +19,10 @@ SHRINKING = 0.6
 """What ``min_cluster_size`` is multiplied by for the next attempt: 5, 3, 2; or 50, 30, 18, 11, 7, 4."""
 GENERIC_COPIES = 3
 """Square matrices of distances that HDBSCAN holds at once without a tree."""
+LIBRARY_BYTES = 256 << 20
+"""What Python and the libraries take."""
+BYTES_PER_NUMBER = {"hdbscan": 30, "spectral": 135}
+"""What clustering holds for each number of its points: measured at 10,000 rows of 50 numbers, both grow with the rows."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,22 @@ def cluster(rows: Matrix | np.ndarray, config: ClusteringConfig) -> Clustering:
         raise UserError(f"{len(rows)} rows can't be clustered: at least {max(2, config.min_experts)} are needed")
     points = reduced(rows, config.reduce, config.reduce_dim, config.seed)
     return cluster_points(points, config)
+
+
+def memory_needed(num_rows: int, num_columns: int, config: ClusteringConfig) -> int:
+    """About how many bytes ``cluster`` holds at its peak for rows that are read from disk."""
+    dims = num_columns if config.reduce == "none" else min(config.reduce_dim, num_columns)
+    square = 0 if config.reduce == "none" else 4 * 8 * min(num_rows, num_columns) ** 2
+    work = num_rows * dims * (4 + BYTES_PER_NUMBER[config.algorithm])
+    if config.algorithm == "hdbscan" and _backend(config) == "generic":
+        work = GENERIC_COPIES * 8 * num_rows**2
+    return LIBRARY_BYTES + max(square, work)
+
+
+def _backend(config: ClusteringConfig) -> str:
+    """How HDBSCAN is computed; its package's own choice fails for cosine and correlation."""
+    no_tree = config.hdbscan_algorithm == "best" and config.metric not in BALL_TREE_METRICS
+    return "generic" if no_tree else config.hdbscan_algorithm
 
 
 def cluster_points(points: np.ndarray, config: ClusteringConfig) -> Clustering:
@@ -111,9 +131,7 @@ def density(points: np.ndarray, min_cluster_size: int, config: ClusteringConfig)
 
     Source: Campello, Moulavi and Sander, 2013; McInnes, Healy and Astels, 2017, "hdbscan".
     """
-    backend = config.hdbscan_algorithm
-    if backend == "best" and config.metric not in BALL_TREE_METRICS:
-        backend = "generic"  # hdbscan's own choice fails for cosine
+    backend = _backend(config)
     needed, memory = GENERIC_COPIES * 8 * len(points) ** 2, host_memory()
     used, limit, _ = memory.read()
     if backend == "generic" and needed > limit - used:
