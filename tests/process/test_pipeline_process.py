@@ -127,6 +127,22 @@ def test_a_full_disk_is_one_line_and_the_rest_is_kept(separate: tuple[str, ...],
     assert_same(tmp_path / "run", tmp_path / "reference")
 
 
+@pytest.mark.parametrize(
+    ("how", "status", "said"),
+    [
+        ("mistake", 2, "a mistake, in one line"),
+        ("killed", 2, "the process of stage result was killed (SIGKILL), often because memory ran out; add --resume"),
+        ("bug", 1, "ZeroDivisionError"),
+    ],
+)
+def test_how_the_process_of_a_stage_ends_is_said(how: str, status: int, said: str, start: Start) -> None:
+    finished(start("run", "--only", "numbers"))
+    finished(start("run", "--only", "sums"))
+    ended = start("run", "--resume", "--fails", how, "--separate-processes").wait()
+    assert ended.status == status, ended.errors
+    assert said in ended.errors.splitlines()
+
+
 def test_several_processes_make_the_same_bits(start: Start, tmp_path: Path) -> None:
     finished(start("reference"))
     finished(start("run", "--num-jobs", "2"))

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from vaak.config.base import Section, option
+from vaak.core.errors import UserError
 from vaak.core.storage.files import read_json, write_bytes, write_json
 from vaak.pipeline.rows import Maker, RowStore, make_rows
 from vaak.pipeline.stage import Forecast, Pipeline, Stage, Work
@@ -44,7 +46,7 @@ class TinyOptions(Section):
     power: int = option("What they are raised to.", 2)
     sign: int = option("What the result is multiplied by.", 1)
     trains: bool = option("Whether a model is trained, too.", False)
-    fails: bool = option("Whether the last stage fails.", False)
+    fails: str = option("How the last stage fails: no, bug, mistake or killed.", "no")
 
 
 def note(piece: str) -> None:
@@ -90,8 +92,13 @@ def model(work: Work) -> dict[str, Any]:
 
 def result(work: Work) -> dict[str, Any]:
     note("result")
-    if work.options.fails:
-        raise ZeroDivisionError
+    match work.options.fails:
+        case "bug":
+            raise ZeroDivisionError
+        case "mistake":
+            raise UserError("a mistake, in one line")
+        case "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
     total = work.options.sign * np.frombuffer((work.inputs["sums"] / "sums.npy").read_bytes()).sum()
     write_json(work.folder / "result.json", float(total))
     return {"result": float(total), "by": os.getpid()}

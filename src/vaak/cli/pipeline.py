@@ -71,7 +71,7 @@ def _command(reference: str) -> Any:
         ] = "local",
         num_jobs: Annotated[int, typer.Option(min=1, help="How many processes make shards at once.")] = 1,
         separate_processes: Annotated[
-            bool, typer.Option("--separate-processes", help="Run each stage in a process of its own.")
+            bool, typer.Option("--separate-processes", help="Run each stage in a separate process.")
         ] = False,
         as_json: AsJson = False,
         given: dict[str, Any] | None = None,

@@ -1,4 +1,4 @@
-"""One stage, from its folder to its manifest: in this process, or in a process of its own."""
+"""One stage, from its folder to its manifest: in this process or a separate one."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def run_in_own_process(find: Callable[[], Pipeline], stage: Stage, job: Job) -> 
 
 
 def _pass_on(pid: int | None) -> None:
-    """Interrupt the child, which is in a process group of its own, so that a terminal doesn't do so as well."""
+    """Interrupt the child, which has its own process group, so that a terminal doesn't do so as well."""
     if pid is not None:
         os.kill(pid, signal.SIGINT)
 

@@ -91,7 +91,7 @@ def _on_ray(
 def _ray(num_cpus: int) -> Iterator[Any]:
     """Ray, connected to the cluster that RAY_ADDRESS names, or to one of this machine that ends with the context.
 
-    Raises UserError where it isn't installed or loses a process, and what a task raised as it was.
+    Raises UserError where it isn't installed or loses a process, and what a task raised.
     """
     try:
         import ray

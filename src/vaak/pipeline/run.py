@@ -2,7 +2,7 @@
 
 RUN/
   pipeline.json     which pipeline this is, and its options at the last start
-  pipeline.log      everything that was said; appended on resume
+  pipeline.log      all messages; appended on resume
   results.md        a row for each stage: state, time, disk, memory, figures
   STAGE/            what a stage makes: see manifest.py        set-aside/  what runs again with other options
 """
@@ -57,7 +57,7 @@ class Request:
 
 
 def options_before(pipeline: Pipeline, directory: Path) -> dict[str, Any]:
-    """The options that a directory's pipeline last started with; none where there is no pipeline.
+    """The options that a directory's pipeline last started with; none where none has started.
 
     Raises UserError where another pipeline is there.
     """

@@ -33,8 +33,8 @@ class Forecast:
 class Work:
     """What a stage's body gets.
 
-    ``folder`` is the stage's own: as it was left where the stage was cut, else empty. ``inputs`` are the folders of the
-    stages that it reads.
+    ``folder`` is the stage's own: what the stage left there if it was cut, else empty. ``inputs`` are the folders of
+    the stages that it reads.
     """
 
     folder: Path
@@ -72,7 +72,7 @@ class Stage:
     ``options`` names those options of the pipeline that its results depend on. ``outputs`` are the files and folders in
     its folder that other stages read. ``sources`` returns, as JSON, what changes with all that it reads from outside;
     without absolute paths, so that the folder may move. ``wanted`` tells whether the options ask for it at all.
-    ``version`` is raised when code that it calls changes its results; that of its own module is noticed.
+    ``version`` is raised when code that it calls changes its results; a change of its module's file is noticed.
     ``repairs``: its body makes just those outputs that are missing.
     """
 

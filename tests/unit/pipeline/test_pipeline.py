@@ -212,12 +212,85 @@ def test_files_have_the_usual_modes(tiny: Any, tmp_path: Path) -> None:
 
 
 def test_a_stage_that_fails_by_a_bug_is_not_done(tiny: Any, tmp_path: Path) -> None:
-    code, pieces, said = tiny("--fails")
+    code, pieces, said = tiny("--fails", "bug")
     assert (code, pieces["result"]) == (1, 1), said
     assert "ZeroDivisionError" in said
     assert "| result | failed |" in (tmp_path / RUN / "results.md").read_text()
-    code, pieces, said = tiny("--resume", "--no-fails")
+    code, pieces, said = tiny("--resume", "--fails", "no")
     assert (code, pieces) == (0, Counter(["result"])), said
+
+
+class KilledError(BaseException):
+    """What stands for a kill: nothing is done after it."""
+
+
+def kill_at(number: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Be killed at the operation on files of this number, from 1; returns those that are asked for."""
+    asked: list[str] = []
+
+    def failing(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*arguments: Any, **options: Any) -> Any:
+            asked.append(name)
+            if 0 < number <= len(asked):
+                raise KilledError
+            return real(*arguments, **options)
+
+        return called
+
+    for name in ("replace", "rename", "unlink", "mkdir", "fsync"):
+        monkeypatch.setattr(os, name, failing(name, getattr(os, name)))
+    return asked
+
+
+def damage(run: Path) -> None:
+    (run / "numbers" / "rows" / "rows-00001.bin").write_bytes(b"damaged")
+
+
+SCENARIOS: dict[str, tuple[Callable[[Path], None], tuple[Any, ...]]] = {
+    "new": (shutil.rmtree, ()),
+    "changed": (lambda run: None, ("--resume", "--rows", 150, "--power", 3)),
+    "damaged": (damage, ("--resume",)),
+    "from": (lambda run: None, ("--from", "sums")),
+}
+"""What is done to a finished run, and what is asked for then."""
+
+
+@pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_killed_at_every_operation_on_files_it_ends_with_the_same_bits(
+    scenario: str, every: int, tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (before, arguments), run = SCENARIOS[scenario], tmp_path / RUN
+    monkeypatch.setattr("vaak.pipeline.run.release_memory", lambda: None)  # takes longer than the stages
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # the disk's time proves nothing here
+    tiny()
+    shutil.copytree(run, tmp_path / "kept")
+
+    def attempt(number: int) -> tuple[int, bool]:
+        shutil.rmtree(run)
+        shutil.copytree(tmp_path / "kept", run)
+        before(run)
+        with pytest.MonkeyPatch.context() as patch:
+            asked = kill_at(number, patch)
+            try:
+                tiny(*arguments)
+            except KilledError:
+                return len(asked), True
+        return len(asked), False
+
+    total, _ = attempt(0)
+    expected = contents(run, "begun.json", "pipeline.json")
+    made = Counter(name.partition("/")[0] for name in expected)
+    assert total > 10
+    assert {"numbers", "sums", "result"} <= set(made)
+    resumed = [argument for argument in arguments if argument not in ("--from", "sums", "--resume")]
+    for number in range(1, total + 1, every):
+        assert attempt(number)[1], number
+        code, _, said = tiny("--resume", *resumed)
+        assert code == 0, (number, said)
+        found = contents(run, "begun.json", "pipeline.json")
+        same = {name: found.get(name) == content for name, content in expected.items() if "set-aside" not in name}
+        assert all(same.values()), (number, same)
 
 
 def test_mistakes_in_a_declaration_are_named() -> None:

@@ -22,7 +22,7 @@ GENERIC_COPIES = 3
 LIBRARY_BYTES = 256 << 20
 """What Python and the libraries take."""
 BYTES_PER_NUMBER = {"hdbscan": 30, "spectral": 135}
-"""What clustering holds for each number of its points: measured at 10,000 rows of 50 numbers, both grow with the rows."""
+"""What clustering holds for each number of its points: measured at 10,000 rows of 50 numbers."""
 
 
 @dataclass(frozen=True)

@@ -97,7 +97,7 @@ def quality_of(clustering: Clustering, config: ClusteringConfig, groups: Sequenc
 
 
 def _silhouette(clustering: Clustering, config: ClusteringConfig) -> float | None:
-    """The mean silhouette of at most so many rows; None where all or none are in one cluster."""
+    """The mean silhouette of a limited number of rows; None where all or none are in one cluster."""
     from sklearn.metrics import silhouette_score
 
     chosen = _some(len(clustering.labels), MOST_COMPARED, config.seed, "silhouette")
@@ -108,7 +108,7 @@ def _silhouette(clustering: Clustering, config: ClusteringConfig) -> float | Non
 
 
 def _some(number: int, most: int, seed: int, what: str) -> np.ndarray:
-    """The places of at most so many of a number of rows, in order."""
+    """The indices of all rows, or of ``most`` of them, in order."""
     if number <= most:
         return np.arange(number)
     rng = np.random.default_rng(draw_key(Purpose.CHECK, seed, what))

@@ -102,14 +102,14 @@ def _largest(square: np.ndarray, dims: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def umap(matrix: Matrix, dims: int, seed: int) -> np.ndarray:
-    """The rows as UMAP lays them out: ``(row, dims)`` float32; the same for the same seed.
+    """The rows as UMAP places them: ``(row, dims)`` float32; the same for the same seed.
 
     Source: McInnes, Healy and Melville, 2018, "UMAP: Uniform Manifold Approximation and Projection". Raises UserError
     where its package is missing, or there are fewer than four rows.
     """
     number = len(matrix)
     if number < 4:
-        raise UserError(f"UMAP can't lay out {number} rows; use --reduce pca or none")
+        raise UserError(f"UMAP requires at least 4 rows, not {number}; use --reduce pca or none")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of its imports, and that one seed means one process
         try:
