@@ -327,7 +327,7 @@ class DatasetConfig(Section):
     )
     train_fraction: float = option("Fraction for train, if valid and test are not given.", 0.8, gt=0, le=1)
     valid_fraction: float = option("Fraction for valid; the rest is test.", 0.1, ge=0, lt=1)
-    num_voices: int = option("voices: number of speakers.", 60, gt=1, le=1_000_000, only_for=("voices",))
+    num_voices: int = option("voices: number of speakers.", 60, gt=0, le=1_000_000, only_for=("voices",))
     num_sentences: int = option(
         "voices: number of sentences per speaker.", 12, gt=0, le=LARGEST_COUNT, only_for=("voices",)
     )

@@ -19,7 +19,7 @@ from vaak.audio.corpora.entries import entries_of, lacks_train
 from vaak.audio.corpora.json_manifest import json_lines
 from vaak.audio.waveforms.reading import NO_TIMES, demand_file, is_labelled_throughout, lacks_times
 from vaak.audio.waveforms.recordings import ReadRecording
-from vaak.core.errors import DataError, UserError
+from vaak.core.errors import DataError, optional_import
 from vaak.core.progress import followed
 
 if TYPE_CHECKING:
@@ -149,10 +149,8 @@ def _supervisions(path: Path) -> Iterator[SupervisionSegment]:
 
 def _made(entry: dict[str, Any], where: str) -> Any:
     """The line as one of Lhotse's objects."""
-    try:
+    with optional_import("reading manifests requires lhotse", "audio"):
         from lhotse.serialization import deserialize_item
-    except (ImportError, OSError) as error:
-        raise UserError("reading manifests requires lhotse: pip install 'vaak[audio]'") from error
     try:
         return deserialize_item(entry)
     except Exception as error:  # Lhotse's constructors raise exceptions of any type
