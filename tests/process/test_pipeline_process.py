@@ -91,6 +91,18 @@ def test_training_inside_a_stage_resumes_as_a_run_does(start: Start, tmp_path: P
     assert pieces(run) == before
 
 
+def test_ctrl_c_ends_a_stage_in_a_line(start: Start, tmp_path: Path) -> None:
+    command = start("run", pause=0.5)
+    assert wait_until(lambda: len(pieces(tmp_path / "run")) > 1, command), command.said
+    command.send(signal.SIGINT, to_all=True)
+    ended = command.wait()
+    assert ended.status == 130, ended.errors
+    assert "Traceback" not in ended.errors
+    assert "numbers  failed" in ended.errors
+    assert "interrupted" in ended.errors.splitlines()[-4]
+    finished(start("run", "--resume"))
+
+
 @slow
 def test_ctrl_c_stops_training_after_its_step_and_the_stage_is_not_done(start: Start, tmp_path: Path) -> None:
     metrics = tmp_path / "run" / "model" / "run" / "metrics.jsonl"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -158,6 +159,8 @@ def run_pipeline(pipeline: Pipeline, options: Options, directory: Path, request:
     Raises UserError where the directory is another's or holds a run that is not to be resumed, and what a stage raises;
     what was done is done, and ``results.md`` says so.
     """
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UserError("a pipeline runs in one process: start it without torchrun or accelerate launch")
     plan = Plan(pipeline, options, directory, request)
     has_begun = any((directory / stage.name).exists() for stage in pipeline.stages)
     if options_before(pipeline, directory) and has_begun and not request.continues:

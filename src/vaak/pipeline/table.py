@@ -65,8 +65,9 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def table(rows: Sequence[Row]) -> list[str]:
-    """The table of what was done."""
-    return aligned([HEADER, *(row.cells for row in rows)])
+    """The table of what was done, and the time that it took."""
+    seconds = sum(row.seconds or 0 for row in rows if row.state != "up to date")
+    return [*aligned([HEADER, *(row.cells for row in rows)]), f"in all: {time_of(seconds)}"]
 
 
 def forecast_table(planned: Sequence[tuple[Row, Forecast]], free: int) -> list[str]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
 import stat
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +17,8 @@ import pytest
 
 import tiny_pipeline
 from vaak.config.base import Section
-from vaak.pipeline.stage import Pipeline, Stage
+from vaak.pipeline.run import Request, run_pipeline
+from vaak.pipeline.stage import Pipeline, Stage, Work
 
 REFERENCE = f"{Path(tiny_pipeline.__file__)}:PIPELINE"
 RUN = "Runs/seed-1"
@@ -291,6 +294,34 @@ def test_killed_at_every_operation_on_files_it_ends_with_the_same_bits(
         found = contents(run, "begun.json", "pipeline.json")
         same = {name: found.get(name) == content for name, content in expected.items() if "set-aside" not in name}
         assert all(same.values()), (number, same)
+
+
+class Node:
+    """Something that only the collector of garbage can release."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+LEFT: list[weakref.ref[Node]] = []
+
+
+def leave_garbage(work: Work) -> None:
+    LEFT.append(weakref.ref(Node()))
+
+
+def look_for_it(work: Work) -> dict[str, bool]:
+    return {"released": LEFT[-1]() is None}
+
+
+def test_what_a_stage_leaves_in_memory_is_released_before_the_next(tmp_path: Path) -> None:
+    stages = Stage("first", leave_garbage, ""), Stage("second", look_for_it, "")
+    gc.disable()
+    try:
+        rows = run_pipeline(Pipeline("leaving", "", Section, stages), Section(), tmp_path, Request())
+    finally:
+        gc.enable()
+    assert [row.figures for row in rows] == [{}, {"released": True}]
 
 
 def test_mistakes_in_a_declaration_are_named() -> None:

@@ -21,6 +21,8 @@ GENERIC_COPIES = 3
 """Square matrices of distances that HDBSCAN holds at once without a tree."""
 LIBRARY_BYTES = 256 << 20
 """What Python and the libraries take."""
+BYTES_PER_KEY = 160
+"""What the index of a store of rows takes, measured with a million keys."""
 BYTES_PER_NUMBER = {"hdbscan": 30, "spectral": 135}
 """What clustering holds for each number of its points: measured at 10,000 rows of 50 numbers."""
 
@@ -66,7 +68,7 @@ def memory_needed(num_rows: int, num_columns: int, config: ClusteringConfig) -> 
     work = num_rows * dims * (4 + BYTES_PER_NUMBER[config.algorithm])
     if config.algorithm == "hdbscan" and _backend(config) == "generic":
         work = GENERIC_COPIES * 8 * num_rows**2
-    return LIBRARY_BYTES + max(square, work)
+    return LIBRARY_BYTES + BYTES_PER_KEY * num_rows + max(square, work)
 
 
 def _backend(config: ClusteringConfig) -> str:
