@@ -8,8 +8,8 @@ disturb less than the wall clock; a ratio is the median over rounds of this arm'
 same round, with its quartiles. What watching adds, milliseconds whatever the model's size, is measured on a tiny one,
 where they can be seen, and related to a step of the small one.
 
-The peer is FastSpeech2ConformerModel of transformers in the same width and depth, trained by a hand-written loop on the
-same batches. It also has predictors of pitch and energy and convolutions, which the arm of Vaak doesn't have.
+The peer is FastSpeech2ConformerModel of transformers in the same width, depth and about the same number of parameters,
+trained by a hand-written loop on the same batches. It also has convolutions, and predictors of pitch and energy.
 
 Activations are the bytes that the allocator holds after the forward pass and didn't hold before it, the peak the most
 of them until the end of the backward pass, gradients included (torch.profiler's records of allocations).
@@ -98,8 +98,9 @@ def peer_step(trainer: Trainer, num_symbols: int) -> Step | None:
         from transformers import FastSpeech2ConformerConfig, FastSpeech2ConformerModel
     except ImportError:
         return None
-    each = {"layers": 4, "num_attention_heads": 4, "linear_units": 704}  # of Vaak's stacks: 8/3 times the width
+    each = {"layers": 4, "num_attention_heads": 4, "linear_units": 352}  # two feed-forward layers a block, half as wide
     sizes: dict[str, Any] = {f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in each.items()}
+    sizes |= {"positionwise_conv_kernel_size": 1, "pitch_predictor_layers": 2, "speech_decoder_postnet_layers": 0}
     config = FastSpeech2ConformerConfig(hidden_size=256, vocab_size=num_symbols, **sizes)
     model = FastSpeech2ConformerModel(config).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
@@ -222,19 +223,22 @@ def small(file: Path, rounds: int) -> dict[str, Any]:
         peer = peer_step(racing["transformers"], first.task.prepared.processor.num_symbols)  # type: ignore[attr-defined]
         if peer is not None:
             steps["transformers"] = peer
-        rows = table(race(steps, rounds))
         usage = {name: memory(first, recompute) for name, recompute in (("kept", False), ("recomputed", True))}
-        waste = first.padding_waste
-    with trainers(file, {"fixed": FIXED}) as fixed:
-        padding = {"bucketed": waste, "fixed": fixed["fixed"].padding_waste}
+        show_memory(usage)
+        with trainers(file, {"fixed": FIXED}) as fixed:
+            padding = {"bucketed": first.padding_waste, "fixed": fixed["fixed"].padding_waste}
+        say("padding: " + ", ".join(f"{name} {100 * value:.1f} %" for name, value in padding.items()) + "\n")
+        return {"memory": usage, "padding": padding, "steps": table(race(steps, rounds))}
+
+
+def show_memory(usage: dict[str, dict[str, float]]) -> None:
+    """Print what recomputing saves."""
     saved = {name: 1 - usage["recomputed"][name] / usage["kept"][name] for name in ("activations", "peak")}
-    say("\npadding: " + ", ".join(f"{name} {100 * value:.1f} %" for name, value in padding.items()))
     for name, value in usage.items():
         say(f"activations {name}: {value['activations']:.0f} MB after the forward pass, {value['peak']:.0f} MB at most")
     say(
         f"saved: {100 * saved['activations']:.0f} % of activations (aim: 75 %), {100 * saved['peak']:.0f} % of the peak"
     )
-    return {"steps": rows, "padding": padding, "memory": usage}
 
 
 def watching(file: Path, rounds: int, step: float) -> dict[str, Any]:

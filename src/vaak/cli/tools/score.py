@@ -112,7 +112,7 @@ def speech(
     Example: vaak score speech wavs spoken --texts metadata.csv
     """
     from vaak.cli.results import print_figures
-    from vaak.tasks.tts.speech_scores import score_folders
+    from vaak.tasks.tts.scoring.speech_scores import score_folders
 
     scores = score_folders(reference, hypothesis, texts)
     if as_json:

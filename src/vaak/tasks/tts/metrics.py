@@ -7,29 +7,22 @@ stop                 cross-entropy of the end of speech, per frame
 alignment            learned durations: negative log-likelihood of all alignments, per frame
 binarisation         learned durations: negative log-probability of the best one, per frame
 duration_error_ms    absolute error of predicted durations, per symbol, in milliseconds
-real_time_factor     where data.evaluation.speak: seconds taken for a second of audio; and those of speech_scores.py
+
+With data.evaluation, also the figures of scoring/speech_scores.py.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 from torch import nn
 
-from vaak.audio.config import AudioConfig
-from vaak.audio.scoring.recogniser import Recogniser
-from vaak.audio.waveforms.reading import read_samples
 from vaak.core.batch import Batch, Term
 from vaak.core.task import Meters
 from vaak.nn.speech.masks import length_mask, masked_sum
 from vaak.nn.speech.predictors import frames_of
 from vaak.tasks.meters import LossMeters
-from vaak.tasks.tts.config import EvaluationConfig
-from vaak.tasks.tts.data import TtsDataset
 from vaak.tasks.tts.model import Outputs
-from vaak.tasks.tts.predict import Speaker
-from vaak.tasks.tts.speech_scores import SpeechScores, figures_of
 
 Scored = tuple[dict[str, Term], Outputs]
 
@@ -44,12 +37,12 @@ class TtsMeters(Meters):
         weights: dict[str, float],
         frame_shift: float,
         durations: str,
-        spoken: SpokenMeters | None = None,
+        spoken: Meters | None = None,
     ) -> None:
         """``score`` gives the losses of a batch and what they were made of; their ``weights`` are those of training.
 
         ``split`` and where ``durations`` come from are conditions of the figures; ``frame_shift`` is in seconds.
-        ``spoken`` also measures speech.
+        ``spoken`` measures speech.
         """
         self._spoken = spoken
         self.protocol = {"split": split, "durations": durations, **(spoken.protocol if spoken else {})}
@@ -82,45 +75,3 @@ class TtsMeters(Meters):
         found = self._losses.results({name: value for name, value in sums.items() if name not in others})
         found["duration_error_ms"] = self._milliseconds * sums["duration_error"] / sums["duration count"]
         return found if self._spoken is None else {**found, **self._spoken.results(sums)}
-
-
-class SpokenMeters(Meters):
-    """Speaks the texts of a split's first utterances, and compares them with the recordings."""
-
-    def __init__(
-        self,
-        dataset: TtsDataset,
-        audio: AudioConfig,
-        options: EvaluationConfig,
-        speaker: Callable[[nn.Module, str], Speaker],
-    ) -> None:
-        """``speaker`` speaks by a model as someone of training, if the name is theirs; ``audio`` is how it was read.
-
-        ``dataset`` has the utterances, ``options`` say how many of them, and whether words are scored.
-        """
-        self._store, self._audio, self._speaker = dataset.store, audio, speaker
-        number = len(dataset.store) if options.speak is None else min(options.speak, len(dataset.store))
-        self._places = {dataset.store.line(index).name: index for index in range(number)}
-        self._scores = SpeechScores(Recogniser() if options.recogniser else None)
-        self._seconds = {"spoken seconds": 0.0, "seconds taken": 0.0}
-        self.protocol = {"spoken": f"{number} utterances", **self._scores.protocol}
-
-    def update(self, model: nn.Module, batch: Batch) -> None:
-        for index in sorted(self._places[name] for name in batch.extra["names"] if name in self._places):
-            line = self._store.line(index)
-            speaker = self._speaker(model, line.speaker)
-            recorded = read_samples(self._store.cuts[int(self._store.used[index])], self._audio)
-            begun = time.perf_counter()
-            spoken = speaker.sentence(line.text, tuple(line.ids[1:-1])).samples
-            self._seconds["seconds taken"] += time.perf_counter() - begun
-            self._seconds["spoken seconds"] += len(spoken) / speaker.sampling_rate
-            self._scores.add(recorded, spoken, speaker.sampling_rate, speaker.processor.normalise(line.text))
-
-    def sums(self) -> dict[str, float]:
-        return {**self._scores.sums, **self._seconds}
-
-    def results(self, sums: dict[str, float]) -> dict[str, float]:
-        found = figures_of(sums)
-        if sums["spoken seconds"]:
-            found["real_time_factor"] = sums["seconds taken"] / sums["spoken seconds"]
-        return found

@@ -35,10 +35,11 @@ from vaak.tasks.tts.config import SpeakingConfig, TtsExperiment
 from vaak.tasks.tts.data import TtsDataset
 from vaak.tasks.tts.estimate import sketch, sketch_batch, source_files
 from vaak.tasks.tts.export import export_acoustic
-from vaak.tasks.tts.metrics import Scored, SpokenMeters, TtsMeters
+from vaak.tasks.tts.metrics import Scored, TtsMeters
 from vaak.tasks.tts.model import Inventory, Outputs, Recording, Text, TtsModel
 from vaak.tasks.tts.predict import Speaker, Speech
 from vaak.tasks.tts.prepare import READING, Prepared, Sources, read_for, recipe
+from vaak.tasks.tts.scoring.meters import SpokenMeters
 from vaak.tasks.tts.shown.meters import ShownMeters
 from vaak.tasks.tts.spec import SPEC
 from vaak.tasks.tts.utterances.findings import unusual_rates
