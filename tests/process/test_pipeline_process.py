@@ -142,9 +142,9 @@ def test_a_full_disk_is_one_line_and_the_rest_is_kept(separate: tuple[str, ...],
 @pytest.mark.parametrize(
     ("how", "status", "said"),
     [
-        ("mistake", 2, "a mistake, in one line"),
+        pytest.param("mistake", 2, "a mistake, in one line", marks=slow),
         ("killed", 2, "the process of stage result was killed (SIGKILL), often because memory ran out; add --resume"),
-        ("bug", 1, "ZeroDivisionError"),
+        pytest.param("bug", 1, "ZeroDivisionError", marks=slow),
     ],
 )
 def test_how_the_process_of_a_stage_ends_is_said(how: str, status: int, said: str, start: Start) -> None:

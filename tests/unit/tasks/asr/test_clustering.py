@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 from typing import Any, get_args
@@ -10,11 +12,12 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from vaak.core.errors import UserError
+from vaak.core.errors import DataError, UserError
 from vaak.pipeline.rows import make_rows
 from vaak.tasks.asr.clustering import reduction
 from vaak.tasks.asr.clustering.cluster import cluster, density, memory_needed
 from vaak.tasks.asr.clustering.config import METRICS_OF, Backend, ClusteringConfig, Metric
+from vaak.tasks.asr.clustering.files import Clusters, make_clusters
 from vaak.tasks.asr.clustering.picture import draw_clusters
 from vaak.tasks.asr.clustering.quality import quality_of
 from vaak.tasks.asr.clustering.reduction import ArrayMatrix, pca, reduced
@@ -209,6 +212,46 @@ def test_a_picture_is_drawn_with_the_usual_mode(groups: list[str] | None, tmp_pa
     assert (tmp_path / "clusters.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(UserError, match="can't be written"):
         draw_clusters(cluster(points, config()), names, "pca", tmp_path / "clusters.abacus")
+
+
+def test_clusters_come_back_from_disk(tmp_path: Path) -> None:
+    points, truth = blobs(60, 40, 30)
+    keys = [f"u{number}" for number in range(len(points))]
+    store = make_rows(tmp_path / "rows", keys, lambda: lambda keys: points[[int(key[1:]) for key in keys]], shape=(6,))
+    quality, _ = make_clusters(store, [str(number) for number in truth], config(), tmp_path, plot="pca")
+    found = Clusters.read(tmp_path)
+    assert list(found.labels) == keys
+    assert same_partition(np.array(list(found.labels.values())), truth)
+    assert (found.num_clusters, found.noise, found.quality) == (3, (), quality.as_json())
+    assert (tmp_path / "clusters.png").exists()
+    with pytest.raises(DataError, match=r"clusters\.json: no clusters can be read here"):
+        Clusters.read(tmp_path / "rows")
+
+
+@pytest.mark.slow
+def test_ten_thousand_embeddings_take_49_mib_of_disk_and_little_memory(tmp_path: Path) -> None:
+    code = """
+import sys
+from pathlib import Path
+import numpy as np
+from vaak.engine.memory.host import host_memory
+from vaak.pipeline.rows import make_rows
+from vaak.tasks.asr.clustering.config import ClusteringConfig
+from vaak.tasks.asr.clustering.files import make_clusters
+centres = np.random.default_rng(0).normal(size=(12, 1280))
+def rows(keys):
+    numbers = np.array(keys, int)
+    return centres[numbers % 12] + np.random.default_rng(numbers[0]).normal(size=(len(keys), 1280))
+folder = Path(sys.argv[1])
+store = make_rows(folder / "rows", [str(n) for n in range(10_000)], lambda: rows, shape=(1280,))
+quality, _ = make_clusters(store, None, ClusteringConfig(bootstraps=2), folder)
+print(len(quality.sizes), host_memory().peak(), sum(path.stat().st_size for path in store.folder.iterdir()))
+"""
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    number, peak, disk = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert int(number) == 12
+    assert int(disk) < 50 * 2**20
+    assert int(peak) < 2**30
 
 
 @pytest.mark.slow
