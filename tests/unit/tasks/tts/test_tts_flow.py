@@ -20,7 +20,7 @@ PICTURES = ("val_speech", "val_alignment")
 
 
 def records(run: Path, kind: str) -> list[dict[str, Any]]:
-    return [line for line in map(json.loads, open(run / "metrics.jsonl")) if line["kind"] == kind]
+    return [line for line in map(json.loads, (run / "metrics.jsonl").read_text().splitlines()) if line["kind"] == kind]
 
 
 def test_losses_are_logged_apart_and_add_up(flow_run: Path):
