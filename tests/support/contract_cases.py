@@ -264,6 +264,17 @@ CASES = {
     "diarization, stored features": _diarizer("multilabel", audio={"storage_path": "FOLDER/features"}),
     "tts": _speech(),
     "tts, learned durations": _speech(model={"durations": "learned"}),
+    "tts, flow matching, pitch and energy": _speech(
+        model={"decoder_type": "flow_matching", "pitch": True, "energy": True, "flow_matching": {"width": 16}}
+    ),
+    "tts, flow matching by a transformer, learned durations": _speech(
+        model={
+            "decoder_type": "flow_matching",
+            "flow_matching": {"vector_field": "transformer"},
+            "durations": "learned",
+            "pitch": True,
+        }
+    ),
     "tts Performer": _speech(
         model={"encoder": {"attention_type": "linear"}, "decoder": {"attention_type": "linear"}}, training=PERFORMER
     ),

@@ -50,17 +50,17 @@ def write_onnx(path: Path, exported: OnnxModule) -> float:
         raise UserError(
             f"exporting to ONNX requires onnx, onnxscript and onnxruntime ({error}): pip install 'vaak[tts]'"
         ) from error
-    module = exported.module.eval()
     names = {name for axes in exported.axes.values() for name in axes.values()}
     sizes = {name: torch.export.Dim(name) for name in sorted(names)}
     shapes = tuple({axis: sizes[name] for axis, name in exported.axes.get(one, {}).items()} for one in exported.inputs)
     with _quiet(), torch.no_grad():
         try:
             program = torch.onnx.export(
-                module,
+                _AnyInputs(exported.module).eval(),
                 tuple(exported.inputs.values()),
                 dynamo=True,
-                dynamic_shapes=shapes,
+                verbose=False,
+                dynamic_shapes=(shapes,),
                 input_names=list(exported.inputs),
                 output_names=list(exported.outputs),
             )
@@ -75,6 +75,17 @@ def write_onnx(path: Path, exported: OnnxModule) -> float:
     options.log_severity_level = 3  # errors
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     return max(_difference(session, exported, inputs) for inputs in (exported.inputs, *exported.others))
+
+
+class _AnyInputs(nn.Module):
+    """A module whose inputs the exporter sees as one tuple, however many there are."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *inputs: Tensor) -> Any:
+        return self.module(*inputs)
 
 
 def _difference(session: Any, exported: OnnxModule, inputs: Mapping[str, Tensor]) -> float:

@@ -13,7 +13,7 @@ in steps (Łańcucki 2021, "FastPitch"); whether a symbol has a pitch is predict
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -63,7 +63,7 @@ class Variance(nn.Module):
 
     scale: Tensor
 
-    def __init__(self, width: int, num_values: int, scale: Sequence[float], **predictor: Any) -> None:
+    def __init__(self, width: int, num_values: int, scale: Sequence[float], predictor: Mapping[str, Any]) -> None:
         super().__init__()
         self.predictor = SymbolPredictor(width, num_values, **predictor)
         self.embedding = ValueEmbedding(num_values, width)
@@ -82,15 +82,19 @@ class VarianceAdaptor(nn.Module):
     """Adds what is known of pitch and energy to encoded symbols."""
 
     def __init__(
-        self, width: int, pitch: Sequence[float] | None, energy: Sequence[float] | None, **predictor: Any
+        self,
+        width: int,
+        pitch: Sequence[float] | None,
+        energy: Sequence[float] | None,
+        predictor: Mapping[str, Any],
     ) -> None:
         """For symbols of ``width``; of ``pitch`` and ``energy`` mean and deviation in training, None: left out.
 
         ``predictor`` has the options of ``SymbolPredictor``.
         """
         super().__init__()
-        self.pitch = None if pitch is None else Variance(width, 2, pitch, **predictor)
-        self.energy = None if energy is None else Variance(width, 1, energy, **predictor)
+        self.pitch = None if pitch is None else Variance(width, 2, pitch, predictor)
+        self.energy = None if energy is None else Variance(width, 1, energy, predictor)
 
     def targets(self, frames: Tensor, durations: Tensor, frame_mask: Tensor) -> Prosody:
         """Of recordings: ``frames`` ``(batch, frame, 2)`` have energy and F0 in Hz, 0 where they are unvoiced.

@@ -22,6 +22,7 @@ DEFAULTS: dict[str, Any] = {
     "training": {
         "epochs": 100,
         "batch_size": 16,
+        "batching": {"type": "bucketed"},
         "optimizer": {"type": "adamw", "lr": 1e-4, "betas": [0.9, 0.98], "weight_decay": 0.01},
         "gradient_clipping": {"norm": 1.0},
         "loss": {"main": {"type": "l1"}},
@@ -186,7 +187,7 @@ class TtsDataConfig(Section):
     )
     max_duration: float = option("Seconds; longer utterances are left out.", 20.0, gt=0, le=3600)
     samples: tuple[str, ...] = option(
-        "Sentences that are spoken after training, as RUN/sample-1.wav and so on.",
+        "Sentences that are spoken at every evaluation, and after training as RUN/sample-1.wav and so on.",
         ("The old man bought a red door.", "Where did Mary find the key?", "It was raining, so we stayed at home."),
         resume="free",
     )

@@ -152,7 +152,7 @@ class TtsModel(nn.Module):
         self.adaptor = None
         if config.has_prosody:
             pitch = normalisation.pitch if config.pitch else None
-            self.adaptor = VarianceAdaptor(width, pitch, normalisation.energy if config.energy else None, **predictor)
+            self.adaptor = VarianceAdaptor(width, pitch, normalisation.energy if config.energy else None, predictor)
         self.aligner = SoftAligner(width, num_bins) if config.durations == "learned" else None
         frame_width = width if config.matches_flows else config.decoder.d_model
         self.bridge = nn.Identity() if width == frame_width else nn.Linear(width, frame_width)

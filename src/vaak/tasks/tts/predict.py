@@ -83,7 +83,7 @@ class Speaker:
         ``options`` that the model can't follow, a vocoder of other spectrograms among them.
         """
         self.model, self.processor, self.options = model, processor, options
-        self.sampling_rate = mel.sampling_rate
+        self.mel, self.sampling_rate = mel, mel.sampling_rate
         name = options.speaker if options.speaker is not None else speakers[0]
         if name not in speakers:
             known = ", ".join(speakers[:10]) + (f" and {len(speakers) - 10} more" if len(speakers) > 10 else "")
