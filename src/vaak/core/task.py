@@ -105,13 +105,18 @@ class Meters:
         """PNG files by name, of what these meters were shown."""
         return {}
 
+    def audio(self) -> dict[str, bytes]:
+        """WAV files by name, to listen to."""
+        return {}
+
 
 @dataclass(frozen=True)
 class Objective:
     """One of several objectives that every step descends on, one after another, each over its own parameters.
 
     ``modules`` names the model's modules whose parameters it trains. ``losses(model, batch)`` gives its terms, as
-    ``Task.losses`` does; their names differ from those of the other objectives.
+    ``Task.losses`` does; their names differ from those of the other objectives. In a step (``batch.step``) without any
+    terms, its parameters stay as they are.
     """
 
     name: str

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.corpus import AudioCorpus
+from vaak.audio.mel_config import PitchConfig
 from vaak.core.errors import DataError
 from vaak.core.split_ranges import SPLITS
 from vaak.runs.prepared import PreparedFolder, Recipe, fingerprint_with_files
@@ -77,8 +78,10 @@ class Sources:
 
     @classmethod
     def of(cls, experiment: TtsExperiment, datasets: Datasets) -> Sources:
-        given = experiment.model.durations == "given"
-        return cls(datasets, experiment.global_config, experiment.data, given, experiment.skips_bad_examples)
+        given, audio = experiment.model.durations == "given", experiment.global_config
+        pitch = (audio.pitch or PitchConfig()) if experiment.model.has_prosody else None
+        audio = audio.model_copy(update={"pitch": pitch})
+        return cls(datasets, audio, experiment.data, given, experiment.skips_bad_examples)
 
     def corpora(self) -> list[AudioCorpus]:
         return [AudioCorpus(dataset, self.audio) for dataset in self.datasets]

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 from vaak.audio.config import AudioConfig
 from vaak.audio.formats.alignments import PAUSES
 from vaak.audio.labelled import Interval
-from vaak.audio.waveforms.reading import alignment_of, file_of, lacks_times, read_samples, text_of
+from vaak.audio.waveforms.reading import (
+    alignment_of,
+    demand_frequencies,
+    file_of,
+    lacks_times,
+    read_samples,
+    text_of,
+)
 from vaak.audio.waveforms.speech_regions import find_speech
 from vaak.core.errors import DataError
 
@@ -59,7 +66,7 @@ def utterances(
                 left_out.counts[WITHOUT_TEXT] += 1
                 continue
             try:
-                _demand_frequencies(one, audio)
+                demand_frequencies(one, audio)
                 _demand_alignment_of_audio(one, audio)
                 kept = one if silence is None else trimmed(one, audio, silence)
             except DataError as error:
@@ -69,16 +76,6 @@ def utterances(
                 left_out.counts[TOO_LONG] += 1
                 continue
             yield kept
-
-
-def _demand_frequencies(cut: Any, audio: AudioConfig) -> None:
-    """Raises DataError for a recording whose sampling rate is too low for the filters."""
-    rate, highest = int(cut.sampling_rate), audio.mel.nyquist if audio.mel is not None else 0.0
-    if rate / 2 < highest:
-        raise DataError(
-            f"{describe(cut)}: it has {rate:,} Hz, so nothing above {rate // 2:,} Hz, but global_config.mel.f_max is "
-            f"{highest:,.0f} Hz; leave it out, or lower f_max"
-        )
 
 
 def _parts(cut: Any) -> Iterator[Any]:

@@ -74,8 +74,8 @@ class UtteranceStore:
 
     @property
     def num_bins(self) -> int:
-        """Numbers in a frame."""
-        return self.features.dims
+        """Numbers in a frame of the mel spectrogram."""
+        return self.features.dims - 2 * self.features.has_pitch
 
     def line(self, index: int) -> Line:
         """What is known of utterance ``index``."""
@@ -83,7 +83,12 @@ class UtteranceStore:
 
     def mel(self, index: int) -> np.ndarray:
         """The mel spectrogram of utterance ``index``, ``(frame, bin)`` float32."""
-        return self.features.frames(int(self.used[index]))
+        return self.frames(index)[0]
+
+    def frames(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        """The mel spectrogram, and energy and F0 in Hz (0: unvoiced), ``(frame, 2)``; ``(frame, 0)`` if not stored."""
+        found = self.features.frames(int(self.used[index]))
+        return found[:, : self.num_bins], found[:, self.num_bins :]
 
     def describe(self, index: int) -> str:
         """The name and the file of utterance ``index``."""
