@@ -200,5 +200,5 @@ def test_the_custom_example_trains_a_step(tmp_path: Path, monkeypatch: pytest.Mo
         loss = sum(term.total / batch.counts[term.per].sum() for term in task.losses(model.train(), batch).values())
         loss.backward()
         optimizer.step()
-        losses.append(float(loss))
+        losses.append(loss.item())
     assert losses[1] < losses[0]
