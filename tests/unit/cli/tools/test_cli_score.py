@@ -138,15 +138,15 @@ def test_speech_is_scored_with_its_texts(vaak, speech):
     found = json.loads(out)
     assert found["total"]["skipped_words"] == pytest.approx(1 / 17)
     assert found["total"]["recorded_skipped_words"] == found["total"]["repeated_words"] == 0
-    assert found["utterances"]["b"]["mcd_db"] == pytest.approx(0, abs=1e-3) < found["utterances"]["a"]["mcd_db"]
+    assert found["utterances"]["b"]["mcd_db"] < 1e-3 < found["utterances"]["a"]["mcd_db"]
     assert found["total"]["wer"] >= found["total"]["recorded_wer"]
     assert set(found["protocol"]) == {"speech", "recogniser"}
 
 
-def test_speech_is_scored_without_texts(vaak, speech):
+def test_speech_is_scored_without_texts(vaak, speech, caplog):
     ref, hyp = map(str, speech)
     soundfile.write(Path(hyp) / "c.wav", np.zeros(1000), 16_000)
-    code, out, errors = vaak("score", "speech", ref, hyp)
+    code, out, _ = vaak("score", "speech", ref, hyp)
     assert code == 0
     assert [line.split()[0] for line in out.splitlines()][1:6] == [
         "utterances",
@@ -155,7 +155,7 @@ def test_speech_is_scored_without_texts(vaak, speech):
         "f0_rmse_cents",
         "voicing_error",
     ]
-    assert "c.wav: only in one of the folders" in errors
+    assert "c.wav: only in one of the folders" in caplog.text
 
 
 @pytest.mark.parametrize(
