@@ -76,7 +76,7 @@ training:
 def vaak_step(trainer: Trainer, profiler: InterbatchProfiler | None = None) -> Step:
     """A step of Vaak's own loop, with a profiler told of it if there is one."""
     steps: Generator[Any, None, None] = trainer.upcoming()
-    run: Run = trainer  # type: ignore[assignment]
+    run: Run = trainer
     if profiler is not None:
         profiler.on_fit_start(run)
 

@@ -1,9 +1,9 @@
 """What an independent recogniser hears: PocketSphinx with the models of American English that its package has.
 
-It is old, and mistakes many words of clear recordings: a figure means something beside the same figure of recordings.
+It is old, and mistakes many words of clear recordings: a figure means something next to the same figure of recordings.
 
 Skipped and repeated words are found in another way, which knows the text: a grammar in which each word may be left out
-or be said again, at a price, so that only what was clearly not said is left out.
+or repeated, at a price, so that only what was clearly not spoken is left out.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SAMPLING_RATE = 16_000
 LEVEL, NOISE = 0.05, 1e-3
 """Root mean square of the speech, and of the noise under it: digital silence is nothing that it was trained on."""
 PRICE = 1e-8
-"""Probability that a word is left out, and that it is said again, in the grammar."""
+"""Probability that a word is left out, and that it is repeated, in the grammar."""
 PROTOCOL = "PocketSphinx {version}, en-us; words without case and punctuation"
 
 _OTHER = re.compile(r"[^a-z' ]+")
@@ -35,7 +35,7 @@ class WordErrors(NamedTuple):
 
 
 class Omissions(NamedTuple):
-    """The words of a text, those of them that were not said, and those that were said again."""
+    """The words of a text, those of them that were not spoken, and those that were repeated."""
 
     words: int
     skipped: int
@@ -101,7 +101,7 @@ class Recogniser:
         heard = self._decoded(samples).split()
         blocks = SequenceMatcher(None, words, heard, autojunk=False).get_opcodes()
         missing = [(last - first) - (ended - begun) for _, first, last, begun, ended in blocks]
-        # A word that is taken for its neighbour said again is neither: it was mistaken.
+        # A word that is taken for its neighbour, repeated, is neither: it was mistaken.
         skipped, repeated = (sum(max(0, sign * number) for number in missing) for sign in (1, -1))
         return Omissions(len(words), skipped, repeated)
 
@@ -127,7 +127,7 @@ class Recogniser:
 
 
 def _transitions(words: Sequence[str]) -> list[tuple[int, int, float] | tuple[int, int, float, str]]:
-    """Each word said, left out, or said again; a state for each number of words."""
+    """Each word spoken, left out, or repeated; a state for each number of words."""
     return [
         transition
         for place, word in enumerate(words)
