@@ -106,6 +106,9 @@ def _write_recordings(data: Path) -> None:
     """Conversations, utterances, a damaged recording, and a corpus by its recipe, twice."""
     toy_speech.write_recordings(data)
     toy_speech.write_utterances(data / "voices")
+    for path in (data / "voices").glob("*.wav"):
+        samples, rate = soundfile.read(path)
+        soundfile.write(path, np.pad(samples, 2000), rate)  # silence before and after speech
     (data / "alignments").mkdir()
     (data / "alignments" / "train0.json").write_text('{"word": [[0, 0.3, "so"]]}')
     whole, rate = soundfile.read(data / "train0.wav")
