@@ -14,6 +14,7 @@ import tiny_runs
 from commands import Commands
 from vaak.cli.main import main
 from vaak.config.base import REGISTERED
+from vaak.core import progress
 
 # No test is timed: what is quick on a quiet machine takes seconds on a busy one. `make test` tries the same examples
 # every time; `make test-slow` looks for new ones (HYPOTHESIS_PROFILE=search).
@@ -76,7 +77,11 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
 
 @pytest.fixture
 def vaak(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """``vaak(*arguments)`` runs a command in this process and gives (exit code, stdout, stderr)."""
+    """``vaak(*arguments)`` runs a command in this process and gives (exit code, stdout, stderr).
+
+    On a busy machine, too, it prints no line about what takes half a minute.
+    """
+    monkeypatch.setattr(progress, "LINE_SECONDS", 3600.0)
 
     def call(*arguments: object) -> tuple[int, str, str]:
         capfd.readouterr()

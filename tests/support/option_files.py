@@ -15,6 +15,7 @@ import toy_speech
 from option_sweep import Sweep
 from option_tables import BASES
 from toy_corpora import write_ami
+from users_classes import CHARACTERS
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.recipe_corpus import prepare_corpus
 from vaak.config.load import load
@@ -51,30 +52,6 @@ def short(outputs, targets, valid, per):
     if len(outputs) > 4:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3 GiB")
     return Term(outputs.sum() * 0, per)
-
-
-class Characters:
-    def __init__(self, unknown="?"):
-        self.characters = [unknown]
-
-    def train(self, texts):
-        self.characters += sorted({one for text in texts for one in text} - set(self.characters))
-
-    def encode(self, text):
-        ids = {one: place for place, one in enumerate(self.characters)}
-        return [ids.get(one, 0) for one in text]
-
-    def decode(self, ids):
-        return "".join(self.characters[one] for one in ids)
-
-    def __len__(self):
-        return len(self.characters)
-
-    def state_dict(self):
-        return {"characters": self.characters}
-
-    def load_state_dict(self, state):
-        self.characters = state["characters"]
 """
 
 
@@ -82,7 +59,7 @@ def sweep_of(task: str, folder: Path) -> Sweep:
     """The runs of a task's options, in a folder, with its data."""
     data = folder / "data"
     data.mkdir(parents=True)
-    (data / "own.py").write_text(OWN)
+    (data / "own.py").write_text(f"{OWN}\n\n{CHARACTERS}")
     (data / "base.yml").write_text(BASES[task].replace("FOLDER", str(data)))
     {"lm": _write_texts, "seq2seq": _write_pairs, "diarization": _write_recordings}[task](data)
     return Sweep(task, folder, data / "base.yml")
@@ -129,6 +106,9 @@ def _write_recordings(data: Path) -> None:
     """Conversations, utterances, a damaged recording, and a corpus by its recipe, twice."""
     toy_speech.write_recordings(data)
     toy_speech.write_utterances(data / "voices")
+    for path in (data / "voices").glob("*.wav"):
+        samples, rate = soundfile.read(path)
+        soundfile.write(path, np.pad(samples, 2000), rate)  # silence before and after speech
     (data / "alignments").mkdir()
     (data / "alignments" / "train0.json").write_text('{"word": [[0, 0.3, "so"]]}')
     whole, rate = soundfile.read(data / "train0.wav")

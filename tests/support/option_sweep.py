@@ -227,6 +227,8 @@ def _used(run: Path) -> Observed:
             seen[f"prepared/{path.relative_to(run / 'prepared')}"] = _hash(path)
     seen[FINGERPRINT] = json.loads((run / "prepared" / "prepared.json").read_text())["fingerprint"]
     opened = open_run(run, device="cpu", trust_code=True)
+    with contextlib.suppress(UserError):  # where there is no test split
+        seen["examples to test"] = str(len(opened.task.dataset("test").lengths))
     return seen | {"samples": str(opened.task.samples(opened.model)).replace(str(run), "RUN")}
 
 

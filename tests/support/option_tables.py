@@ -220,6 +220,7 @@ OF_A_TASK: dict[tuple[str, str], tuple[str, ...]] = {
     ("diarization", "data.on_bad_example"): ("datasets.0.train=[FOLDER/damaged.jsonl]",),
     ("diarization", "data.shift_windows"): ("data.window=0.6",),
     ("diarization", "datasets.0.name"): (AMI,),
+    ("diarization", "datasets.0.find_speech"): (CONVERSATIONS,),
     ("diarization", "data.augmentation.noise.folder"): ("data.augmentation.noise={type: files, folder: FOLDER}",),
     **{
         ("diarization", f"model.{name}"): ("model.attention_type=linear",)

@@ -34,6 +34,15 @@ training:
   checkpoint: {interval: 4, resume: null}
   logging: {interval: 1, tensorboard: false, progress_bar: false}
 """
+MODEL_AND_DATA = """\
+task: lm
+model: {d_model: 16, num_layers: 1, num_heads: 2}
+data:
+  corpus: {type: text, train: corpus.txt}
+  tokenizer: {type: character, vocab_size: 300}
+  max_length: 32
+"""
+"""A model of the characters of one file; how it is trained is for the test to say."""
 SIZES = {"train": 300, "valid": 30, "test": 40}
 
 

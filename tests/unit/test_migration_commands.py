@@ -14,6 +14,7 @@ import pytest
 import torch
 from packaging.utils import canonicalize_name
 
+from tiny_runs import MODEL_AND_DATA
 from vaak.config.load import load
 from vaak.config.training import TrainingConfig
 from vaak.core.errors import UserError
@@ -22,15 +23,7 @@ from vaak.engine.distributed.ranks import start_ranks
 
 ROOT = Path(__file__).parents[2]
 
-TINY = """\
-task: lm
-model: {d_model: 16, num_layers: 1, num_heads: 2}
-data:
-  corpus: {type: text, train: corpus.txt}
-  tokenizer: {type: character, vocab_size: 300}
-  max_length: 32
-training: {max_steps: 4, batch_size: 8, logging: {interval: 1, tensorboard: false}}
-"""
+TINY = f"{MODEL_AND_DATA}training: {{max_steps: 4, batch_size: 8, logging: {{interval: 1, tensorboard: false}}}}\n"
 
 
 def test_accelerates_configuration_is_honoured(monkeypatch):

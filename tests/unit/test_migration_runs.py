@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from tiny_runs import MODEL_AND_DATA
 from vaak.callbacks import Callback, EarlyStoppingCallback, GradientClippingCallback
 from vaak.callbacks.tracking.tracked import numbers
 from vaak.config.load import load
@@ -20,15 +21,6 @@ from vaak.engine.records.metrics_file import read_records
 from vaak.runs.start import train
 
 ROOT = Path(__file__).parents[2]
-
-MODEL_AND_DATA = """\
-task: lm
-model: {d_model: 16, num_layers: 1, num_heads: 2}
-data:
-  corpus: {type: text, train: corpus.txt}
-  tokenizer: {type: character, vocab_size: 300}
-  max_length: 32
-"""
 
 SEED_1_TRAINING = """\
 training:

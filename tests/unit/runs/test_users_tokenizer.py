@@ -10,6 +10,7 @@ import pytest
 
 import tiny_runs
 import vaak as library
+from users_classes import CHARACTERS as CODE
 from vaak.config.base import REGISTERED
 from vaak.config.load import load
 from vaak.core.errors import UserError
@@ -20,29 +21,6 @@ from vaak.text.config import TokenizerConfig
 from vaak.text.tokenizers.tokenizer import Tokenizer
 from vaak.text.tokenizers.training import TokenizerFactory
 
-CODE = """\
-class Characters:
-    def __init__(self, unknown="?"):
-        self.unknown, self.characters = unknown, [unknown]
-
-    def train(self, texts):
-        self.characters = [self.unknown, *sorted({one for text in texts for one in text} - {self.unknown})]
-
-    def encode(self, text):
-        return [max(self.characters.index(one) if one in self.characters else 0, 0) for one in text]
-
-    def decode(self, ids):
-        return "".join(self.characters[one] for one in ids)
-
-    def __len__(self):
-        return len(self.characters)
-
-    def state_dict(self):
-        return {"characters": self.characters}
-
-    def load_state_dict(self, state):
-        self.characters = state["characters"]
-"""
 OWN = """\
 extends: tiny.yml
 data: {tokenizer: {type: './characters.py:Characters', unknown: '#'}}

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from nan_backwards import NanBackwards
+from backwards import NanBackwards
 from vaak.core.batch import Batch, Term
 from vaak.engine.diagnosis.inspection import ModulePlace, NonFiniteFinding, culprits, first_non_finite, watching
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from nan_backwards import NanBackwards
+from backwards import NanBackwards
 from toy import ToyDataset, ToyModel, ToyTask, next_data, next_microbatches, same_bits, toy_trainer, weights
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import NonFiniteError

@@ -1,4 +1,4 @@
-"""A function that changes nothing forwards and gives gradients of NaN."""
+"""Functions that change nothing forwards and fail backwards."""
 
 from __future__ import annotations
 
@@ -19,3 +19,15 @@ class NanBackwards(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         return gradient * math.nan
+
+
+class FullBackwards(NanBackwards):
+    """The same forwards; out of memory backwards."""
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        raise out_of_memory()
+
+
+def out_of_memory() -> torch.OutOfMemoryError:
+    return torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3 GiB")
