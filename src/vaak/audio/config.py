@@ -303,9 +303,9 @@ class DatasetConfig(Section):
     resume_class: ClassVar[ResumeClass | None] = "refused"
 
     name: str = option("A name; for type recipe, the name of a Lhotse recipe (vaak data list).", "voices")
-    type: Literal["recipe", "cuts", "folder", "json", "voices"] = option(
+    type: Literal["recipe", "cuts", "folder", "json", "ljspeech", "voices"] = option(
         "recipe: a Lhotse recipe; cuts: Lhotse manifests; folder: audio next to RTTM (and UEM, CTM, "
-        "TextGrid) files; json: JSON lines; voices: speech synthesised by espeak-ng.",
+        "TextGrid) files; json: JSON lines; ljspeech: metadata.csv and wavs; voices: speech synthesised by espeak-ng.",
         "recipe",
     )
     corpus_dir: str | None = option(
@@ -316,7 +316,9 @@ class DatasetConfig(Section):
     )
     options: dict[str, Any] = option("recipe: further arguments of its prepare function.", {}, only_for=("recipe",))
     train: tuple[str, ...] = option(
-        "recipe: its parts; otherwise files, folders or patterns. Alone, it is split by train_fraction.", ()
+        "recipe: its parts; otherwise files, folders or patterns (ljspeech: metadata.csv). Alone, it is split by "
+        "train_fraction.",
+        (),
     )
     valid: tuple[str, ...] = option("The same for the validation split.", ())
     test: tuple[str, ...] = option("The same for the test split.", ())
@@ -334,7 +336,7 @@ class DatasetConfig(Section):
     seed: int = option("voices: random seed of speakers and sentences.", 0, ge=0, only_for=("voices",))
     alignments: str | None = option(
         "Folder of the utterances' alignments, searched recursively: NAME.TextGrid, NAME.ctm or NAME.json with words "
-        "and phones; null: those that the corpus has.",
+        "and phones; null: those that the corpus has (ljspeech: its folder TextGrid).",
         None,
     )
     find_speech: bool = option(

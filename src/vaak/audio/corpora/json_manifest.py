@@ -21,6 +21,7 @@ import gzip
 import json
 import math
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -38,6 +39,7 @@ from vaak.audio.waveforms.recordings import (
     Labelled,
     ReadRecording,
     aligned,
+    attempted,
     label,
     recording_cut,
     set_uem,
@@ -74,7 +76,8 @@ class JsonReader:
             is_shared = sum(path in paths for paths in self._manifests.values()) > 1
             for where, entry in followed(json_lines(path), f"recordings of {split}"):
                 if not is_shared or _split_of(entry, where) == split:
-                    yield _reading(entry, path.parent, where)
+                    name = str(entry.get("audio", where))
+                    yield attempted(name, partial(_reading, entry, path.parent, where))
 
 
 def json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:

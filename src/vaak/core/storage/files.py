@@ -7,10 +7,13 @@ import errno
 import hashlib
 import json
 import os
+import shutil
 import stat
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
+
+from vaak.core.errors import UserError
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -85,6 +88,29 @@ def unmade_after_errors(folder: Path, but: Collection[str] = ()) -> Iterator[Non
     except BaseException:
         remove_empty(new, but)
         raise
+
+
+@contextlib.contextmanager
+def whole_folder(folder: Path) -> Iterator[Path]:
+    """A folder to write to, which is renamed to ``folder`` at the end; after an error nothing of it is left.
+
+    Raises UserError where ``folder`` has something in it, or can't be written.
+    """
+    folder = folder.absolute()
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise UserError(f"{folder} exists and is not an empty folder; choose another one.")
+    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    try:
+        temporary.mkdir(parents=True)
+        yield temporary
+        if folder.exists():
+            folder.rmdir()
+        os.rename(temporary, folder)
+    except OSError as error:
+        raise UserError(f"Can't write {folder}: {error.strerror or error}.") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    sync_directory(folder.parent)
 
 
 def new_folders(folder: Path) -> list[Path]:
