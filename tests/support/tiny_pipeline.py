@@ -46,6 +46,7 @@ class TinyOptions(Section):
     power: int = option("What they are raised to.", 2)
     sign: int = option("What the result is multiplied by.", 1)
     trains: bool = option("Whether a model is trained, too.", False)
+    notes: tuple[str, ...] = option("Only in files.", ())
     fails: str = option("How the last stage fails: no, bug, mistake or killed.", "no")
 
 
@@ -126,4 +127,5 @@ PIPELINE = Pipeline(
     ),
     directory=lambda options: Path("Runs") / f"seed-{options.seed}",
     flags={"num_rows": ("--num-rows", "--rows")},
+    translate=lambda values: {"power" if name == "exponent" else name: value for name, value in values.items()},
 )

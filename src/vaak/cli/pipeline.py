@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 import typer
 from typer.core import TyperGroup
@@ -34,7 +34,13 @@ class PipelineGroup(TyperGroup):
         return self.commands.get(name) or _command(name)
 
 
-app = typer.Typer(cls=PipelineGroup, help=ABOUT, no_args_is_help=True, add_completion=False)
+app = typer.Typer(
+    cls=PipelineGroup,
+    help=ABOUT,
+    epilog="Example: vaak pipeline ./counting.py:COUNTING --resume --dry-run",
+    no_args_is_help=True,
+    add_completion=False,
+)
 
 
 @app.callback()
@@ -49,7 +55,9 @@ def _command(reference: str) -> Any:
 
     found = find_pipeline(reference, Path.cwd())
 
-    @with_options_of(found.options, into="given", show_defaults=True, flags=found.flags)
+    no_flags = [name for name, about in found.options.model_fields.items() if not _is_plain(about.annotation)]
+
+    @with_options_of(found.options, into="given", leave_out=no_flags, show_defaults=True, flags=found.flags)
     def command(
         resume: Annotated[
             bool, typer.Option("--resume", help="Resume where the last start was cut; options not given stay as then.")
@@ -89,14 +97,23 @@ def _command(reference: str) -> Any:
             find=None if finding is None else partial(finding, Path("/")),
             shows_progress=not as_json,
         )
-        _run(found, _values_of(config) | (given or {}), output_dir, request, dry_run, as_json)
+        _run(found, _values_of(found, config) | (given or {}), output_dir, request, dry_run, as_json)
 
-    command.__doc__ = f"{found.about}\n\nStages: {', '.join(stage.name for stage in found.stages)}."
+    stages = "".join(f"\n\n{stage.name}: {stage.about}" for stage in found.stages)
+    command.__doc__ = f"{found.about}{stages}\n\nExample: vaak pipeline {reference} --resume --dry-run"
     one = typer.Typer(add_completion=False)
     one.command()(command)
     made = get_command(one)
     made.name = reference
     return made
+
+
+def _is_plain(annotation: Any) -> bool:
+    """Whether a flag can give an option of this type; others, such as sections, are only in files."""
+    kinds = [kind for kind in get_args(annotation) or (annotation,) if kind is not type(None)]
+    return all(kind in (bool, int, float, str, Path) or get_origin(kind) is Literal for kind in kinds) or (
+        get_origin(annotation) is Literal
+    )
 
 
 def _absolute(reference: str) -> str:
@@ -105,12 +122,13 @@ def _absolute(reference: str) -> str:
     return f"{Path(path).resolve()}:{name}" if colon and path.endswith(".py") else reference
 
 
-def _values_of(config: Path | None) -> dict[str, Any]:
+def _values_of(found: Pipeline, config: Path | None) -> dict[str, Any]:
+    """The options in a file."""
     from vaak.config.yaml.reader import read_yaml
     from vaak.config.yaml.tree import to_plain
 
     values: dict[str, Any] = {} if config is None else to_plain(read_yaml(config))
-    return values
+    return values if found.translate is None else found.translate(values)
 
 
 def _run(

@@ -26,6 +26,7 @@ from vaak.engine.memory.host import host_memory
 from vaak.pipeline.jobs import Jobs
 from vaak.pipeline.manifest import BEGUN, MANIFEST, Parts, Standing, outputs_in
 from vaak.pipeline.stage import Pipeline, Stage, Work
+from vaak.runs.folder.logs import logging_to
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -155,8 +156,6 @@ def _pass_on(pid: int | None) -> None:
 
 def _child(find: Callable[[], Pipeline], job: Job, connection: Connection) -> None:
     """What the process of a stage does."""
-    from vaak.runs.folder.logs import logging_to
-
     os.setpgrp()
     if sys.platform == "linux":
         end_with_parent()

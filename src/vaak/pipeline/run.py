@@ -26,6 +26,7 @@ from vaak.pipeline.jobs import Jobs
 from vaak.pipeline.manifest import BEGUN, MANIFEST, Parts, Standing, parts_of, standing_of
 from vaak.pipeline.stage import Forecast, Options, Pipeline, Stage
 from vaak.pipeline.table import Row, markdown, table
+from vaak.runs.folder.logs import logging_to
 
 log = logging.getLogger("vaak")
 
@@ -234,8 +235,6 @@ def _held(directory: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def _logged(directory: Path, request: Request) -> Iterator[Path]:
     """Send messages to the console and the log's file, whose path this yields. Raises UserError where it can't be."""
-    from vaak.runs.folder.logs import logging_to
-
     path = (request.log_file or directory / LOG).absolute()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

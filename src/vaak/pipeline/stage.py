@@ -94,7 +94,8 @@ class Pipeline:
     """Stages in the order in which they run; each reads only those before it.
 
     ``options`` is the section of all their options, each of which is a flag of the command; ``flags`` gives flags other
-    spellings. ``directory`` is where it runs if the command doesn't say: ``runs/NAME``.
+    spellings. ``directory`` is where it runs if the command doesn't say: ``runs/NAME``. ``translate`` makes options of
+    what a file of options holds, where it may be another system's.
     """
 
     name: str
@@ -103,6 +104,7 @@ class Pipeline:
     stages: tuple[Stage, ...]
     directory: Callable[[Options], Path] | None = None
     flags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    translate: Callable[[dict[str, Any]], dict[str, Any]] | None = None
 
     def __post_init__(self) -> None:
         """Raises ValueError for a stage that names an option or a stage that isn't there."""

@@ -169,10 +169,13 @@ def test_a_dry_run_says_what_why_and_how_much_and_changes_nothing(tiny: Any, vaa
 
 
 def test_options_come_from_a_file_and_errors_are_one_line(tiny: Any, tmp_path: Path) -> None:
-    (tmp_path / "options.json").write_text('{"power": 3, "num_rows": 120}')
-    code, _, said = tiny("--config", "options.json", "--power", 1, "--log-file", "logs/it.log")
+    (tmp_path / "options.json").write_text('{"exponent": 3, "sign": -1, "num_rows": 120, "notes": ["one"]}')
+    code, _, said = tiny("--config", "options.json", "--sign", 1, "--log-file", "logs/it.log")
     assert code == 0, said
-    assert json.loads((tmp_path / RUN / "pipeline.json").read_text())["options"]["num_rows"] == 120
+    options = json.loads((tmp_path / RUN / "pipeline.json").read_text())["options"]
+    expected = {"seed": 1, "num_rows": 120, "power": 3, "sign": 1, "trains": False, "notes": ["one"], "fails": "no"}
+    assert options == expected
+    assert "--notes" not in tiny("--help")[2]
     first = (tmp_path / "logs/it.log").read_text()
     tiny("--resume", "--log-file", "logs/it.log")
     assert (tmp_path / "logs/it.log").read_text().startswith(first), "the log is appended on resume"

@@ -8,8 +8,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from vaak.callbacks.console.json_lines import print_line
-from vaak.callbacks.console.lines import log as console_log
 from vaak.core.terminal import is_terminal, print_above
 
 log = logging.getLogger("vaak")
@@ -33,14 +31,18 @@ class JsonHandler(logging.Handler):
     """Prints messages as lines of JSON on standard output, where the records are, too."""
 
     def __init__(self, level: int, rank: int) -> None:
+        from vaak.callbacks.console.json_lines import print_line  # its package imports torch
+        from vaak.callbacks.console.lines import log as console_log
+
         super().__init__(level)
+        self.print_line = print_line
         self.rank = {"rank": rank} if rank else {}
         self.addFilter(lambda record: record.name != console_log.name)
 
     def emit(self, record: logging.LogRecord) -> None:
         with contextlib.suppress(OSError):  # a reader that went away: train.log has everything
             message = {"level": record.levelname.lower(), "text": record.getMessage()}
-            print_line({"kind": "message", **message, **self.rank})
+            self.print_line({"kind": "message", **message, **self.rank})
 
 
 @contextlib.contextmanager
