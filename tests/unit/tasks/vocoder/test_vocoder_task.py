@@ -126,18 +126,18 @@ def test_figures_are_distances_next_to_those_of_griffin_lim(vocoder_run: Path):
 @pytest.mark.slow
 def test_a_vocoder_learns_to_be_nearer_than_griffin_lim(tmp_path: Path):
     training = {
-        "max_steps": 400,
+        "max_steps": 200,
         "optimizer": {"lr": 3e-3},
         "gradient_clipping": {"norm": 10.0},
         "loss": {"auxiliary": {"stft": 30.0}},
-        "validation": {"interval": 100, "interval_epochs": None},
+        "validation": {"interval": 20, "interval_epochs": None},
     }
     sizes = {"width": 64, "num_layers": 3, "inner_width": 128, "discriminators": None}
     corpus = tiny_voice.write_voice(tmp_path / "corpus")
     run = tiny_vocoder.train(corpus, tmp_path / "run", "data.num_samples=0", model=sizes, training=training)
     first, *_, last = records(run, "evaluation")
-    assert last["val_spectral_vs_griffin_lim"] < 0.85 < first["val_spectral_vs_griffin_lim"]
-    assert last["val_mel_distance"] < 0.6 * first["val_mel_distance"]
+    assert last["val_spectral_vs_griffin_lim"] < 0.9 < 1 < first["val_spectral_vs_griffin_lim"]
+    assert last["val_mel_distance"] < 0.7 * first["val_mel_distance"]
 
 
 def test_samples_are_in_the_run_and_recordings_can_be_vocoded(vocoder_run: Path, vaak):
