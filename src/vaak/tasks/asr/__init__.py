@@ -1,0 +1,1 @@
+"""Speech recognition: Whisper, trained from nothing or fine-tuned, whole or by LoRA."""

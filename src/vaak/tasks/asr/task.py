@@ -1,0 +1,174 @@
+"""The speech recognition task: what the engine asks, answered.
+
+- ``prepare``: corpora as utterances, and the vocabulary of transcripts, once (prepare.py)
+- ``dataset``: Whisper's features and tokens of transcripts (data.py)
+- ``losses``: cross-entropy of each token given the audio and the true tokens before it; per token
+- ``meters``: loss and accuracy, WER and CER in total and by group (metrics.py)
+- ``predict``: audio files as transcripts (predict.py)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from torch import Tensor, nn
+
+from vaak.audio.config import DatasetConfig
+from vaak.audio.sources.cut_findings import cut_findings
+from vaak.core.batch import Batch, Term
+from vaak.core.errors import UserError
+from vaak.core.task import DataFinding
+from vaak.engine.objective.losses import losses_of_logits
+from vaak.runs.prepared import Recipe
+from vaak.tasks.asr.base import loaded_whisper, positions_of, random_whisper, scratch_config, source_of
+from vaak.tasks.asr.config import SCRATCH, AsrDecodingConfig, AsrExperiment
+from vaak.tasks.asr.data import AsrDataset, WhisperFeatures
+from vaak.tasks.asr.estimate import sketch, sketch_batch, source_files
+from vaak.tasks.asr.metrics import AsrMeters
+from vaak.tasks.asr.model import AsrModel
+from vaak.tasks.asr.predict import Transcriber, Transcript
+from vaak.tasks.asr.prepare import READING, Prepared, Sources, read_for, recipe
+from vaak.tasks.asr.spec import SPEC
+from vaak.tasks.base import PreparedTask, refuse_other_options
+
+log = logging.getLogger("vaak")
+
+VOICES = (DatasetConfig(type="voices"),)
+SHOWN = 5
+"""Validation utterances whose transcripts are shown after training."""
+
+
+class AsrTask(PreparedTask[AsrExperiment, Prepared]):
+    """Trains a Whisper to write down what is said."""
+
+    SPEC = SPEC
+    PREPARED = Prepared
+
+    def __init__(self, experiment: AsrExperiment, directory: Path, folder: Path) -> None:
+        super().__init__(experiment, directory, folder)
+        self.options, self.data, self.audio = experiment.model, experiment.data, experiment.global_config
+        self.datasets = experiment.datasets or VOICES
+        self._datasets: dict[str, AsrDataset] = {}
+
+    # Data.
+
+    def recipe(self, splits: tuple[str, ...] | None = None) -> Recipe:
+        return recipe(Sources.of(self.experiment, self.datasets, self.folder), splits)
+
+    def prepare_others(self, own: AsrExperiment, folder: Path, splits: tuple[str, ...]) -> None:
+        """With the run's vocabulary and base. If the corpora are the run's own, its utterances are used.
+
+        Raises UserError for other features.
+        """
+        refuse_other_options(own.global_config, self.audio, "global_config", READING)
+        datasets = own.datasets or VOICES
+        if splits and (datasets != self.datasets or self.data.group != own.data.group):
+            others = Sources.of(self.experiment, read_for(splits, self.datasets), self.folder)
+            self.prepared = Prepared.make(recipe(others, splits, self.prepared), folder)
+        self._datasets.clear()
+
+    def dataset(self, split: str) -> AsrDataset:
+        if split not in self._datasets:
+            is_train = split == "train"
+            self._datasets[split] = AsrDataset(
+                self.prepared.utterances(split),
+                self.prepared.vocabulary,
+                self.features,
+                self.audio,
+                self.data.augmentation if is_train else None,
+                self.data.decoding.valid_examples if split == "valid" else None,
+            )
+        return self._datasets[split]
+
+    @property
+    def features(self) -> WhisperFeatures:
+        """Those that the model reads."""
+        scratch = self.options.base == SCRATCH
+        num_bins = self.audio.num_mel_bins if scratch else self.prepared.base_config.num_mel_bins
+        return WhisperFeatures(num_bins, self.data.max_duration)
+
+    def sources(self) -> list[Path]:
+        """The files that ``prepare`` would read. Raises DataError for one that doesn't exist."""
+        return source_files(self.experiment, self.datasets, self.folder)
+
+    def data_findings(self, split: str) -> Iterator[DataFinding]:
+        """What is wrong with the audio of the utterances."""
+        return cut_findings(self.prepared.utterances(split).cuts, self.audio)
+
+    # Training.
+
+    def sketch(self) -> AsrModel | None:
+        """A model like the trained one, before its vocabulary is known; None for a base of the Hub."""
+        return sketch(self.experiment, self.folder)
+
+    def sketch_batch(self) -> Batch:
+        """A microbatch as large as one of training may become."""
+        return sketch_batch(self.experiment)
+
+    def model(self) -> AsrModel:
+        """The base, with what is added to it.
+
+        Where a run has checkpoints, which have all weights, its base may have gone.
+        """
+        options, seconds = self.options, self.data.max_duration
+        if options.base == SCRATCH:
+            ids = self.prepared.vocabulary.ids
+            whisper = random_whisper(scratch_config(options.scratch, ids, self.audio.num_mel_bins, seconds))
+            return AsrModel(whisper)
+        try:
+            whisper = loaded_whisper(source_of(options, self.folder), seconds)
+        except UserError as error:
+            if not any((self.directory / "checkpoints").glob("step-*")):
+                raise
+            log.info("%s; the checkpoints of this run have all weights", error)
+            config = self.prepared.base_config
+            config.max_source_positions = positions_of(seconds)
+            whisper = random_whisper(config)
+        return AsrModel(whisper, options.lora)
+
+    def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
+        logits = model(batch["features"], batch["inputs"])
+        auxiliary = self.experiment.training.loss.auxiliary
+        return losses_of_logits(self.main_loss, auxiliary, logits, batch["targets"], per="token")
+
+    def meters(self, split: str) -> AsrMeters:
+        decoding, dataset = self.data.decoding, self.dataset(split)
+        protocol = {"split": split, "normaliser": self.data.normaliser, "decoding": decoding.method}
+        if decoding.method == "beam":
+            protocol |= {name: str(getattr(decoding, name)) for name in ("beam_size", "length_penalty")}
+        protocol["transcribed"] = str(min(dataset.num_transcribed, len(dataset.utterances)))
+
+        def transcribe(model: AsrModel, states: Tensor) -> list[str]:
+            return self.transcriber(model).texts_of(states)
+
+        return AsrMeters(protocol, transcribe, dataset.utterances.group_names)
+
+    def show(self, batch: Batch) -> list[str]:
+        """The name and the transcript of each row."""
+        return [f"{name}: {text}" for name, text in zip(batch.extra["names"], batch.extra["texts"], strict=True)]
+
+    # Use.
+
+    def transcriber(self, model: nn.Module, **options: Any) -> Transcriber:
+        """The model with what it reads and writes; ``options`` override those of ``data.decoding``."""
+        decoding = AsrDecodingConfig(**{**self.data.decoding.model_dump(), **options})
+        vocabulary = self.prepared.vocabulary
+        return Transcriber(cast("AsrModel", model), vocabulary, self.features, decoding, self.audio.channels)
+
+    def predict(self, model: nn.Module, inputs: Iterable[Path | str]) -> Iterator[Transcript]:
+        """The transcript of each audio file."""
+        transcriber = self.transcriber(model)
+        return (transcriber.transcribe(Path(path)) for path in inputs)
+
+    def samples(self, model: nn.Module) -> list[str]:
+        """What is written for the first validation utterances, with their transcripts."""
+        dataset, transcriber, lines = self.dataset("valid"), self.transcriber(model), list[str]()
+        for index in range(min(SHOWN, len(dataset.utterances))):
+            example = dataset.example(index, np.random.default_rng(0))
+            (text,) = transcriber.texts(example.features[None])
+            lines.append(f"{example.name}: {text} (reference: {example.text})")
+        return lines
