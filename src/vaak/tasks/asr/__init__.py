@@ -1,1 +1,1 @@
-"""Speech recognition: Whisper, trained from nothing or fine-tuned, whole or by LoRA."""
+"""Speech recognition: a transformer that listens and writes, and mixtures of experts on it (README.md)."""

@@ -120,10 +120,8 @@ class Vocabulary:
     @classmethod
     def load(cls, folder: Path) -> Vocabulary:
         about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
-        lists: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in about.items()
-        }
-        return cls((folder / TOKENIZER).read_text(encoding="utf-8"), SpecialIds(**lists))
+        values: Any = {name: tuple(one) if isinstance(one, list) else one for name, one in about.items()}
+        return cls((folder / TOKENIZER).read_text(encoding="utf-8"), SpecialIds(**values))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Vocabulary, (self.content, self.ids)
