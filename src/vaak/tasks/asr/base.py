@@ -103,7 +103,9 @@ def loaded_whisper(source: str, seconds: float) -> WhisperForConditionalGenerati
     """
     import torch
 
-    whisper = transformers_of("speech recognition").WhisperForConditionalGeneration
+    transformers = transformers_of("speech recognition")
+    transformers.utils.logging.disable_progress_bar()
+    whisper = transformers.WhisperForConditionalGeneration
     model: WhisperForConditionalGeneration = fetched(
         source,
         lambda: whisper.from_pretrained(source, use_safetensors=True, trust_remote_code=False, dtype=torch.float32),

@@ -88,9 +88,9 @@ class Transcriber:
             duration = file.duration
         return Transcript(path.stem, tuple(found), duration, time.perf_counter() - begun)
 
-    def texts(self, features: np.ndarray | Tensor) -> list[str]:
+    def texts(self, features: np.ndarray) -> list[str]:
         """The transcript of each row of ``features`` ``(row, bin, frame)``."""
-        rows = torch.as_tensor(features).to(next(self.model.parameters()).device)
+        rows = torch.from_numpy(features).to(next(self.model.parameters()).device)
         with without_dropout(self.model), torch.inference_mode():
             states = [self.model.encode(some) for some in rows.split(self.decoding.batch_size)]
             return [text for some in states for text in self.texts_of(some)]

@@ -166,9 +166,7 @@ class AsrTask(PreparedTask[AsrExperiment, Prepared]):
 
     def samples(self, model: nn.Module) -> list[str]:
         """What is written for the first validation utterances, with their transcripts."""
-        dataset, transcriber, lines = self.dataset("valid"), self.transcriber(model), list[str]()
-        for index in range(min(SHOWN, len(dataset.utterances))):
-            example = dataset.example(index, np.random.default_rng(0))
-            (text,) = transcriber.texts(example.features[None])
-            lines.append(f"{example.name}: {text} (reference: {example.text})")
-        return lines
+        dataset, rng = self.dataset("valid"), np.random.default_rng(0)
+        examples = [dataset.example(index, rng) for index in range(min(SHOWN, len(dataset.utterances)))]
+        texts = self.transcriber(model).texts(np.stack([one.features for one in examples]))
+        return [f"{one.name}: {text} (reference: {one.text})" for one, text in zip(examples, texts, strict=True)]
