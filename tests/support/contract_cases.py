@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import tiny_listener
 from toy_duel import DuelTask
 from toy_speech import RATE, dataset_of, write_recordings, write_utterances
 from vaak.config.load import load
@@ -184,6 +185,22 @@ def _speech(*, model: dict[str, Any] | None = None, training: dict[str, Any] | N
     return TaskCase("tts", options, training or {}, about)
 
 
+def _tokens_to_write(batch: Batch) -> dict[str, float]:
+    """Targets that are real; the encoder's positions, each of two frames, and the decoder's."""
+    rows, tokens = batch["targets"].shape
+    return {
+        "token": float(sum(target >= 0 for row in batch["targets"].tolist() for target in row)),
+        "position": float(rows * (batch["features"].shape[2] / 2 + tokens)),
+        "example": float(rows),
+    }
+
+
+def _listener(*, data: dict[str, Any] | None = None, training: dict[str, Any] | None = None) -> TaskCase:
+    about = {"counted": _tokens_to_write, "row_length": lambda batch: batch["features"].shape[2] / 100}
+    options = tiny_listener.sections("FOLDER", data=data or {})
+    return TaskCase("asr", options, training or {}, about, tiny_listener.write_listener)
+
+
 HELPED = {"loss": {"auxiliary": {"clustering": 0.5, "speaker": 0.1}}}
 PERFORMER = {"feature_redraw_interval": 2, "loss": {"auxiliary": {"norm_reg": 0.01}}}
 
@@ -241,6 +258,11 @@ CASES = {
     "tts, learned durations": _speech(model={"durations": "learned"}),
     "tts Performer": _speech(
         model={"encoder": {"attention_type": "linear"}, "decoder": {"attention_type": "linear"}}, training=PERFORMER
+    ),
+    "asr": _listener(training={"loss": {"label_smoothing": 0.1}}),
+    "asr, stratified, augmented": _listener(
+        data={"percent": 90.0, "augmentation": {"speed": [0.9, 1.1], "noise": "coloured", "spec_augment": {}}},
+        training={"batching": {"type": "stratified"}},
     ),
     "diarization Performer": _diarizer("multilabel", model={"attention_type": "linear"}, training=PERFORMER),
 }

@@ -99,7 +99,7 @@ def random_whisper(config: WhisperConfig) -> WhisperForConditionalGeneration:
 def loaded_whisper(source: str, seconds: float) -> WhisperForConditionalGeneration:
     """The Whisper of a folder or of the Hub, in 32 bits; its encoder reads ``seconds`` of audio.
 
-    Raises UserError where it can't be had.
+    Raises UserError where it can't be loaded.
     """
     import torch
 

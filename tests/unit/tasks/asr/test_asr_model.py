@@ -163,10 +163,10 @@ def test_targets_that_no_layer_has_are_named(whisper_folder: Path):
 
 
 def test_bases_that_cannot_be_had_are_named_in_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    with pytest.raises(UserError, match="no such folder: ./nowhere"):
+    with pytest.raises(UserError, match=r"no such folder: \./nowhere"):
         source_of(AsrModelConfig(base="./nowhere"), tmp_path)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match="has no weights; expected model.safetensors"):
+    with pytest.raises(UserError, match=r"has no weights; expected model\.safetensors"):
         source_of(AsrModelConfig(base=str(tmp_path / "empty")), tmp_path)
     (tmp_path / "empty" / "pytorch_model.bin").touch()
     with pytest.raises(UserError, match="pickles"):
@@ -182,6 +182,6 @@ def test_a_name_of_the_hub_without_network_is_one_line(tmp_path: Path, monkeypat
     with pytest.raises(UserError) as caught:
         loaded_whisper("vaak-nobody/no-whisper", 30.0)
     assert str(caught.value) == (
-        "model.base: vaak-nobody/no-whisper can't be loaded: no such folder, and the Hugging Face Hub has no such model "
-        "or can't be reached"
+        "model.base: vaak-nobody/no-whisper can't be loaded: no such folder, and the Hugging Face Hub has no such "
+        "model or can't be reached"
     )
