@@ -30,6 +30,7 @@ def write_whisper(folder: Path, seed: int = 0) -> Path:
     tokenizer = whisper_tokenizer()
     ids = tokenizer.get_vocab()
     end, start = ids["<|endoftext|>"], ids["<|startoftranscript|>"]
+    special = [number for name, number in ids.items() if name.startswith("<|") and number != end]
     config = WhisperConfig(
         vocab_size=max(ids.values()) + 1,
         d_model=32,
@@ -55,7 +56,7 @@ def write_whisper(folder: Path, seed: int = 0) -> Path:
         eos_token_id=end,
         pad_token_id=end,
         bos_token_id=end,
-        suppress_tokens=[ids["#"], ids["%"]],
+        suppress_tokens=[ids["#"], ids["%"], *special],
         begin_suppress_tokens=[ids["Ġ"], end],
         is_multilingual=True,
         lang_to_id={"<|en|>": ids["<|en|>"], "<|hi|>": ids["<|hi|>"]},

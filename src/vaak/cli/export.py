@@ -16,12 +16,17 @@ class Format(StrEnum):
     """The available formats."""
 
     hf = "hf"
+    peft = "peft"
 
 
 def export(
     run: Annotated[Path, typer.Argument(help="A run (its best checkpoint) or a checkpoint.")],
-    format: Annotated[Format, typer.Option(help="hf: a folder for transformers' AutoModelForCausalLM.")] = Format.hf,
+    format: Annotated[
+        Format,
+        typer.Option(help="hf: a folder for transformers; peft: the low-rank changes of a recogniser, an adapter."),
+    ] = Format.hf,
     output: Annotated[Path | None, typer.Option(help="The folder to write; default: RUN/export/FORMAT.")] = None,
+    expert: Annotated[int | None, typer.Option(help="Of a mixture of experts, the one to write, from 0.")] = None,
     weights: Weights = WhichWeights.auto,
     trust_code: TrustCode = False,
     as_json: AsJson = False,
@@ -38,5 +43,5 @@ def export(
     if writer is None:
         raise UserError(f"a run of task {opened.experiment.task} can't be exported as {format.value}")
     folder = output or opened.directory / "export" / format.value
-    writer(opened.model, folder)
+    writer(opened.model, folder, **({} if expert is None else {"expert": expert}))
     print(json.dumps({"folder": str(folder)}) if as_json else f"exported {opened.checkpoint} to {folder}")

@@ -7,10 +7,13 @@ import errno
 import hashlib
 import json
 import os
+import shutil
 import stat
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
+
+from vaak.core.errors import UserError
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -151,3 +154,26 @@ def fingerprint_of(value: Any) -> str:
     """A short hash of a JSON value that does not depend on the order of keys."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+@contextlib.contextmanager
+def whole_folder(folder: Path) -> Iterator[Path]:
+    """A temporary folder that takes the name of ``folder`` at the end, with all that is in it, or not at all.
+
+    Raises UserError where that exists and isn't empty, or can't be written.
+    """
+    folder = folder.absolute()
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise UserError(f"{folder} exists and is not an empty folder; choose another one.")
+    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    try:
+        temporary.mkdir(parents=True)
+        yield temporary
+        if folder.exists():
+            folder.rmdir()
+        os.rename(temporary, folder)
+    except OSError as error:
+        raise UserError(f"Can't write {folder}: {error.strerror or error}.") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    sync_directory(folder.parent)

@@ -9,6 +9,7 @@ from vaak.config.task_spec import CheckFinding, impossible, no_effect
 from vaak.tasks.asr.config import SCRATCH, AsrExperiment
 from vaak.text.checks import tokenizer_findings
 
+LOAD_BALANCING = "load_balancing"
 READ_AUDIO = frozenset(
     {"corpus_dir", "output_dir", "num_jobs", "progress_bar", "cache_gigabytes", "channels", "num_mel_bins"}
 )
@@ -17,7 +18,15 @@ READ_AUDIO = frozenset(
 
 def checks(experiment: AsrExperiment) -> Iterator[CheckFinding]:
     """The findings on an experiment of this task."""
-    data = experiment.data
+    data, model = experiment.data, experiment.model
+    if model.lora is not None and model.experts is not None:
+        yield impossible(
+            "model.experts", "given together with model.lora; a single change is lora, several are experts"
+        )
+    if model.experts is None and LOAD_BALANCING in experiment.training.loss.auxiliary:
+        yield impossible(
+            f"training.loss.auxiliary.{LOAD_BALANCING}", "model.experts is null: there is nothing to balance"
+        )
     for name in AudioConfig.model_fields:
         if name not in READ_AUDIO:
             yield no_effect(f"global_config.{name}", "speech recognition reads Whisper's own features")
@@ -42,8 +51,9 @@ def _base(experiment: AsrExperiment) -> Iterator[CheckFinding]:
     if model.base == SCRATCH:
         yield from tokenizer_findings("data.tokenizer", data.tokenizer)
         yield no_effect("data.language", "model.base is scratch, which knows what its transcripts are in")
-        if model.lora is not None:
-            yield impossible("model.lora", "model.base is scratch: there is nothing to adapt; give a base")
+        for name in ("lora", "experts"):
+            if getattr(model, name) is not None:
+                yield impossible(f"model.{name}", "model.base is scratch: there is nothing to adapt; give a base")
     else:
         for name in type(model.scratch).model_fields:
             yield no_effect(f"model.scratch.{name}", f"model.base is {model.base}, which has its own sizes")
@@ -53,7 +63,8 @@ def _base(experiment: AsrExperiment) -> Iterator[CheckFinding]:
 
 def metrics(experiment: AsrExperiment) -> Iterable[str]:
     """The figures that evaluations give."""
-    return ("val_loss", "val_accuracy", "val_wer", "val_cer", "val_wer/")
+    routing = ("val_routing_entropy", "val_dead_experts", "val_expert_use/") if experiment.model.experts else ()
+    return ("val_loss", "val_accuracy", "val_wer", "val_cer", "val_wer/", f"val_{LOAD_BALANCING}", *routing)
 
 
 def num_parameters(experiment: AsrExperiment) -> int:

@@ -74,6 +74,20 @@ class LoraConfig(Section):
     )
 
 
+class ExpertsConfig(LoraConfig):
+    """A mixture of experts: for each utterance, a gate chooses some of several low-rank changes."""
+
+    num_experts: int = option("Number of experts.", 8, gt=1, le=10_000)
+    top_k: int = option("Experts that are chosen for an utterance.", 1, gt=0, le=10_000)
+    gate_width: int = option("Width of the gate's hidden layer.", 256, gt=0, le=LARGEST_WIDTH)
+
+    @model_validator(mode="after")
+    def _there_are_as_many(self) -> ExpertsConfig:
+        if self.top_k > self.num_experts:
+            raise ValueError(f"top_k ({self.top_k}) is more than num_experts ({self.num_experts})")
+        return self
+
+
 class AsrModelConfig(Section):
     """A Whisper, and what of it is trained; training.freeze can hold the encoder."""
 
@@ -86,6 +100,7 @@ class AsrModelConfig(Section):
     )
     scratch: ScratchConfig = option("Sizes, if base is scratch.", ScratchConfig())
     lora: LoraConfig | None = option("Train low-rank changes of the base, which is frozen; null trains it all.", None)
+    experts: ExpertsConfig | None = option("Train several such changes, and a gate that chooses among them.", None)
 
 
 class AsrDecodingConfig(Section):

@@ -38,7 +38,7 @@ def sketch(experiment: AsrExperiment, folder: Path) -> AsrModel | None:
             return None
         config = transformers_of("speech recognition").WhisperConfig.from_pretrained(source)
         config.max_source_positions = positions_of(data.max_duration)
-    return AsrModel(random_whisper(config), options.lora)
+    return AsrModel(random_whisper(config), options.lora, options.experts)
 
 
 def sketch_batch(experiment: AsrExperiment) -> Batch:

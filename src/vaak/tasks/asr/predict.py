@@ -24,7 +24,7 @@ from vaak.nn.decoding.sampling import SamplingSettings
 from vaak.tasks.asr.base import transformers_of
 from vaak.tasks.asr.config import AsrDecodingConfig
 from vaak.tasks.asr.data import SAMPLING_RATE, WhisperFeatures
-from vaak.tasks.asr.model import AsrModel
+from vaak.tasks.asr.model import AsrModel, Encoded
 from vaak.tasks.asr.vocabulary import Vocabulary
 
 Channels = Any
@@ -92,22 +92,24 @@ class Transcriber:
         """The transcript of each row of ``features`` ``(row, bin, frame)``."""
         rows = torch.from_numpy(features).to(next(self.model.parameters()).device)
         with without_dropout(self.model), torch.inference_mode():
-            states = [self.model.encode(some) for some in rows.split(self.decoding.batch_size)]
-            return [text for some in states for text in self.texts_of(some)]
+            encoded = [self.model.encode(some) for some in rows.split(self.decoding.batch_size)]
+            return [text for some in encoded for text in self.texts_of(some)]
 
-    def texts_of(self, states: Tensor) -> list[str]:
-        """The transcript of each row of the encoder's ``states`` ``(row, position, width)``."""
-        found = [best for some in states.split(self.decoding.batch_size) for best in self.written(some)]
+    def texts_of(self, encoded: Encoded) -> list[str]:
+        """The transcript of each row of encoded audio."""
+        size = self.decoding.batch_size
+        parts = (encoded.rows(slice(first, first + size)) for first in range(0, len(encoded.states), size))
+        found = [best for some in parts for best in self.written(some)]
         return [self.vocabulary.decode(list(best.tokens)) for best in found]
 
-    def written(self, states: Tensor) -> list[Hypothesis]:
-        """The most probable tokens that were found for each row of ``states`` ``(row, position, width)``."""
+    def written(self, encoded: Encoded) -> list[Hypothesis]:
+        """The most probable tokens that were found for each row of encoded audio."""
         ids, options = self.vocabulary.ids, self.decoding
         room = self.model.max_target_length - len(ids.prompt) + 1
         longest = min(room, options.max_new_tokens or room)
         with without_dropout(self.model), torch.inference_mode():
-            writer = TranscriptWriter(self.model, states, self.vocabulary)
-            begin = torch.full((len(states),), ids.prompt[-1], device=states.device)
+            writer = TranscriptWriter(self.model, encoded, self.vocabulary)
+            begin = torch.full((len(encoded.states),), ids.prompt[-1], device=encoded.states.device)
             if options.method == "beam":
                 settings = BeamSettings(ids.end, longest, options.beam_size, options.length_penalty)
                 return [best[0] for best in beam_search(writer, begin, settings)]
@@ -117,9 +119,9 @@ class Transcriber:
 class TranscriptWriter:
     """A model that is writing the transcripts of encoded audio (``vaak.nn.decoding.rows.Writer``)."""
 
-    def __init__(self, model: AsrModel, states: Tensor, vocabulary: Vocabulary) -> None:
-        self.model, self.states, device = model, states, states.device
-        self.rows = torch.arange(len(states), device=device)
+    def __init__(self, model: AsrModel, encoded: Encoded, vocabulary: Vocabulary) -> None:
+        self.model, self.encoded, device = model, encoded, encoded.states.device
+        self.rows = torch.arange(len(encoded.states), device=device)
         """Of each hypothesis: whose it is."""
         dynamic = transformers_of("speech recognition")
         self.cache = dynamic.EncoderDecoderCache(dynamic.DynamicCache(), dynamic.DynamicCache())
@@ -128,10 +130,10 @@ class TranscriptWriter:
         self.is_first = True
         if len(vocabulary.ids.prompt) > 1:
             prompt = torch.tensor([vocabulary.ids.prompt[:-1]], device=device)
-            model.decode(prompt.expand(len(states), -1), self.states, self.cache)
+            model.decode(prompt.expand(len(encoded.states), -1), encoded, self.cache)
 
     def next_logits(self, tokens: Tensor) -> Tensor:
-        logits = self.model.decode(tokens[:, None], self.states, self.cache)[:, -1]
+        logits = self.model.decode(tokens[:, None], self.encoded, self.cache)[:, -1]
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32)).index_fill(1, self.never, -torch.inf)
         if self.is_first:
             logits = logits.index_fill(1, self.never_first, -torch.inf)
@@ -141,7 +143,7 @@ class TranscriptWriter:
     def select(self, rows: Tensor) -> None:
         own = self.rows[rows]
         if not torch.equal(own, self.rows):  # in a beam, hypotheses are exchanged within their row
-            self.states = self.states[rows]
+            self.encoded = self.encoded.rows(rows)
             self.cache.cross_attention_cache.batch_select_indices(rows)
         self.rows = own
         self.cache.self_attention_cache.batch_select_indices(rows)

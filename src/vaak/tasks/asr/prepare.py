@@ -24,7 +24,7 @@ from vaak.runs.prepared import PreparedFolder, Recipe, fingerprint_with_files
 from vaak.tasks.asr.base import fetched, source_of, transformers_of
 from vaak.tasks.asr.config import SCRATCH, AsrDataConfig, AsrExperiment, AsrModelConfig
 from vaak.tasks.asr.utterances import Limits, Utterances, write_utterances
-from vaak.tasks.asr.vocabulary import Vocabulary
+from vaak.tasks.asr.vocabulary import ABOUT, Vocabulary
 from vaak.tasks.base import without_unread_files
 from vaak.text.tokenizers.training import TokenizerFactory
 
@@ -152,6 +152,9 @@ def _base_vocabulary(sources: Sources, folder: Path) -> Vocabulary | None:
     transformers = transformers_of("speech recognition")
     source = source_of(sources.model, sources.folder)
     config = fetched(source, lambda: transformers.WhisperConfig.from_pretrained(source))
+    if (Path(source) / ABOUT).exists():  # exported by Vaak
+        config.save_pretrained(folder / BASE)
+        return Vocabulary.load(Path(source))
     tokenizer = fetched(source, lambda: transformers.WhisperTokenizer.from_pretrained(source))
     try:
         generation = transformers.GenerationConfig.from_pretrained(source)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-from torch import Tensor, nn
+from torch import nn
 
 from vaak.audio.config import DatasetConfig
 from vaak.audio.sources.cut_findings import cut_findings
@@ -23,13 +23,16 @@ from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
 from vaak.core.task import DataFinding
 from vaak.engine.objective.losses import losses_of_logits
+from vaak.nn.lora_experts import load_balancing
 from vaak.runs.prepared import Recipe
 from vaak.tasks.asr.base import loaded_whisper, positions_of, random_whisper, scratch_config, source_of
+from vaak.tasks.asr.checks import LOAD_BALANCING
 from vaak.tasks.asr.config import SCRATCH, AsrDecodingConfig, AsrExperiment
 from vaak.tasks.asr.data import AsrDataset, WhisperFeatures
 from vaak.tasks.asr.estimate import sketch, sketch_batch, source_files
+from vaak.tasks.asr.export import write_adapter, write_whisper
 from vaak.tasks.asr.metrics import AsrMeters
-from vaak.tasks.asr.model import AsrModel
+from vaak.tasks.asr.model import AsrModel, Encoded, Outputs
 from vaak.tasks.asr.predict import Transcriber, Transcript
 from vaak.tasks.asr.prepare import READING, Prepared, Sources, read_for, recipe
 from vaak.tasks.asr.spec import SPEC
@@ -47,6 +50,7 @@ class AsrTask(PreparedTask[AsrExperiment, Prepared]):
 
     SPEC = SPEC
     PREPARED = Prepared
+    auxiliary_losses = (LOAD_BALANCING,)
 
     def __init__(self, experiment: AsrExperiment, directory: Path, folder: Path) -> None:
         super().__init__(experiment, directory, folder)
@@ -128,12 +132,16 @@ class AsrTask(PreparedTask[AsrExperiment, Prepared]):
             config = self.prepared.base_config
             config.max_source_positions = positions_of(seconds)
             whisper = random_whisper(config)
-        return AsrModel(whisper, options.lora)
+        return AsrModel(whisper, options.lora, options.experts)
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
-        logits = model(batch["features"], batch["inputs"])
-        auxiliary = self.experiment.training.loss.auxiliary
-        return losses_of_logits(self.main_loss, auxiliary, logits, batch["targets"], per="token")
+        outputs: Outputs = model(batch["features"], batch["inputs"])
+        auxiliary, encoded = self.experiment.training.loss.auxiliary, outputs.encoded
+        terms = losses_of_logits(self.main_loss, auxiliary, outputs.logits, batch["targets"], per="token")
+        if LOAD_BALANCING in auxiliary and encoded.gate is not None and encoded.weights is not None:
+            balance = load_balancing(encoded.gate, encoded.weights)
+            terms[LOAD_BALANCING] = Term(batch.num_rows * balance, per="example", splittable=False)
+        return terms
 
     def meters(self, split: str) -> AsrMeters:
         decoding, dataset = self.data.decoding, self.dataset(split)
@@ -142,8 +150,8 @@ class AsrTask(PreparedTask[AsrExperiment, Prepared]):
             protocol |= {name: str(getattr(decoding, name)) for name in ("beam_size", "length_penalty")}
         protocol["transcribed"] = str(min(dataset.num_transcribed, len(dataset.utterances)))
 
-        def transcribe(model: AsrModel, states: Tensor) -> list[str]:
-            return self.transcriber(model).texts_of(states)
+        def transcribe(model: AsrModel, encoded: Encoded) -> list[str]:
+            return self.transcriber(model).texts_of(encoded)
 
         return AsrMeters(protocol, transcribe, dataset.utterances.group_names)
 
@@ -163,6 +171,14 @@ class AsrTask(PreparedTask[AsrExperiment, Prepared]):
         """The transcript of each audio file."""
         transcriber = self.transcriber(model)
         return (transcriber.transcribe(Path(path)) for path in inputs)
+
+    def export_hf(self, model: nn.Module, folder: Path, expert: int | None = None) -> None:
+        """Write a Whisper that transformers loads, low-rank changes merged; of experts, the one that is chosen."""
+        write_whisper(cast("AsrModel", model), self.prepared.vocabulary, folder, expert)
+
+    def export_peft(self, model: nn.Module, folder: Path, expert: int | None = None) -> None:
+        """Write the low-rank changes as an adapter that peft loads on the base; of experts, the one that is chosen."""
+        write_adapter(cast("AsrModel", model), self.options, folder, expert)
 
     def samples(self, model: nn.Module) -> list[str]:
         """What is written for the first validation utterances, with their transcripts."""

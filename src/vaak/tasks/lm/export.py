@@ -9,8 +9,6 @@ begins a document before every text, as training does, and none after it: what e
 
 from __future__ import annotations
 
-import os
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,7 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, processors
 
 from vaak.core.errors import UserError
-from vaak.core.storage.files import sync_directory, sync_file, usual_mode, write_json, write_text
+from vaak.core.storage.files import sync_directory, sync_file, usual_mode, whole_folder, write_json, write_text
 from vaak.nn.feed_forward import inner_width
 from vaak.nn.initialisation import DEVIATION
 from vaak.nn.positions.rotary import ntk_theta
@@ -68,21 +66,11 @@ def export_hf(
     """
     _refuse_what_transformers_lacks(model.config)
     special_ids = _special_ids(tokenizer_file, special_tokens, model.vocab_size)
-    folder = folder.absolute()
-    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        raise UserError(f"{folder} exists and is not an empty folder; choose another one.")
-    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
-    try:
-        temporary.mkdir(parents=True)
-        _write_files(temporary, model, tokenizer_file, special_tokens, special_ids, max_length)
-        if folder.exists():
-            folder.rmdir()
-        os.rename(temporary, folder)
-    except (OSError, SafetensorError) as error:
-        raise UserError(f"Can't write {folder}: {getattr(error, 'strerror', None) or error}.") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-    sync_directory(folder.parent)
+    with whole_folder(folder) as temporary:
+        try:
+            _write_files(temporary, model, tokenizer_file, special_tokens, special_ids, max_length)
+        except SafetensorError as error:
+            raise UserError(f"Can't write {folder}: {error}.") from error
 
 
 def _refuse_what_transformers_lacks(config: LanguageModelConfig) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,14 @@ from transformers import WhisperFeatureExtractor, WhisperForConditionalGeneratio
 from vaak.core.errors import UserError
 from vaak.nn.decoding.rows import Hypothesis
 from vaak.tasks.asr.base import loaded_whisper, source_of
-from vaak.tasks.asr.config import AsrDecodingConfig, AsrModelConfig, LoraConfig
+from vaak.tasks.asr.config import AsrDecodingConfig, AsrModelConfig, ExpertsConfig, LoraConfig
 from vaak.tasks.asr.data import SAMPLING_RATE, AsrExample, WhisperFeatures, collate
-from vaak.tasks.asr.model import AsrModel
+from vaak.tasks.asr.export import changes_of, write_adapter, write_whisper
+from vaak.tasks.asr.model import AsrModel, Encoded
 from vaak.tasks.asr.predict import Transcriber, TranscriptWriter
 from vaak.tasks.asr.vocabulary import Vocabulary
+
+EXPERTS = ExpertsConfig(num_experts=3, rank=2, top_k=1, targets=("q_proj", "fc1"), gate_width=8)
 
 
 @pytest.fixture(scope="module")
@@ -51,9 +55,10 @@ def test_features_are_those_of_transformers_to_the_bit(num_bins: int):
 
 
 def test_tokens_are_those_of_transformers_and_text_is_only_text(whisper_folder: Path, vocabulary: Vocabulary):
-    tokenizer = WhisperTokenizer.from_pretrained(whisper_folder, language="hi", task="transcribe")
+    tokenizer = WhisperTokenizer.from_pretrained(whisper_folder)
     assert vocabulary.encode("so नमस्ते") == tokenizer(" so नमस्ते", add_special_tokens=False).input_ids
-    assert list(vocabulary.ids.prompt) == tokenizer("", add_special_tokens=True).input_ids[: len(vocabulary.ids.prompt)]
+    prompt = ("<|startoftranscript|>", "<|hi|>", "<|transcribe|>", "<|notimestamps|>")
+    assert list(vocabulary.ids.prompt) == tokenizer.convert_tokens_to_ids(list(prompt))
     assert vocabulary.decode(vocabulary.encode("<|endoftext|> so")) == "<|endoftext|> so"
     assert vocabulary.ids.end not in vocabulary.encode("<|endoftext|>")
 
@@ -67,7 +72,7 @@ def test_logits_and_loss_are_those_of_transformers(original: Any, vocabulary: Vo
     batch = collate(examples, vocabulary)
     model = AsrModel(original).eval()
     with torch.no_grad():
-        logits = model(batch["features"], batch["inputs"])
+        logits = model(batch["features"], batch["inputs"]).logits
         # What is ignored in the targets is padding or prompt: transformers gets the same tokens to read.
         expected = original(features, decoder_input_ids=batch["inputs"], labels=batch["targets"])
     torch.testing.assert_close(logits, expected.logits, rtol=0, atol=0)
@@ -93,25 +98,30 @@ def test_greedy_transcripts_are_those_of_generate(original: Any, vocabulary: Voc
 class Recomputing(TranscriptWriter):
     """Without a cache: all that was written is read again for each token."""
 
-    def __init__(self, model: AsrModel, states: Tensor, vocabulary: Vocabulary) -> None:
-        super().__init__(model, states, vocabulary)
-        self.written = torch.tensor([vocabulary.ids.prompt[:-1]]).expand(len(states), -1)
+    def __init__(self, model: AsrModel, encoded: Encoded, vocabulary: Vocabulary) -> None:
+        super().__init__(model, encoded, vocabulary)
+        self.written = torch.tensor([vocabulary.ids.prompt[:-1]]).expand(len(encoded.states), -1)
 
     def next_logits(self, tokens: Tensor) -> Tensor:
         self.written = torch.cat((self.written, tokens[:, None]), 1)
-        logits = self.model.decode(self.written, self.states)[:, -1].index_fill(1, self.never, -torch.inf)
+        logits = self.model.decode(self.written, self.encoded)[:, -1].index_fill(1, self.never, -torch.inf)
         logits = logits.index_fill(1, self.never_first, -torch.inf) if self.is_first else logits
         self.is_first = False
         return logits
 
     def select(self, rows: Tensor) -> None:
-        self.written, self.states = self.written[rows], self.states[rows]
+        self.written, self.encoded = self.written[rows], self.encoded.rows(rows)
 
 
 @pytest.mark.parametrize("method", ["greedy", "beam"])
 def test_the_cache_changes_nothing(original: Any, vocabulary: Vocabulary, method: Any, monkeypatch: pytest.MonkeyPatch):
     options = AsrDecodingConfig(method=method, beam_size=3, max_new_tokens=12)
-    transcriber = Transcriber(AsrModel(original), vocabulary, WhisperFeatures(80, 30.0), options)
+    model = AsrModel(copy.deepcopy(original), experts=EXPERTS if method == "beam" else None)
+    with torch.no_grad():
+        for name, value in model.named_parameters():
+            if name.endswith("lora_b"):
+                value.normal_(0, 0.3)
+    transcriber = Transcriber(model, vocabulary, WhisperFeatures(80, 30.0), options)
 
     def written() -> list[Hypothesis]:
         with torch.no_grad():
@@ -128,7 +138,7 @@ def test_a_base_with_a_shorter_context_has_the_first_of_its_positions(whisper_fo
     model = AsrModel(loaded_whisper(str(whisper_folder), 0.4)).eval()
     features = features_of(1)[..., :40]
     with torch.no_grad():
-        states = model.encode(features)
+        states = model.encode(features).states
         hidden = original.model.encoder
         found = torch.nn.functional.gelu(hidden.conv2(torch.nn.functional.gelu(hidden.conv1(features))))
         expected = found.transpose(1, 2) + hidden.embed_positions.weight[:20]
@@ -155,6 +165,69 @@ def test_lora_is_its_formula_and_trains_nothing_else(whisper_folder: Path, origi
     with torch.no_grad():
         expected = original.model.decoder.layers[1].fc1(rows) + rows @ (second @ first).T * (4.5 / 3)
         torch.testing.assert_close(layer(rows), expected)
+
+
+def test_each_row_is_changed_by_its_own_expert(whisper_folder: Path):
+    """The logits of a row are those of a model whose weights have the change of the row's expert merged."""
+    torch.manual_seed(1)
+    model = AsrModel(loaded_whisper(str(whisper_folder), 0.4), experts=EXPERTS).double().eval()
+    with torch.no_grad():
+        for name, value in model.named_parameters():
+            if name.endswith("lora_b"):
+                value.normal_(0, 0.3)
+    features, tokens = torch.randn(6, 80, 40, dtype=torch.float64), torch.randint(0, 200, (6, 5))
+    with torch.no_grad():
+        found = model(features, tokens)
+        assert found.encoded.weights is not None
+        chosen = found.encoded.weights.argmax(1)
+        assert len(set(chosen.tolist())) > 1
+        for row, expert in enumerate(chosen.tolist()):
+            merged = loaded_whisper(str(whisper_folder), 0.4).double().eval()
+            weight = float(found.encoded.weights[row, expert])
+            for name, base, first, second, scale in changes_of(model, expert):
+                merged.get_submodule(name).weight += weight * scale * second @ first
+                assert base.weight.shape == (second @ first).shape
+            expected = AsrModel(merged)(features[row : row + 1], tokens[row : row + 1]).logits
+            torch.testing.assert_close(found.logits[row : row + 1], expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["lora", "experts"])
+def test_exports_have_the_same_logits_in_transformers_and_peft(
+    whisper_folder: Path, vocabulary: Vocabulary, tmp_path: Path, kind: str
+):
+    import peft
+
+    sizes: dict[str, Any] = {"rank": 3, "alpha": 4.5, "targets": ("q_proj", "fc1")}
+    made = ExpertsConfig(**sizes, num_experts=3) if kind == "experts" else LoraConfig(**sizes)
+    options = AsrModelConfig(base=str(whisper_folder), **{kind: made})
+    model = AsrModel(loaded_whisper(str(whisper_folder), 30.0), options.lora, options.experts).eval()
+    expert = 2 if kind == "experts" else None
+    with torch.no_grad():
+        for name, value in model.named_parameters():
+            if value.requires_grad and "gate" not in name:
+                value.normal_(0, 0.2)
+    write_whisper(model, vocabulary, tmp_path / "hf", expert)
+    write_adapter(model, options, tmp_path / "peft", expert)
+    features, tokens = features_of(1), torch.tensor([[*vocabulary.ids.prompt, 7, 8]])
+    whole = WhisperForConditionalGeneration.from_pretrained(tmp_path / "hf").eval()
+    base = WhisperForConditionalGeneration.from_pretrained(whisper_folder)
+    adapted = peft.PeftModel.from_pretrained(base, str(tmp_path / "peft")).eval()
+    with torch.no_grad():
+        if expert is None:
+            expected = model(features, tokens).logits
+        else:
+            only = torch.nn.functional.one_hot(torch.tensor([expert]), 3).float()
+            with model.routing.of(only):
+                states = model.whisper.model.encoder(features).last_hidden_state
+            expected = model.decode(tokens, Encoded(states, None, only))
+        for one in (whole, adapted):
+            found = one(input_features=features, decoder_input_ids=tokens).logits
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    assert Vocabulary.load(tmp_path / "hf").ids == vocabulary.ids
+    with pytest.raises(UserError, match="exists and is not an empty folder"):
+        write_whisper(model, vocabulary, tmp_path / "hf", expert)
+    with pytest.raises(UserError, match="expert"):
+        write_adapter(model, options, tmp_path / "other", 3 if kind == "experts" else 0)
 
 
 def test_targets_that_no_layer_has_are_named(whisper_folder: Path):
