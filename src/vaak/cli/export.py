@@ -23,7 +23,7 @@ def export(
     run: Annotated[Path, typer.Argument(help="A run (its best checkpoint) or a checkpoint.")],
     format: Annotated[
         Format,
-        typer.Option(help="hf: a folder for transformers; peft: the low-rank changes of a recogniser, an adapter."),
+        typer.Option(help="hf: a folder for transformers; peft: a recogniser's low-rank changes."),
     ] = Format.hf,
     output: Annotated[Path | None, typer.Option(help="The folder to write; default: RUN/export/FORMAT.")] = None,
     expert: Annotated[int | None, typer.Option(help="Of a mixture of experts, the one to write, from 0.")] = None,

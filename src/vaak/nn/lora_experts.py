@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -55,7 +56,7 @@ class LoraExperts(nn.Module):
         super().__init__()
         self.base, self.routing, self.scale = base.requires_grad_(False), routing, alpha / rank
         self.dropout = nn.Dropout(dropout)
-        kind = {"dtype": base.weight.dtype, "device": base.weight.device}
+        kind: dict[str, Any] = {"dtype": base.weight.dtype, "device": base.weight.device}
         self.lora_a = nn.Parameter(torch.empty(num_experts, rank, base.in_features, **kind))
         self.lora_b = nn.Parameter(torch.zeros(num_experts, base.out_features, rank, **kind))
         for expert in self.lora_a:
@@ -115,7 +116,7 @@ def top_k_weights(logits: Tensor, top_k: int) -> Tensor:
     tensor([[0.0000, 0.5000, 0.5000]])
     """
     probabilities = logits.softmax(-1)
-    order = logits.argsort(-1, descending=True, stable=True)[:, :top_k]
+    order = logits.argsort(dim=-1, descending=True, stable=True)[:, :top_k]
     weights = torch.zeros_like(probabilities).scatter(1, order, probabilities.gather(1, order))
     return weights if top_k == 1 else weights / weights.sum(-1, keepdim=True)
 

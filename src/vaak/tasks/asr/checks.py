@@ -20,13 +20,9 @@ def checks(experiment: AsrExperiment) -> Iterator[CheckFinding]:
     """The findings on an experiment of this task."""
     data, model = experiment.data, experiment.model
     if model.lora is not None and model.experts is not None:
-        yield impossible(
-            "model.experts", "given together with model.lora; a single change is lora, several are experts"
-        )
+        yield impossible("model.experts", "given together with model.lora; keep one of them")
     if model.experts is None and LOAD_BALANCING in experiment.training.loss.auxiliary:
-        yield impossible(
-            f"training.loss.auxiliary.{LOAD_BALANCING}", "model.experts is null: there is nothing to balance"
-        )
+        yield impossible(f"training.loss.auxiliary.{LOAD_BALANCING}", "model.experts is null")
     for name in AudioConfig.model_fields:
         if name not in READ_AUDIO:
             yield no_effect(f"global_config.{name}", "speech recognition reads Whisper's own features")

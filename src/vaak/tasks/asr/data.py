@@ -72,7 +72,6 @@ class AsrDataset(Dataset):
     """A split's utterances; the length of each is the seconds that the encoder reads, for all are padded to them."""
 
     draws_globally = False
-    useful_workers = 2
 
     def __init__(
         self,
@@ -97,6 +96,9 @@ class AsrDataset(Dataset):
         self.lengths = np.full(len(utterances), features.seconds)
         self.strata = utterances.groups
         self.fingerprint = fingerprint_of([utterances.fingerprint, features.num_mel_bins, features.seconds])
+        num_bytes = 4 * len(utterances) * features.num_mel_bins * features.num_frames
+        changes_audio = augmentation is not None and augmentation.changes_audio
+        self.useful_workers = 2 if changes_audio or num_bytes > audio.cache_gigabytes * 2**30 else 0
         self._cache = BoundedCache(audio.cache_gigabytes * 2**30)
         self._voices = voices_of(self.source)
 

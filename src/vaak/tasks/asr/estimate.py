@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,6 +15,9 @@ from vaak.tasks.asr.data import AsrExample, collate
 from vaak.tasks.asr.model import AsrModel
 from vaak.tasks.asr.prepare import Datasets, Sources
 from vaak.tasks.asr.vocabulary import SpecialIds, Vocabulary
+
+if TYPE_CHECKING:
+    from transformers import WhisperConfig
 
 
 def source_files(experiment: AsrExperiment, datasets: Datasets, folder: Path) -> list[Path]:
@@ -28,25 +32,32 @@ def source_files(experiment: AsrExperiment, datasets: Datasets, folder: Path) ->
 
 def sketch(experiment: AsrExperiment, folder: Path) -> AsrModel | None:
     """A model as large as the trained one may become; None for a base of the Hub, which isn't contacted."""
+    config = _config(experiment, folder)
+    return None if config is None else AsrModel(random_whisper(config), experiment.model.lora, experiment.model.experts)
+
+
+def sketch_batch(experiment: AsrExperiment, folder: Path) -> Batch | None:
+    """The largest possible microbatch, of silence; None for a base of the Hub."""
+    config, seconds = _config(experiment, folder), experiment.data.max_duration
+    if config is None:
+        return None
+    features = np.zeros((config.num_mel_bins, 2 * positions_of(seconds)), np.float32)
+    example = AsrExample("sketch", "", "all", features, np.ones(config.max_target_positions - 1, np.int64), True)
+    return collate([example] * largest_rows(experiment.training, seconds), Vocabulary("", _ids(2)))
+
+
+def _config(experiment: AsrExperiment, folder: Path) -> WhisperConfig | None:
+    """The sizes of the model; None for a base of the Hub."""
     options, data = experiment.model, experiment.data
     if options.base == SCRATCH:
-        bins = experiment.global_config.num_mel_bins
-        config = scratch_config(options.scratch, _ids(data.tokenizer.vocab_size), bins, data.max_duration)
-    else:
-        source = source_of(options, folder)
-        if not Path(source).is_dir():
-            return None
-        config = transformers_of("speech recognition").WhisperConfig.from_pretrained(source)
-        config.max_source_positions = positions_of(data.max_duration)
-    return AsrModel(random_whisper(config), options.lora, options.experts)
-
-
-def sketch_batch(experiment: AsrExperiment) -> Batch:
-    """The largest possible microbatch, of silence."""
-    seconds, longest = experiment.data.max_duration, experiment.model.scratch.max_target_length
-    features = np.zeros((experiment.global_config.num_mel_bins, 2 * positions_of(seconds)), np.float32)
-    example = AsrExample("sketch", "", "all", features, np.ones(longest - 1, np.int64), True)
-    return collate([example] * largest_rows(experiment.training, seconds), Vocabulary("", _ids(2)))
+        ids, num_bins = _ids(data.tokenizer.vocab_size), experiment.global_config.num_mel_bins
+        return scratch_config(options.scratch, ids, num_bins, data.max_duration)
+    source = source_of(options, folder)
+    if not Path(source).is_dir():
+        return None
+    config: WhisperConfig = transformers_of("speech recognition").WhisperConfig.from_pretrained(source)
+    config.max_source_positions = positions_of(data.max_duration)
+    return config
 
 
 def _ids(size: int) -> SpecialIds:

@@ -59,9 +59,8 @@ class AsrMeters(Meters):
     def _errors(self, model: AsrModel, batch: Batch, encoded: Encoded) -> Iterator[tuple[str, float, float]]:
         """Names of rates, with errors and what they are divided by, of each row that is transcribed."""
         rows = [row for row, is_one in enumerate(batch.extra["transcribed"]) if is_one]
-        for row, text in zip(
-            rows, self._transcribe(model, encoded.rows(torch.tensor(rows))) if rows else (), strict=True
-        ):
+        texts = self._transcribe(model, encoded.rows(torch.tensor(rows))) if rows else []
+        for row, text in zip(rows, texts, strict=True):
             counts = count_errors(self._normalise(batch.extra["texts"][row]), self._normalise(text))
             for name in ("wer", *([f"wer/{batch.extra['groups'][row]}"] if len(self.groups) > 1 else ())):
                 yield name, counts.word_errors, counts.words

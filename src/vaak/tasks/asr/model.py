@@ -125,10 +125,8 @@ def add_lora(model: nn.Module, options: LoraConfig) -> None:
     config = make(
         r=options.rank, lora_alpha=options.alpha, lora_dropout=options.dropout, target_modules=list(options.targets)
     )
-    found = any(
-        isinstance(one, nn.Linear) and name.rpartition(".")[2] in options.targets for name, one in model.named_modules()
-    )
-    _demand_layers(found, "model.lora", model, options)
+    linear = [name for name, one in model.named_modules() if isinstance(one, nn.Linear)]
+    _demand_layers(any(name.endswith(options.targets) for name in linear), "model.lora", model, options)
     peft.inject_adapter_in_model(config, model)
 
 

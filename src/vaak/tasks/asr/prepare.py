@@ -38,6 +38,8 @@ PLACES = ("corpus_dir", "output_dir")
 """Options for the path of a corpus, which may differ after a run was moved."""
 READING = frozenset({*PLACES, "num_jobs", "progress_bar", "cache_gigabytes"})
 """Audio options that may differ when a trained model is used."""
+MAY_DIFFER = frozenset(AsrDataConfig.model_fields) - {"max_duration", "language", "tokenizer"}
+"""The same of data."""
 DECIDING = {"group", "percent", "max_samples", "sampling_seed", "max_duration", "too_long", "language"}
 
 Datasets = tuple[DatasetConfig, ...]
@@ -126,23 +128,21 @@ def _make(sources: Sources, splits: tuple[str, ...] | None, own: Prepared | None
     statistics: dict[str, Any] = {}
     there = [split for split in SPLITS if any(split in corpus.splits for corpus in corpora)]
     vocabulary = own.vocabulary if own is not None else base
+    if own is not None and sources.model.base != SCRATCH:
+        own.base_config.save_pretrained(folder / BASE)
     longest = sources.model.scratch.max_target_length
     if sources.model.base != SCRATCH:
-        prepared = own or Prepared(folder)
-        longest = prepared.base_config.max_target_positions
+        longest = Prepared(folder).base_config.max_target_positions
     for split in there if splits is None else splits:
         cuts = (cut for corpus in corpora if split in corpus.splits for cut in corpus.cuts(split))
-        group = data.group if own is None else data.group or own.about["group"]
-        limits = Limits(sources.audio, data, group, longest, sources.skip_bad, is_sampled=split == "train")
-        writing = write_utterances(folder / split, cuts, limits)
+        writing = write_utterances(folder / split, cuts, Limits(data, longest, is_sampled=split == "train"))
         if vocabulary is None:
-            assert split == "train"
-            vocabulary = _trained_vocabulary(sources, writing.texts())
+            vocabulary = _trained_vocabulary(sources, writing.texts())  # of train, which is the first
         statistics[split] = writing.finish(vocabulary)
         _report(split, statistics[split], corpora)
     assert vocabulary is not None
     vocabulary.save(folder / VOCABULARY)
-    return {"statistics": statistics, "group": statistics[next(iter(statistics))]["group"]}
+    return {"statistics": statistics}
 
 
 def _base_vocabulary(sources: Sources, folder: Path) -> Vocabulary | None:

@@ -34,7 +34,7 @@ from vaak.tasks.asr.export import write_adapter, write_whisper
 from vaak.tasks.asr.metrics import AsrMeters
 from vaak.tasks.asr.model import AsrModel, Encoded, Outputs
 from vaak.tasks.asr.predict import Transcriber, Transcript
-from vaak.tasks.asr.prepare import READING, Prepared, Sources, read_for, recipe
+from vaak.tasks.asr.prepare import MAY_DIFFER, READING, Prepared, Sources, read_for, recipe
 from vaak.tasks.asr.spec import SPEC
 from vaak.tasks.base import PreparedTask, refuse_other_options
 
@@ -69,6 +69,7 @@ class AsrTask(PreparedTask[AsrExperiment, Prepared]):
         Raises UserError for other features.
         """
         refuse_other_options(own.global_config, self.audio, "global_config", READING)
+        refuse_other_options(own.data, self.data, "data", MAY_DIFFER)
         datasets = own.datasets or VOICES
         if splits and (datasets != self.datasets or self.data.group != own.data.group):
             others = Sources.of(self.experiment, read_for(splits, self.datasets), self.folder)
@@ -109,9 +110,9 @@ class AsrTask(PreparedTask[AsrExperiment, Prepared]):
         """A model like the trained one, before its vocabulary is known; None for a base of the Hub."""
         return sketch(self.experiment, self.folder)
 
-    def sketch_batch(self) -> Batch:
-        """A microbatch as large as one of training may become."""
-        return sketch_batch(self.experiment)
+    def sketch_batch(self) -> Batch | None:
+        """A microbatch as large as one of training may become; None for a base of the Hub."""
+        return sketch_batch(self.experiment, self.folder)
 
     def model(self) -> AsrModel:
         """The base, with what is added to it.

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from vaak.audio.config import AudioConfig
 from vaak.audio.sources.cut_store import CutStore, write_cuts
 from vaak.audio.sources.utterances import WITHOUT_TEXT, describe, section, utterances_of
 from vaak.audio.waveforms.reading import alignment_of, text_of
@@ -44,21 +43,16 @@ UNLABELLED = "unlabelled"
 TOO_LONG = "utterances longer than data.max_duration"
 NO_WORD_TIMES = "utterances longer than data.max_duration whose words have no times, so that they can't be cut"
 TOO_MANY_TOKENS = "utterances with more tokens than the decoder writes"
-SHOWN = 5
-"""Utterances of a kind that are named when they are left out."""
 TOLERANCE = 0.01
 """Seconds beyond max_duration that aren't worth losing an utterance for; they are cut off."""
 
 
 class Limits(NamedTuple):
-    """What an utterance may be, and which label says its group."""
+    """What an utterance may be, and whether only a part of them is used."""
 
-    audio: AudioConfig
     data: AsrDataConfig
-    group: str | None
     most_tokens: int
     """That the decoder reads, those of the prompt among them."""
-    skip_bad: bool
     is_sampled: bool
 
 
@@ -104,7 +98,7 @@ class Writing:
     def finish(self, vocabulary: Vocabulary) -> dict[str, Any]:
         """Leave out what has too many tokens, draw the sample, and return the statistics."""
         room = self.limits.most_tokens - len(vocabulary.ids.prompt)
-        fitting, names, shown = list[int](), list[str](), 0
+        fitting, names = list[int](), list[str]()
         with open(self.folder / LEFT_OUT, "a", encoding="utf-8") as lines:
             for index, cut in enumerate(self.store):
                 number = len(vocabulary.encode(text_of(cut) or ""))
@@ -113,9 +107,9 @@ class Writing:
                     names.append(cut.id)
                     continue
                 _leave_out(cut, f"{number} tokens, more than the {room} that the decoder writes", self.limits, lines)
-                shown = self.counts[TOO_MANY_TOKENS] = self.counts[TOO_MANY_TOKENS] + 1
-        if shown:
-            log.warning("all that is left out is listed in %s", self.folder / LEFT_OUT)
+                self.counts[TOO_MANY_TOKENS] += 1
+        if (self.folder / LEFT_OUT).stat().st_size:
+            log.warning("what is too long is listed in %s", self.folder / LEFT_OUT)
         group_names = sorted(set(self.labels)) or [NO_GROUP]
         places = {name: place for place, name in enumerate(group_names)}
         groups = np.array([places[label] for label in self.labels], "<i4")
@@ -144,7 +138,7 @@ def write_utterances(folder: Path, cuts: Iterable[Cut], limits: Limits) -> Writi
     Raises DataError where one is too long and ``data.too_long`` is fail, or none has the label of groups.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    found: dict[str, list[str | None]] = {name: [] for name in ([limits.group] if limits.group else LABELS)}
+    found: dict[str, list[str | None]] = {name: [] for name in ([limits.data.group] if limits.data.group else LABELS)}
     counts = Counter[str]()
 
     def kept() -> Iterator[Any]:
@@ -157,8 +151,8 @@ def write_utterances(folder: Path, cuts: Iterable[Cut], limits: Limits) -> Writi
 
     store = write_cuts(folder / "cuts", kept())
     label = next((name for name, values in found.items() if any(values)), None)
-    if label is None and limits.group and len(store):
-        raise DataError(f"data.group: no utterance of {folder.name} has a label {limits.group}")
+    if label is None and limits.data.group and len(store):
+        raise DataError(f"data.group: no utterance of {folder.name} has a label {limits.data.group}")
     labels = [value or UNLABELLED for value in found[label]] if label else [NO_GROUP] * len(store)
     return Writing(folder, limits, store, label, labels, counts)
 

@@ -29,7 +29,7 @@ from vaak.tasks.asr.utterances import split_at_silences
 @pytest.fixture(scope="module")
 def run(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run, trained to its end; tests leave it as it is."""
-    return tiny_listener.train(corpus, tmp_path_factory.mktemp("run") / "listener", "training.validation.interval=20")
+    return tiny_listener.train(corpus, tmp_path_factory.mktemp("run") / "listener")
 
 
 def task_of(corpus: Path, folder: Path, **more: Any) -> AsrTask:
