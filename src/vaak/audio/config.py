@@ -303,9 +303,10 @@ class DatasetConfig(Section):
     resume_class: ClassVar[ResumeClass | None] = "refused"
 
     name: str = option("A name; for type recipe, the name of a Lhotse recipe (vaak data list).", "voices")
-    type: Literal["recipe", "cuts", "folder", "json", "voices"] = option(
+    type: Literal["recipe", "cuts", "folder", "json", "splits", "voices"] = option(
         "recipe: a Lhotse recipe; cuts: Lhotse manifests; folder: audio next to RTTM (and UEM, CTM, "
-        "TextGrid) files; json: JSON lines, or tables (CSV, TSV); voices: speech synthesised by espeak-ng.",
+        "TextGrid) files; json: JSON lines, or tables (CSV, TSV); splits: folders Train, Dev and Test; voices: speech "
+        "synthesised by espeak-ng.",
         "recipe",
     )
     corpus_dir: str | None = option(
@@ -318,7 +319,7 @@ class DatasetConfig(Section):
     columns: dict[str, str] = option(
         "json: keys or columns that have other names in the manifests, such as {audio: path, text: sentence}.",
         {},
-        only_for=("json",),
+        only_for=("json", "splits"),
     )
     train: tuple[str, ...] = option(
         "recipe: its parts; otherwise files, folders or patterns. Alone, it is split by train_fraction.", ()

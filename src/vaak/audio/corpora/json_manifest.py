@@ -80,7 +80,7 @@ class JsonReader:
             for where, given in followed(manifest_lines(path), f"recordings of {split}"):
                 entry = given | _renamed(given, self._columns, where)
                 if not is_shared or _split_of(entry, where) == split:
-                    yield _reading(entry, path.parent, where)
+                    yield reading_of(entry, path.parent, where)
 
 
 def manifest_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -146,7 +146,8 @@ def _split_of(entry: dict[str, Any], where: str) -> str:
     return SPLIT_NAMES.get(split, split)
 
 
-def _reading(entry: dict[str, Any], folder: Path, where: str) -> ReadRecording:
+def reading_of(entry: dict[str, Any], folder: Path, where: str) -> ReadRecording:
+    """The recording of a line, whose files are in ``folder``. Raises DataError, with ``where`` it is."""
     audio = _text(entry, "audio", where)
     if audio is None:
         raise DataError(f"{where}: the key audio is missing, the name of the file; there are {', '.join(entry)}")
