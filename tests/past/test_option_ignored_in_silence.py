@@ -86,6 +86,10 @@ AUDIO = "task: diarization\nglobal_config: {{{}}}\n"
         ("task: seq2seq\ndata: {corpus: {source_column: x}}\n", "data.corpus.source_column: is read by the type json"),
         ("task: seq2seq\ndata: {decoding: {beam_size: 2}}\n", "method is greedy, and only beam reads it"),
         ("task: lm\ntraining: {checkpoint: {init_except: [head]}}\n", "init_except: init_from is null"),
+        (
+            "task: lm\ntraining: {performance: {num_workers: 1, persistent_workers: false}}\n",
+            "persistent_workers: has no effect: one iteration of the loader spans all epochs",
+        ),
     ],
 )
 def test_an_option_that_waits_for_another(warnings, text, words):

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import tiny_listener
+import tiny_vocoder
+import tiny_voice
 from toy_duel import DuelTask
 from toy_speech import RATE, dataset_of, write_recordings, write_utterances
 from vaak.config.load import load
@@ -201,6 +203,29 @@ def _listener(*, data: dict[str, Any] | None = None, training: dict[str, Any] | 
     return TaskCase("asr", options, training or {}, about, tiny_listener.write_listener)
 
 
+def _samples(batch: Batch) -> dict[str, float]:
+    return {
+        "position": float(sum(1 + int(one) // 64 for one in batch["lengths"])),
+        "example": float(len(batch["lengths"])),
+    }
+
+
+def _seconds_of_samples(batch: Batch) -> float:
+    return batch["samples"].shape[1] / 8000
+
+
+def _write_tones(folder: Path) -> Sequence[Any]:
+    tiny_voice.write_voice(folder)
+    return [str(folder / "test0.wav")]
+
+
+def _vocoder(model: dict[str, Any] | None = None) -> TaskCase:
+    options = tiny_vocoder.options("FOLDER", model=model or {}, data={"num_iterations": 2})
+    about = {"counted": _samples, "row_length": _seconds_of_samples, "learned_loss": "mel", "learning_rate": 0.005}
+    own = {name: options[name] for name in ("model", "global_config", "datasets", "data")}
+    return TaskCase("vocoder", own, {}, about | {"learned": 0.6}, _write_tones)
+
+
 HELPED = {"loss": {"auxiliary": {"clustering": 0.5, "speaker": 0.1}}}
 PERFORMER = {"feature_redraw_interval": 2, "loss": {"auxiliary": {"norm_reg": 0.01}}}
 
@@ -256,6 +281,17 @@ CASES = {
     "diarization, stored features": _diarizer("multilabel", audio={"storage_path": "FOLDER/features"}),
     "tts": _speech(),
     "tts, learned durations": _speech(model={"durations": "learned"}),
+    "tts, flow matching, pitch and energy": _speech(
+        model={"decoder_type": "flow_matching", "pitch": True, "energy": True, "flow_matching": {"width": 16}}
+    ),
+    "tts, flow matching by a transformer, learned durations": _speech(
+        model={
+            "decoder_type": "flow_matching",
+            "flow_matching": {"vector_field": "transformer"},
+            "durations": "learned",
+            "pitch": True,
+        }
+    ),
     "tts Performer": _speech(
         model={"encoder": {"attention_type": "linear"}, "decoder": {"attention_type": "linear"}}, training=PERFORMER
     ),
@@ -264,6 +300,8 @@ CASES = {
         data={"percent": 90.0, "augmentation": {"speed": [0.9, 1.1], "noise": "coloured", "spec_augment": {}}},
         training={"batching": {"type": "stratified"}},
     ),
+    "vocoder": _vocoder(),
+    "vocoder, no discriminators": _vocoder({"discriminators": None}),
     "diarization Performer": _diarizer("multilabel", model={"attention_type": "linear"}, training=PERFORMER),
 }
 

@@ -7,6 +7,8 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import soundfile
+
 import tiny_runs
 import toy_speech
 from option_sweep import Sweep
@@ -127,10 +129,16 @@ def _write_recordings(data: Path) -> None:
     toy_speech.write_utterances(data / "voices")
     (data / "alignments").mkdir()
     (data / "alignments" / "train0.json").write_text('{"word": [[0, 0.3, "so"]]}')
-    (data / "damaged.wav").write_bytes((data / "train0.wav").read_bytes()[:3000])
-    lines = [json.loads(line) for line in (data / "train.jsonl").read_text().splitlines()]
-    damaged = {"audio": "damaged.wav", "duration": 0.8, "segments": [{"start": 0.0, "end": 0.7, "speaker": "ann"}]}
-    _write_lines(data / "damaged.jsonl", [*lines, damaged])
+    whole, rate = soundfile.read(data / "train0.wav")
+    soundfile.write(data / "damaged.flac", whole, rate)
+    content = bytearray((data / "damaged.flac").read_bytes())
+    content[len(content) // 2 :] = bytes(len(content) - len(content) // 2)  # the header says that all of it is there
+    (data / "damaged.flac").write_bytes(content)
+    for split in ("train", "valid", "test"):
+        lines = [json.loads(line) for line in (data / f"{split}.jsonl").read_text().splitlines()]
+        _write_lines(data / f"fewer_{split}.jsonl", lines[1:])
+        if split == "train":
+            _write_lines(data / "damaged.jsonl", [*lines[1:], {**lines[0], "audio": "damaged.flac"}])
     write_ami(data / "corpora" / "ami")
     write_ami(data / "other_corpora" / "ami", seed=10)
     corpus, manifests = str(data / "other_corpora" / "ami"), str(data / "manifests" / "ami")

@@ -227,7 +227,7 @@ def _used(run: Path) -> Observed:
             seen[f"prepared/{path.relative_to(run / 'prepared')}"] = _hash(path)
     seen[FINGERPRINT] = json.loads((run / "prepared" / "prepared.json").read_text())["fingerprint"]
     opened = open_run(run, device="cpu", trust_code=True)
-    return seen | {"samples": str(opened.task.samples(opened.model))}
+    return seen | {"samples": str(opened.task.samples(opened.model)).replace(str(run), "RUN")}
 
 
 def parent_of(key: str) -> str:

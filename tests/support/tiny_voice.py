@@ -12,6 +12,7 @@ from lhotse import CutSet, MonoCut, Recording, SupervisionSegment
 from lhotse.audio import AudioSource
 from lhotse.supervision import AlignmentItem
 
+from vaak.audio.formats.textgrid import Interval, write_textgrid
 from vaak.config.load import load
 from vaak.config.yaml.writer import yaml_text
 from vaak.runs.start import train as train_run
@@ -86,6 +87,26 @@ def write_voice(folder: Path, seed: int = 0) -> Path:
             cuts.append(cut(f"{split}{index}", path, text, phones))
         write_cuts(folder / f"{split}.jsonl", cuts)
     return folder
+
+
+def write_ljspeech(folder: Path, number: int = 12, seed: int = 0) -> Path:
+    """``metadata.csv``, ``wavs`` and ``TextGrid`` with utterances ``a0``, ``a1``, …; the folder."""
+    rng, lines = np.random.default_rng(seed), []
+    for name in ("wavs", "TextGrid"):
+        (folder / name).mkdir(parents=True)
+    for index in range(number):
+        text, samples, phones = utterance(rng, int(rng.integers(2, 7)))
+        soundfile.write(folder / "wavs" / f"a{index}.wav", samples, RATE)
+        write_phones(folder / "TextGrid" / f"a{index}.TextGrid", phones)
+        lines.append(f"a{index}|{text.upper()}|{text}\n")
+    (folder / "metadata.csv").write_text("".join(lines))
+    return folder
+
+
+def write_phones(path: Path, phones: Phones) -> None:
+    """A TextGrid with the tier phones, as the Montreal Forced Aligner writes pauses."""
+    intervals = [Interval(start, end, label.replace("sil", "")) for label, start, end in phones]
+    write_textgrid(path, {"phones": intervals}, phones[-1][2])
 
 
 def write_cuts(path: Path, cuts: list[MonoCut]) -> None:

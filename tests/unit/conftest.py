@@ -32,3 +32,14 @@ def voice_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     folder = tmp_path_factory.mktemp("tiny_voice")
     return tiny_voice.train(tiny_voice.write_voice(folder / "corpus"), folder / "voice")
+
+
+@pytest.fixture(scope="session")
+def vocoder_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run directory of a tiny vocoder of the same spectrograms, whose discriminators begin in its ninth step."""
+    import tiny_vocoder
+    import tiny_voice
+
+    folder = tmp_path_factory.mktemp("tiny_vocoder")
+    late = {"discriminators": {**tiny_vocoder.DISCRIMINATORS, "start_step": 9}}
+    return tiny_vocoder.train(tiny_voice.write_voice(folder / "corpus"), folder / "vocoder", model=late)

@@ -43,6 +43,7 @@ LONG = {
     "configs/quickstart.yml": QUICK,
     "configs/encoder_decoder_model.yml": QUICK_TRANSLATOR,
     "configs/diarization/quickstart.yml": QUICK_DIARIZER,
+    "vaak data simulate conversations": "datasets.0.num_voices=20 datasets.0.num_sentences=2",
 }
 
 OF_OTHER_SYSTEMS = {
@@ -126,13 +127,13 @@ def run(command: str, folder: Path, vaak: Callable[..., tuple[int, str, str]]) -
 
 
 def _made_quick(command: str, folder: Path) -> str:
-    """Options added to a command that trains for minutes: one of LONG, or a YAML that extends it; otherwise none."""
+    """Options added to what takes minutes: a file or the start of a command in LONG, or a YAML that extends a file."""
     words = command.split()
     if words[1:2] in (["config"], ["model"]):
         return ""
     texts = [(folder / word).read_text(encoding="utf-8") for word in words if (folder / word).is_file()]
-    for file, options in LONG.items():
-        if file in words or any(f"extends: {file}" in text for text in texts):
+    for long, options in LONG.items():
+        if long in words or command.startswith(long) or any(f"extends: {long}" in text for text in texts):
             return options
     return ""
 

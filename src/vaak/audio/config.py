@@ -303,10 +303,10 @@ class DatasetConfig(Section):
     resume_class: ClassVar[ResumeClass | None] = "refused"
 
     name: str = option("A name; for type recipe, the name of a Lhotse recipe (vaak data list).", "voices")
-    type: Literal["recipe", "cuts", "folder", "json", "splits", "voices"] = option(
+    type: Literal["recipe", "cuts", "folder", "json", "ljspeech", "splits", "voices"] = option(
         "recipe: a Lhotse recipe; cuts: Lhotse manifests; folder: audio next to RTTM (and UEM, CTM, "
-        "TextGrid) files; json: JSON lines, or tables (CSV, TSV); splits: folders Train, Dev and Test; voices: speech "
-        "synthesised by espeak-ng.",
+        "TextGrid) files; json: JSON lines, or tables (CSV, TSV); ljspeech: metadata.csv and wavs; splits: folders "
+        "Train, Dev and Test; voices: speech synthesised by espeak-ng.",
         "recipe",
     )
     corpus_dir: str | None = option(
@@ -322,7 +322,9 @@ class DatasetConfig(Section):
         only_for=("json", "splits"),
     )
     train: tuple[str, ...] = option(
-        "recipe: its parts; otherwise files, folders or patterns. Alone, it is split by train_fraction.", ()
+        "recipe: its parts; otherwise files, folders or patterns (ljspeech: metadata.csv). Alone, it is split by "
+        "train_fraction.",
+        (),
     )
     valid: tuple[str, ...] = option("The same for the validation split.", ())
     test: tuple[str, ...] = option("The same for the test split.", ())
@@ -333,7 +335,7 @@ class DatasetConfig(Section):
     )
     train_fraction: float = option("Fraction for train, if valid and test are not given.", 0.8, gt=0, le=1)
     valid_fraction: float = option("Fraction for valid; the rest is test.", 0.1, ge=0, lt=1)
-    num_voices: int = option("voices: number of speakers.", 60, gt=1, le=1_000_000, only_for=("voices",))
+    num_voices: int = option("voices: number of speakers.", 60, gt=0, le=1_000_000, only_for=("voices",))
     num_sentences: int = option(
         "voices: number of sentences per speaker.", 12, gt=0, le=LARGEST_COUNT, only_for=("voices",)
     )
@@ -343,7 +345,7 @@ class DatasetConfig(Section):
     seed: int = option("voices: random seed of speakers and sentences.", 0, ge=0, only_for=("voices",))
     alignments: str | None = option(
         "Folder of the utterances' alignments, searched recursively: NAME.TextGrid, NAME.ctm or NAME.json with words "
-        "and phones; null: those that the corpus has.",
+        "and phones; null: those that the corpus has (ljspeech: its folder TextGrid).",
         None,
     )
     find_speech: bool = option(

@@ -16,6 +16,7 @@ class Format(StrEnum):
     """The available formats."""
 
     hf = "hf"
+    onnx = "onnx"
     peft = "peft"
 
 
@@ -23,7 +24,7 @@ def export(
     run: Annotated[Path, typer.Argument(help="A run (its best checkpoint) or a checkpoint.")],
     format: Annotated[
         Format,
-        typer.Option(help="hf: a folder for transformers; peft: a recogniser's low-rank changes."),
+        typer.Option(help="hf: for transformers; onnx: for onnxruntime; peft: a recogniser's low-rank changes."),
     ] = Format.hf,
     output: Annotated[Path | None, typer.Option(help="The folder to write; default: RUN/export/FORMAT.")] = None,
     expert: Annotated[int | None, typer.Option(help="Of a mixture of experts, the one to write, from 0.")] = None,
@@ -41,7 +42,11 @@ def export(
     opened = open_run(run, device="cpu", weights=weights, trust_code=trust_code)
     writer = getattr(opened.task, f"export_{format.value}", None)
     if writer is None:
-        raise UserError(f"a run of task {opened.experiment.task} can't be exported as {format.value}")
+        others = [other.value for other in Format if hasattr(opened.task, f"export_{other.value}")]
+        instead = f"; use --format {others[0]}" if others else ""
+        raise UserError(
+            f"--format {format.value}: a run of task {opened.experiment.task} can't be exported so{instead}"
+        )
     folder = output or opened.directory / "export" / format.value
     writer(opened.model, folder, **({} if expert is None else {"expert": expert}))
     print(json.dumps({"folder": str(folder)}) if as_json else f"exported {opened.checkpoint} to {folder}")

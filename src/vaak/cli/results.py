@@ -17,6 +17,7 @@ NEXT = {
     "lm": ("eval {run} --split test", 'generate {run} "…"', "export {run} --format hf"),
     "seq2seq": ("eval {run} --split test", 'translate {run} "…"'),
     "tts": ("eval {run} --split test", 'speak {run} "…" -o speech.wav'),
+    "vocoder": ("eval {run} --split test", 'speak TTS_RUN "…" --vocoder {run}'),
     "asr": ("eval {run} --split test", "transcribe {run} RECORDINGS"),
     "diarization": ("tune {run}", "eval {run} --split test", "diarize {run} RECORDINGS --output rttm"),
 }

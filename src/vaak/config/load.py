@@ -286,7 +286,7 @@ def _at(tree: Node, key: str, message: str) -> Problem:
 def _of_those_given(said: Iterable[CheckFinding], tree: Node) -> list[Problem]:
     """The findings about keys that the user gave."""
     given = given_keys(tree)
-    return [_at(tree, one.key, one.message) for one in said if one.key in given and _asks(tree, one.key)]
+    return [_at(tree, one.key, one.message) for one in said if one.key in given and _asks(tree, one)]
 
 
 def _of_a_new_run(said: Iterable[CheckFinding], tree: Node) -> list[tuple[FindingKind, Problem]]:
@@ -299,7 +299,7 @@ def _of_a_new_run(said: Iterable[CheckFinding], tree: Node) -> list[tuple[Findin
     return problems
 
 
-def _asks(tree: Node, key: str) -> bool:
-    """Whether a warning is due: ``profiling: false`` and the like ask for nothing."""
-    node = find(tree, split_key(key))
-    return node is not None and node.value not in (None, False)
+def _asks(tree: Node, one: CheckFinding) -> bool:
+    """Whether a warning is due: ``profiling: false`` and the like ask for nothing, but a remark may be about false."""
+    node = find(tree, split_key(one.key))
+    return node is not None and node.value not in ((None,) if one.kind == "remark" else (None, False))

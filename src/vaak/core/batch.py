@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from vaak.core.errors import UserError
@@ -33,13 +33,15 @@ class Batch:
     ``counts["token"][i]`` is the number of tokens of row ``i`` that a loss is summed over, so that any subset of rows
     knows its own counts. ``indices[i]`` are the examples of row ``i``: one, or several where a plan packs them. In
     ``extra`` is what isn't a tensor: a list has an entry for each row, anything else (a tuple, say) is for the whole
-    batch. ``check_rows`` checks all of this.
+    batch. ``check_rows`` checks all of this. ``step`` is the step of training that losses are computed for; None
+    outside of training.
     """
 
     tensors: dict[str, torch.Tensor]
     counts: dict[str, torch.Tensor]
     indices: list[list[int]] = field(default_factory=list)
     extra: dict[str, Any] = field(default_factory=dict)
+    step: int | None = None
 
     def __getitem__(self, name: str) -> torch.Tensor:
         return self.tensors[name]
@@ -56,12 +58,12 @@ class Batch:
     def to(self, device: torch.device) -> Batch:
         """The same batch with its tensors on ``device``; counts stay on the CPU, where they are summed."""
         moved = {name: tensor.to(device, non_blocking=True) for name, tensor in self.tensors.items()}
-        return Batch(moved, self.counts, self.indices, self.extra)
+        return replace(self, tensors=moved)
 
     def pin_memory(self) -> Batch:
         """The same batch in page-locked memory (called by torch's loader when ``pin_memory`` is on)."""
         pinned = {name: tensor.pin_memory() for name, tensor in self.tensors.items()}
-        return Batch(pinned, self.counts, self.indices, self.extra)
+        return replace(self, tensors=pinned)
 
     def check_rows(self) -> None:
         """Raises UserError where something doesn't have one entry per row, so that the batch couldn't be split."""
@@ -98,4 +100,5 @@ class Batch:
             {unit: counts[rows] for unit, counts in self.counts.items()},
             self.indices[rows],
             {name: value[rows] if isinstance(value, list) else value for name, value in self.extra.items()},
+            self.step,
         )

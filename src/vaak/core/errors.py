@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -38,3 +40,13 @@ class HostMemoryError(UserError):
 
 class NonFiniteError(UserError):
     """A loss or a gradient is not a finite number; the weights are those of the previous step."""
+
+
+@contextlib.contextmanager
+def optional_import(what: str, extra: str) -> Iterator[None]:
+    """Within this context, what can't be imported is a UserError: what requires it, and the extra to install."""
+    try:
+        yield
+    except (ImportError, OSError) as error:
+        reason = "" if isinstance(error, ModuleNotFoundError) else f" ({error})"
+        raise UserError(f"{what}{reason}: pip install 'vaak[{extra}]'") from error

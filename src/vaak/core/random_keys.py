@@ -28,6 +28,8 @@ class Purpose(StrEnum):
     GRAMMAR_COMBINATION = "hindi combination"  # two lexemes
     GRAMMAR_PAIRS = "hindi pairs"  # minimal pairs: phenomenon, seed; pairs of texts: split, seed
     GENERATE = "generate"  # seed, row
+    NOISE = "noise"  # of flow matching: a draw of the example
+    SPEAK = "speak"  # the same, speaking: speaker, symbols
     TRANSLATE = "translate"  # seed, copy, token ids
     FOLD = "fold"  # of pairs whose words are counted: words
     FINGERPRINT = "fingerprint"  # index

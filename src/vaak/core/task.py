@@ -105,13 +105,18 @@ class Meters:
         """PNG files by name, of what these meters were shown."""
         return {}
 
+    def audio(self) -> dict[str, bytes]:
+        """WAV files by name, to listen to."""
+        return {}
+
 
 @dataclass(frozen=True)
 class Objective:
     """One of several objectives that every step descends on, one after another, each over its own parameters.
 
     ``modules`` names the model's modules whose parameters it trains. ``losses(model, batch)`` gives its terms, as
-    ``Task.losses`` does; their names differ from those of the other objectives.
+    ``Task.losses`` does; their names differ from those of the other objectives. In a step (``batch.step``) without any
+    terms, its parameters stay as they are.
     """
 
     name: str
@@ -163,6 +168,10 @@ class Task:
     def dataset_of(self, data: Any) -> Dataset:
         """A dataset of examples that were never prepared (texts, files), to be evaluated on."""
         raise UserError(f"{type(self).__name__} has no dataset_of(data): give a split's name, or a vaak.Dataset")
+
+    def prepare_for_check(self) -> None:
+        """``prepare`` for ``vaak data check``: what can't be used is left to ``data_findings``, instead of an error."""
+        self.prepare()
 
     def data_findings(self, split: str) -> Iterable[DataFinding]:
         """What the task finds about the prepared examples of a split (``vaak data check``).

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import os
 import sys
+import textwrap
 import threading
 from typing import Any
 
@@ -30,6 +31,22 @@ def is_terminal() -> bool:
     """Whether the console is a terminal; rich is asked, and imported, only where it may be one."""
     may_be = (sys.stderr is not None and sys.stderr.isatty()) or any(name in os.environ for name in FORCING)
     return may_be and bool(console().is_terminal)
+
+
+def print_above(text: str) -> None:
+    """Print a text above what is drawn, all of it: lines that are too long are broken between words."""
+    console().print(broken(text, console().width), markup=False, highlight=False, soft_wrap=True)
+
+
+def broken(text: str, width: int) -> str:
+    """The text in lines of at most ``width`` columns; a word that is longer, such as a path, stays whole.
+
+    >>> broken("step 20/60  loss 5.6866\\n  see /a/long/path", 14).splitlines()
+    ['step 20/60', 'loss 5.6866', '  see', '/a/long/path']
+    """
+    wrapper = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False, replace_whitespace=False)
+    lines = (wrapper.wrap(line) if len(line) > width else [line] for line in text.split("\n"))
+    return "\n".join(part for parts in lines for part in parts)
 
 
 def show(renderable: Any) -> None:

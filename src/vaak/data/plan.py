@@ -59,7 +59,7 @@ class BatchPlan:
         """The fraction of all cells that is padding, where rows are padded to the longest of their microbatch."""
         row_lengths = self._row_lengths(lengths)
         cells = float(np.sum(self.cells(lengths), dtype=np.float64))
-        return 1.0 - float(np.sum(row_lengths, dtype=np.float64)) / cells
+        return max(0.0, 1.0 - float(np.sum(row_lengths, dtype=np.float64)) / cells)  # sums are rounded
 
     def _row_lengths(self, lengths: np.ndarray) -> np.ndarray:
         row_lengths: np.ndarray = np.asarray(lengths)[self.indices]

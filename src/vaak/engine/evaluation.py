@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import zip_longest
 
 import torch
@@ -81,7 +82,7 @@ class _Share:
 class Evaluator:
     """Evaluates models on a task's splits. With ``skip_bad``, examples that can't be read are skipped and counted.
 
-    ``show`` is given what draws the pictures of a split's meters, on the main process, where they have any.
+    ``show`` is given what makes the pictures, then the audio, of a split's meters, on the main process.
     ``precision`` is that of a run in training, which may have left mixed precision; None: the configuration's.
     """
 
@@ -115,8 +116,8 @@ class Evaluator:
         skipped = self.ranks.sum({"skipped": skipped})["skipped"]
         prefix = PREFIXES.get(split, f"{split}_")
         if self.show is not None and self.ranks.is_main:
-            pictures = meters.pictures
-            self.show(lambda: {prefix + name: content for name, content in pictures().items()})
+            for made in (meters.pictures, meters.audio):
+                self.show(partial(_named, prefix, made))
         return {prefix + name: value for name, value in (results | ({"skipped": skipped} if skipped else {})).items()}
 
     def rehearse(self, model: nn.Module, split: str, pieces: int = 1, divide: Divide = _log_division) -> set[str]:
@@ -203,3 +204,8 @@ def _too_large(split: str, dataset: Dataset, batch: Batch) -> UserError:
     return UserError(
         f"out of memory while {split} was evaluated: example {examples} does not fit even alone; shorten it"
     )
+
+
+def _named(prefix: str, made: Callable[[], dict[str, bytes]]) -> dict[str, bytes]:
+    """What is made now, by names that begin with ``prefix``."""
+    return {prefix + name: content for name, content in made().items()}

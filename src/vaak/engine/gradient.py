@@ -10,7 +10,7 @@ those of the whole step, the pieces' gradients add up to the same one.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
@@ -112,7 +112,7 @@ class Forward:
             draw_key(Purpose.MODEL, self.seed, step, piece.number, piece.piece, *objective), self.precision.device
         )
         with self.precision.autocast():
-            return self.losses(self.model, piece.batch.to(self.precision.device))
+            return self.losses(self.model, replace(piece.batch.to(self.precision.device), step=step))
 
 
 @dataclass(frozen=True)

@@ -163,7 +163,7 @@ class Step:
             norm = total_norm(tensors)
             means = losses.means()
             skipped = why_to_skip(state.loss_scale, means, norm)
-            if skipped is None:
+            if skipped is None and means:
                 optimizers = state.optimizer.by_objective[number]
                 if objective is not self.objectives[-1]:
                     undo.keep(optimizers)

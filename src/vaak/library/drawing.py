@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from vaak.core.errors import UserError
+from vaak.core.errors import optional_import
+from vaak.study.drawing import saved
 
 MOST_PANELS = 9
 RATE = "learning_rate"
@@ -18,10 +19,8 @@ def draw_history(records: Sequence[dict[str, Any]], title: str, path: Path | Non
 
     Written to ``path`` where one is given. Raises UserError where matplotlib is missing, or the file can't be written.
     """
-    try:
+    with optional_import("drawing needs matplotlib", "plot"):
         from matplotlib.figure import Figure
-    except ImportError as error:
-        raise UserError("drawing needs matplotlib: pip install 'vaak[plot]'") from error
     panels = _panels(records)
     columns = min(3, max(1, len(panels)))
     rows = max(1, math.ceil(len(panels) / columns))
@@ -35,12 +34,7 @@ def draw_history(records: Sequence[dict[str, Any]], title: str, path: Path | Non
         axes.grid(alpha=0.3)
         if len(curves) > 1:
             axes.legend()
-    if path is not None:
-        try:
-            figure.savefig(path, dpi=120)
-        except (OSError, ValueError) as error:
-            raise UserError(f"{path} can't be written: {error}") from error
-    return figure
+    return saved(figure, path)
 
 
 Curve = tuple[list[int], list[float]]

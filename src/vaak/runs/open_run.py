@@ -87,11 +87,10 @@ def open_run(
     layers = layers_of(directory)
     with names_of_training_known(directory):
         own = load(layers, trust_code=trust_code).experiment
-    for text in overrides:
-        key, _, value = map(str.strip, text.partition("="))
-        if key == "task" and value != own.task:
-            raise UserError(f"{text}: the run was trained with task {own.task}; leave it out")
-    with names_of_training_known(directory):
+        for text in overrides:
+            key, _, value = map(str.strip, text.partition("="))
+            if key == "task" and value != own.task:
+                raise UserError(f"{text}: the run was trained with task {own.task}; leave it out")
         experiment = load([*layers, *files], overrides, trust_code=trust_code).experiment
     if not trust_code:
         demand_trust_to_use(own, directory)

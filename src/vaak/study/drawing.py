@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from vaak.core.errors import UserError
+from vaak.core.errors import UserError, optional_import
 from vaak.study.certainty import certainty_of
 from vaak.study.lr_range import Curve
 
@@ -15,10 +15,8 @@ def draw_curve(curve: Curve, path: Path | None = None) -> Any:
 
     The kind of file follows from its ending. Raises UserError where matplotlib is missing or the file can't be written.
     """
-    try:
+    with optional_import("drawing needs matplotlib", "plot"):
         from matplotlib.figure import Figure
-    except ImportError as error:
-        raise UserError("drawing needs matplotlib: pip install 'vaak[plot]'") from error
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     axes = figure.subplots()
     axes.plot(curve.rates, curve.losses, ".", color="0.7", label="loss")
@@ -37,11 +35,16 @@ def draw_curve(curve: Curve, path: Path | None = None) -> Any:
         axes.set_ylim(*shown_range(curve))
     axes.grid(alpha=0.3)
     axes.legend()
-    if path is not None:
-        try:
+    return saved(figure, path)
+
+
+def saved(figure: Any, path: Path | None) -> Any:
+    """The figure, written to a file if there is a path. Raises UserError where it can't be written."""
+    try:
+        if path is not None:
             figure.savefig(path, dpi=120)
-        except (OSError, ValueError) as error:
-            raise UserError(f"{path} can't be written: {error}") from error
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} can't be written: {error}") from error
     return figure
 
 

@@ -87,6 +87,9 @@ class AlsoMeasured(Meters):
     def pictures(self) -> dict[str, bytes]:
         return self._meters.pictures()
 
+    def audio(self) -> dict[str, bytes]:
+        return self._meters.audio()
+
 
 class _Sums:
     """The sums of terms, each with the count of its unit, under names that begin with ``prefix``."""

@@ -104,7 +104,7 @@ def in_float64(batch: Batch) -> Batch:
     tensors = {
         name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in batch.tensors.items()
     }
-    return Batch(tensors, batch.counts, batch.indices, batch.extra)
+    return replace(batch, tensors=tensors)
 
 
 class Changed:

@@ -11,9 +11,6 @@ from vaak.text.config import TokenizerConfig
 OF_TRAINING = ("vocab_size", "min_frequency", "training_characters")
 """Options of Vaak's tokenizers that only training them reads."""
 
-FILES = ("text", "json", "csv", "tsv", "parquet")
-"""Types of corpora that are read from files."""
-
 NO_CLASSES = {"stratified": "texts have no classes to keep in proportion; expected fixed or bucketed"}
 """Batching that texts can't have, with the reason."""
 
@@ -23,12 +20,23 @@ def losses_of_tokens(experiment: Any) -> tuple[str, ...]:
     return ("cross_entropy", "focal")
 
 
-def corpus_findings(corpus: Any, read_by: Mapping[str, tuple[str, ...]]) -> Iterator[CheckFinding]:
-    """Options of ``data.corpus`` that its type doesn't read; ``read_by`` has the types that read those of some only."""
+def corpus_findings(
+    corpus: Any, files: tuple[str, ...], read_by: Mapping[str, tuple[str, ...]]
+) -> Iterator[CheckFinding]:
+    """Options of ``data.corpus`` that its type doesn't read.
+
+    ``files`` are the task's types that read files, and ``read_by`` those that read an option of that task alone.
+    """
+    read_by = {
+        **dict.fromkeys(("train", "valid", "test"), files),
+        **dict.fromkeys(("name", "subset"), ("huggingface",)),
+        **read_by,
+        **dict.fromkeys(("num_sentences", "seed"), ("grammar",)),
+    }
     for name, types in read_by.items():
         if corpus.type not in types:
             yield no_effect(f"data.corpus.{name}", f"is read by the type {', '.join(types)} only, not by {corpus.type}")
-    if corpus.type in FILES and corpus.valid and corpus.test:
+    if corpus.type in files and corpus.valid and corpus.test:
         for name in ("train_fraction", "valid_fraction"):
             yield no_effect(f"data.corpus.{name}", "valid and test are given, so train isn't split")
 

@@ -1,15 +1,31 @@
-"""Names of the TTS trainer: its gradient scaler in a loop of one's own, its devices."""
+"""Names of the TTS trainer: configurations that train, a gradient scaler for a loop of one's own, devices."""
 
 from __future__ import annotations
 
 import copy
+import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from vaak.compat.english_tts import DeviceType, MPSGradScaler
+import tiny_voice
+from vaak.compat.english_tts import (
+    DeviceType,
+    EnglishTrainingConfig,
+    MPSGradScaler,
+    find_latest_checkpoint,
+    get_default_config,
+    get_small_config,
+    load_checkpoint,
+    load_phoneme_processor,
+    save_phoneme_processor,
+)
+from vaak.config.yaml.errors import ConfigError
 from vaak.core.errors import UserError
+from vaak.runs.open_run import open_run
 
 
 def trained(scaler: MPSGradScaler | torch.amp.GradScaler, model: nn.Module, overflow_at: int) -> list[float]:
@@ -58,3 +74,114 @@ def test_devices_are_those_of_the_configuration():
     assert [kind.value for kind in DeviceType] == ["cuda", "mps", "cpu"]
     assert DeviceType("cpu").device == torch.device("cpu")
     assert DeviceType.best() in DeviceType
+
+
+def options_of(config: EnglishTrainingConfig) -> dict[str, Any]:
+    """The options that the trainer's documents give a value."""
+    experiment: Any = config.loaded.experiment
+    training, model = experiment.training, experiment.model
+    widths = {model.encoder.d_model, model.decoder.d_model}
+    return {
+        "batch": training.batch_size,
+        "hidden": widths.pop() if len(widths) == 1 else widths,
+        "layers": (model.encoder.num_layers, model.decoder.num_layers),
+        "lr": training.optimizer.lr,
+        "clipping": training.gradient_clipping.norm,
+        "precision": training.mixed_precision,
+        "checkpointing": training.performance.gradient_checkpointing,
+        "workers": training.performance.num_workers,
+        "schedule": training.scheduler.type,
+        "logging": training.logging.interval,
+        "checkpoints": training.checkpoint.interval_epochs,
+        "wandb": training.logging.wandb,
+        "profiling": training.profiling,
+    }
+
+
+DEFAULT = {
+    "batch": 16, "hidden": 512, "layers": (6, 6), "lr": 1e-4, "clipping": 1.0, "precision": "fp16",
+    "checkpointing": True, "workers": 2, "schedule": "cosine_restarts", "logging": 10, "checkpoints": 5,
+    "wandb": False, "profiling": False,
+}  # fmt: skip
+
+
+def test_the_default_configuration_is_the_trainers():
+    assert options_of(get_default_config()) == options_of(EnglishTrainingConfig()) == DEFAULT
+
+
+def test_the_small_configuration_is_the_trainers():
+    assert options_of(get_small_config()) == DEFAULT | {"batch": 8, "hidden": 256, "layers": (4, 4)}
+
+
+def custom(folder: Path, **changes: Any) -> EnglishTrainingConfig:
+    """The custom example of the trainer's documents."""
+    values: dict[str, Any] = {
+        "data_dir": str(folder),
+        "batch_size": 32,
+        "learning_rate": 5e-5,
+        "hidden_dim": 768,
+        "n_encoder_layers": 8,
+        "use_wandb": True,
+        "enable_profiling": False,
+    }
+    return EnglishTrainingConfig(**{**values, **changes})
+
+
+def test_the_custom_example_is_what_its_values_say(tmp_path: Path):
+    changed = {"batch": 32, "lr": 5e-5, "hidden": 768, "layers": (8, 6), "wandb": True}
+    assert options_of(custom(tmp_path)) == DEFAULT | changed
+
+
+def test_unknown_options_are_an_error():
+    with pytest.raises(ConfigError, match="lerning_rate"):
+        _ = EnglishTrainingConfig(options={"training": {"lerning_rate": 1}}).loaded
+    with pytest.raises(TypeError, match="n_layers"):
+        get_small_config(n_layers=3)
+
+
+QUICK: dict[str, Any] = {
+    "global_config": {"mel": tiny_voice.MEL},
+    "data": {"samples": ["He saw me."], "speaking": {"num_iterations": 2}},
+    "training": {
+        "device": "cpu",
+        "max_steps": 1,
+        "performance": {"num_workers": 0},
+        "logging": {"wandb": False, "tensorboard": False, "progress_bar": False},
+    },
+}
+
+
+@pytest.mark.parametrize("aligned", [True, False])
+def test_a_configuration_trains_a_voice_that_speaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, aligned: bool):
+    """With TextGrids, durations are theirs; without, they are learned."""
+    monkeypatch.chdir(tmp_path)
+    folder = tiny_voice.write_ljspeech(tmp_path / "corpus")
+    if not aligned:
+        (folder / "TextGrid").rename(tmp_path / "elsewhere")
+    sizes = {"hidden_dim": 32, "n_encoder_layers": 1, "n_decoder_layers": 1, "batch_size": 4}
+    options = {**QUICK, "model": {"global_config": {"num_heads": 2}}}
+    outcome = get_small_config(data_dir=str(folder), options=options, **sizes).train()
+    opened = open_run(outcome.directory)
+    assert opened.experiment.model.durations == ("given" if aligned else "learned")
+    assert len(opened.task.speaker(opened.model).speech("He saw me.").samples)
+    newest = find_latest_checkpoint(outcome.directory / "checkpoints")
+    assert newest is not None
+    assert load_checkpoint(newest).step == 1
+    processor = load_phoneme_processor(outcome.directory)
+    assert save_phoneme_processor(processor, tmp_path / "mine").parent == tmp_path / "mine"
+    assert load_phoneme_processor(tmp_path / "mine").encode("He saw me.") == processor.encode("He saw me.")
+    [step] = [
+        line for line in map(json.loads, (outcome.directory / "metrics.jsonl").read_text().splitlines())
+        if line["kind"] == "step"
+    ]  # fmt: skip
+    assert step["loss"] == pytest.approx(sum(value for name, value in step.items() if name in NAMES), rel=1e-4)
+
+
+NAMES = ("mel", "duration", "stop", "alignment", "binarisation")
+
+
+@pytest.mark.slow
+def test_the_custom_example_trains_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    outcome = custom(tiny_voice.write_ljspeech(tmp_path / "corpus"), options=QUICK).train()
+    assert (outcome.reason, outcome.step) == ("finished", 1)

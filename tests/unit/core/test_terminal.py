@@ -6,8 +6,12 @@ import io
 import sys
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
 
-from vaak.core.terminal import FORCING, is_terminal
+from vaak.core import terminal
+from vaak.core.terminal import FORCING, broken, is_terminal, print_above
 
 
 class Terminal(io.StringIO):
@@ -40,3 +44,28 @@ def test_a_variable_that_rich_reads_decides(
 def test_a_process_without_standard_error_has_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", None)
     assert not is_terminal()
+
+
+LONG = (
+    "warning: tiny.yml:5: data.corpus.train: is read by the type text only\nresume with: vaak train "
+    "/a/path/that/is/longer/than/a/narrow/terminal/run/config.yml --resume auto"
+)
+
+
+@pytest.mark.parametrize("columns", [20, 60, 100])
+def test_nothing_of_a_line_is_lost_on_a_narrow_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines were cut off at the edge: of a warning, or of the command that goes on, only the beginning was seen."""
+    written = io.StringIO()
+    narrow = Console(file=written, width=columns, force_terminal=True, color_system=None)
+    monkeypatch.setattr(terminal, "console", lambda: narrow)
+    print_above(LONG)
+    lines = written.getvalue().splitlines()
+    assert " ".join(lines).split() == LONG.split()
+    assert all(len(line) <= columns or len(line.split()) == 1 for line in lines)
+
+
+@given(st.text(st.sampled_from("ab-/. \n"), max_size=60), st.integers(1, 30))
+def test_breaking_lines_changes_no_word(text: str, width: int) -> None:
+    lines = broken(text, width).split("\n")
+    assert " ".join(lines).split() == text.split()
+    assert all(len(line) <= width or len(line.split()) == 1 for line in lines if line.strip())

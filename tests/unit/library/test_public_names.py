@@ -20,7 +20,16 @@ NAMES = {
         *("register_task", "register_tokenizer"),
     },
     vaak.nn: {"Attention", "ModelFactory", "decoder", "encoder"},
-    vaak.audio: {"AudioConfig", "Features", "LabelledAudio", "MelConfig", "MelSpectrogram", "Segment", "der", "simulate"},
+    vaak.audio: {
+        "AudioConfig",
+        "Features",
+        "LabelledAudio",
+        "MelConfig",
+        "MelSpectrogram",
+        "Segment",
+        "der",
+        "simulate",
+    },
 }
 packages = pytest.mark.parametrize("package", NAMES, ids=lambda package: package.__name__)
 

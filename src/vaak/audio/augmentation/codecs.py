@@ -15,7 +15,7 @@ from types import ModuleType
 import numpy as np
 
 from vaak.audio.augmentation.speed import resampled
-from vaak.core.errors import UserError
+from vaak.core.errors import UserError, optional_import
 
 CODINGS = {  # of libsndfile: container and coding
     "mulaw": ("WAV", "ULAW"),
@@ -74,10 +74,8 @@ def _through(soundfile: ModuleType, samples: np.ndarray, rate: int, codec: str, 
 
 def _soundfile_with(codec: str) -> ModuleType:
     """soundfile, whose libsndfile has the codec."""
-    try:
+    with optional_import("codecs require soundfile", "audio"):
         import soundfile
-    except (ImportError, OSError) as error:
-        raise UserError(f"codecs require soundfile ({error}); pip install vaak[audio]") from error
     container, coding = CODINGS[codec]
     if not soundfile.check_format(container, coding):
         raise UserError(

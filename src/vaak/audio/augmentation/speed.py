@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from vaak.core.errors import UserError
+from vaak.core.errors import optional_import
 
 
 def at_speed(samples: np.ndarray, factor: float) -> np.ndarray:
@@ -25,9 +25,7 @@ def resampled(samples: np.ndarray, rate: float, new_rate: float) -> np.ndarray:
     """``samples`` (time,) resampled from one rate in Hz to another, without delay; the length is right to a sample."""
     if rate == new_rate or not len(samples):
         return samples
-    try:
+    with optional_import("resampling requires soxr", "audio"):
         import soxr
-    except (ImportError, OSError) as error:
-        raise UserError(f"resampling requires soxr ({error}); pip install vaak[audio]") from error
     resampled: np.ndarray = soxr.resample(samples, rate, new_rate)
     return resampled

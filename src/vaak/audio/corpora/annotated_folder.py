@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from vaak.audio.config import DatasetConfig
 from vaak.audio.corpora.entries import entries_of, lacks_train
 from vaak.audio.formats.annotations import READERS, Annotations, names_of
 from vaak.audio.waveforms.audio_file import read_header
-from vaak.audio.waveforms.recordings import ReadRecording, label, recording_cut, set_uem, within
+from vaak.audio.waveforms.recordings import ReadRecording, attempted, label, recording_cut, set_uem, within
 from vaak.audio.waveforms.suffixes import AUDIO, in_words, is_audio, not_read, why_not
 from vaak.core.errors import DataError
 from vaak.core.progress import followed
@@ -76,7 +77,7 @@ class FolderReader:
             if name in names:
                 raise DataError(f"{path}: {names[name]} is recording {name}, too; rename one, or name one by a pattern")
             names[name] = path
-            yield _reading(name, path, annotations)
+            yield attempted(name, partial(_reading, name, path, annotations))
         for path, reason in why_not(found.not_read).items():
             yield ReadRecording(path.name, None, (reason,))
         own = Annotations(path for path in found.annotations if path.suffix.lower() == ".rttm")

@@ -5,6 +5,7 @@ recipe    a corpus for which Lhotse has a recipe (vaak.audio.corpora.recipe_corp
 cuts      Lhotse's manifests (vaak.audio.corpora.lhotse_manifests)
 folder    audio files next to RTTM, UEM, CTM and TextGrid files (vaak.audio.corpora.annotated_folder)
 json      JSON lines and tables (vaak.audio.corpora.json_manifest)
+ljspeech  metadata.csv and wavs, as LJ Speech has them (vaak.audio.corpora.ljspeech)
 splits    folders Train, Dev and Test (vaak.audio.corpora.split_folders)
 voices    speech of espeak-ng (vaak.audio.synthesis.voices)
 
@@ -18,13 +19,14 @@ memory.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.alignment_folder import AlignmentFolder
+from vaak.audio.corpora.ljspeech import LJSpeechReader, in_place
 from vaak.audio.labelled import Segment
 from vaak.audio.waveforms.reading import segments_of
 from vaak.audio.waveforms.recordings import ReadRecording
@@ -87,15 +89,24 @@ class AudioStatistics:
         }
 
 
+def _fail(error: DataError) -> None:
+    raise error
+
+
 class AudioCorpus(SplitCorpus[ReadRecording, "Cut", AudioStatistics]):
-    """The cuts of one of ``datasets``, by split."""
+    """The cuts of one of ``datasets``, by split.
+
+    ``on_bad`` is told of each recording that can't be read, which is then left out; by default, it raises the error.
+    """
 
     def __init__(self, dataset: DatasetConfig, audio: AudioConfig) -> None:
         """Look up the sources; a recipe's manifests are made if there are none.
 
         Raises DataError for files, folders and corpora that don't exist.
         """
+        dataset = in_place(dataset, audio) if dataset.type == "ljspeech" else dataset
         self.dataset, self.audio = dataset, audio
+        self.on_bad: Callable[[DataError], None] = _fail
         self.alignments = None if dataset.alignments is None else AlignmentFolder(dataset)
         super().__init__(_open_source(dataset, audio), dataset, f"datasets, {dataset.name}")
 
@@ -124,16 +135,22 @@ class AudioCorpus(SplitCorpus[ReadRecording, "Cut", AudioStatistics]):
 
     def items(self, split: str, entries: Iterator[ReadRecording], counts: AudioStatistics) -> Iterator[Cut]:
         seen = set[int]()
-        for _, cut, remarks in entries:
+        for _, cut, remarks, problem in entries:
             if cut is None:
                 counts.dropped.update(remarks)
+                if problem is not None:
+                    self.on_bad(problem)
                 continue
             counts.remarks.update(remarks)
-            if digest_of(cut.id) in seen:
-                raise DataError(f"{self.where}: {split} has two cuts with the name {cut.id}; names must be unique")
-            seen.add(digest_of(cut.id))
-            if self.alignments is not None and not self.alignments.attach(cut):
-                counts.remarks[UNALIGNED] += 1
+            try:
+                if digest_of(cut.id) in seen:
+                    raise DataError(f"{self.where}: {split} has two cuts with the name {cut.id}; names must be unique")
+                seen.add(digest_of(cut.id))
+                if self.alignments is not None and not self.alignments.attach(cut):
+                    counts.remarks[UNALIGNED] += 1
+            except DataError as error:
+                self.on_bad(error)
+                continue
             yield cut
 
     def may_be_empty(self, split: str) -> bool:
@@ -197,7 +214,7 @@ def _open_source(dataset: DatasetConfig, audio: AudioConfig) -> Source[ReadRecor
         from vaak.audio.corpora.split_folders import SplitFolderReader
 
         return SplitFolderReader(dataset)
-    return VoicesReader(dataset, audio)
+    return LJSpeechReader(dataset) if dataset.type == "ljspeech" else VoicesReader(dataset, audio)
 
 
 class VoicesReader:

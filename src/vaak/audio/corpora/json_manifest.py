@@ -24,6 +24,7 @@ import gzip
 import json
 import math
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -41,6 +42,7 @@ from vaak.audio.waveforms.recordings import (
     Labelled,
     ReadRecording,
     aligned,
+    attempted,
     label,
     recording_cut,
     set_uem,
@@ -80,7 +82,8 @@ class JsonReader:
             for where, given in followed(manifest_lines(path), f"recordings of {split}"):
                 entry = given | _renamed(given, self._columns, where)
                 if not is_shared or _split_of(entry, where) == split:
-                    yield reading_of(entry, path.parent, where)
+                    name = str(entry.get("audio", where))
+                    yield attempted(name, partial(reading_of, entry, path.parent, where))
 
 
 def manifest_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:

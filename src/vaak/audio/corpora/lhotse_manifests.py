@@ -11,6 +11,7 @@ doesn't know when the speaker speaks. Cuts of recipes have that mark (recipe_cor
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,8 +19,8 @@ from vaak.audio.config import DatasetConfig
 from vaak.audio.corpora.entries import entries_of, lacks_train
 from vaak.audio.corpora.json_manifest import json_lines
 from vaak.audio.waveforms.reading import NO_TIMES, demand_file, is_labelled_throughout, lacks_times
-from vaak.audio.waveforms.recordings import ReadRecording
-from vaak.core.errors import DataError, UserError
+from vaak.audio.waveforms.recordings import ReadRecording, attempted
+from vaak.core.errors import DataError, optional_import
 from vaak.core.progress import followed
 
 if TYPE_CHECKING:
@@ -125,14 +126,18 @@ def joined(recordings: Iterable[Recording], supervisions: Iterable[SupervisionSe
 def _cuts(paths: Iterable[Path]) -> Iterator[ReadRecording]:
     for path in paths:
         for where, entry in json_lines(path):
-            cut = _made(entry, where)
-            parts = [track.cut for track in cut.tracks] if hasattr(cut, "tracks") else [cut]
-            for part in parts:
-                if getattr(part, "recording", None) is not None:
-                    _find_files(part.recording, path.parent, where)
-            if all(getattr(part, "recording", None) is None for part in parts):
-                raise DataError(f"{where}: cut {cut.id} has no recording; give a manifest of cuts with recordings")
-            yield ReadRecording(getattr(cut, "recording_id", None) or cut.id, cut)
+            yield attempted(str(entry.get("id", where)), partial(_cut, entry, path.parent, where))
+
+
+def _cut(entry: dict[str, Any], folder: Path, where: str) -> ReadRecording:
+    cut = _made(entry, where)
+    parts = [track.cut for track in cut.tracks] if hasattr(cut, "tracks") else [cut]
+    for part in parts:
+        if getattr(part, "recording", None) is not None:
+            _find_files(part.recording, folder, where)
+    if all(getattr(part, "recording", None) is None for part in parts):
+        raise DataError(f"{where}: cut {cut.id} has no recording; give a manifest of cuts with recordings")
+    return ReadRecording(getattr(cut, "recording_id", None) or cut.id, cut)
 
 
 def _recordings(path: Path) -> Iterator[Recording]:
@@ -149,10 +154,8 @@ def _supervisions(path: Path) -> Iterator[SupervisionSegment]:
 
 def _made(entry: dict[str, Any], where: str) -> Any:
     """The line as one of Lhotse's objects."""
-    try:
+    with optional_import("reading manifests requires lhotse", "audio"):
         from lhotse.serialization import deserialize_item
-    except (ImportError, OSError) as error:
-        raise UserError("reading manifests requires lhotse: pip install 'vaak[audio]'") from error
     try:
         return deserialize_item(entry)
     except Exception as error:  # Lhotse's constructors raise exceptions of any type

@@ -20,7 +20,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.lhotse_manifests import ManifestReader, joined
@@ -31,6 +31,9 @@ from vaak.core.errors import DataError, UserError
 from vaak.core.split_ranges import SPLITS
 from vaak.core.storage.files import read_json, sync_file, unmade_after_errors, write_json
 from vaak.core.storage.lock import locked
+
+if TYPE_CHECKING:
+    from vaak.audio.corpora.corpus import AudioCorpus
 
 log = logging.getLogger("vaak")
 
@@ -126,6 +129,15 @@ def _make(recipe: LhotseRecipe, corpus: Path, output: Path, options: dict[str, A
     return parts
 
 
+def write_splits(corpus: AudioCorpus, output: Path) -> dict[str, Path]:
+    """Write the cuts of each split of a corpus, with their alignments; the files, by split."""
+    (output / "cuts").mkdir(parents=True, exist_ok=True)
+    paths = {split: output / "cuts" / f"{split}.jsonl" for split in corpus.splits}
+    for split, path in paths.items():
+        _write(path, (ReadRecording(cut.id, cut) for cut in corpus.cuts(split)))
+    return paths
+
+
 def inner_folder(corpus: Path) -> Path:
     """The folder for the prepare function: the one recorded by `vaak data get`, or the corpus' own."""
     try:
@@ -172,7 +184,9 @@ def _write(path: Path, readings: Iterable[ReadRecording]) -> dict[str, int]:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(temporary, "w", encoding="utf-8") as lines:
-            for _, cut, remarks in readings:
+            for _, cut, remarks, problem in readings:
+                if problem is not None:
+                    raise problem
                 if cut is None:
                     dropped[remarks[0]] = dropped.get(remarks[0], 0) + 1
                     continue

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from vaak.audio.corpora.download import downloads_of
-from vaak.core.errors import DataError, UserError
+from vaak.core.errors import DataError, UserError, optional_import
 
 CORPUS_PARAMETERS = ("corpus_dir", "data_dir", "tedlium_root", "audio_dir", "corpus_root", "speech_dir", "target_dir")
 OUTPUT_PARAMETERS = ("output_dir", "manifest_dir")
@@ -44,10 +44,8 @@ class LhotseRecipe:
 @functools.cache
 def recipes() -> dict[str, LhotseRecipe]:
     """All recipes of the installed Lhotse, by name. Raises UserError if it isn't installed."""
-    try:
+    with optional_import("recipes require lhotse", "audio"):
         import lhotse.recipes
-    except (ImportError, OSError) as error:
-        raise UserError("recipes require lhotse: pip install 'vaak[audio]'") from error
     found: dict[str, LhotseRecipe] = {}
     for info in pkgutil.iter_modules(lhotse.recipes.__path__):
         try:

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from vaak.audio.config import DatasetConfig
 from vaak.audio.corpora.json_manifest import TABLES, JsonReader, reading_of
-from vaak.audio.waveforms.recordings import ReadRecording
+from vaak.audio.waveforms.recordings import ReadRecording, attempted
 from vaak.audio.waveforms.suffixes import is_audio
 from vaak.core.errors import DataError
 from vaak.core.progress import followed
@@ -56,10 +57,14 @@ class SplitFolderReader(JsonReader):
             return
         for path in followed(self._others[split], f"files of {split}"):
             if path.suffix.lower() == ".json":
-                for number, entry in enumerate(_files_of(path)):
-                    yield reading_of(entry, path.parent, f"{path}, file {number + 1}")
+                for number, entry in enumerate(_files_of(path), start=1):
+                    where = f"{path}, file {number}"
+                    yield attempted(where, partial(reading_of, entry, path.parent, where))
             else:
-                yield reading_of(self._beside(path, self._roots[split]), path.parent, str(path))
+                yield attempted(str(path), partial(self._of_audio, path, self._roots[split]))
+
+    def _of_audio(self, path: Path, root: Path) -> ReadRecording:
+        return reading_of(self._beside(path, root), path.parent, str(path))
 
     def _beside(self, path: Path, root: Path) -> dict[str, Any]:
         """A file of audio with what is in the text next to it, and the folder it is in."""

@@ -39,7 +39,7 @@ from vaak.audio.config import AudioConfig, samples_of
 from vaak.audio.features.mel import MelSpectrogram, energy_of
 from vaak.audio.features.pitch import fundamental_frequency
 from vaak.config.base import from_options
-from vaak.core.errors import UserError
+from vaak.core.errors import UserError, optional_import
 
 FRAMES_AT_ONCE = {"cpu": 1000}
 """By type of device; their windows and spectra take about 10 kB each."""
@@ -252,10 +252,8 @@ def _packed(lengths: Sequence[int], most: int) -> Iterator[list[tuple[int, int, 
 
 def _lhotse_layer(config: AudioConfig, window_length: int, window_shift: int) -> Any:
     """Lhotse's extractor, fixed where it differs from Kaldi: see the top of this file."""
-    try:
+    with optional_import("audio features require lhotse", "audio"):
         from lhotse.features.kaldi import layers
-    except (ImportError, OSError) as error:
-        raise UserError(f"audio features require lhotse ({error}): pip install 'vaak[audio]'") from error
     options: dict[str, Any] = {name: getattr(config, name) for name in LHOTSE_OPTIONS}
     # Lhotse rounds down: half a sample more keeps what rounding took from a whole number.
     options["frame_length"] = (window_length + 0.5) / config.sampling_rate

@@ -40,7 +40,7 @@ log = logging.getLogger("vaak")
 
 FORMAT = "vaak features 1"
 DONE = "features.json"
-SIZES = "sizes"
+SIZES, PITCH = "sizes", "pitch"
 SHARD_SECONDS = 1800.0
 BATCH_SECONDS = 300.0
 WITHOUT_EFFECT = {
@@ -60,6 +60,8 @@ LATER_OPTIONS = ("mel", "pitch")
 class FeatureStore:
     """The features of a source's recordings; ``lengths`` are their frames, ``frame_shift`` is in seconds.
 
+    Where it ``has_pitch``, energy and F0 are the last two numbers of each frame.
+
     Pickles as its path, so workers map the same pages of memory instead of copying them.
     """
 
@@ -71,6 +73,7 @@ class FeatureStore:
         self.folder = Path(folder)
         about = _read_about(self.folder)
         self.dims: int = about["dims"]
+        self.has_pitch: bool = about.get(PITCH, False)
         self.frame_shift: float = about["frame_shift"]
         self.storage_type: str = about["storage_type"]
         self.fingerprint: str = about["fingerprint"]
@@ -287,6 +290,7 @@ def _finish(extraction: _Extraction, mark: str) -> None:
         "format": FORMAT,
         "fingerprint": mark,
         "dims": features.dims,
+        PITCH: audio.pitch is not None,
         "frame_shift": features.frame_shift,
         "storage_type": audio.storage_type,
         "shards": [len(indices) for indices in extraction.shards],

@@ -23,7 +23,7 @@ from typing import Any, Literal
 from vaak.audio.formats.annotation_lines import decoded, read_content, seconds_of
 from vaak.audio.labelled import Interval, Segment
 from vaak.audio.segments import merged
-from vaak.core.errors import DataError, UserError
+from vaak.core.errors import DataError, optional_import
 from vaak.core.storage.files import write_text
 
 __all__ = ["Interval", "read_textgrid", "segments_of", "tiers_of", "write_textgrid"]
@@ -147,10 +147,8 @@ def write_textgrid(
 
     Raises DataError if intervals of a tier overlap or are outside; UserError if praatio is missing.
     """
-    try:
+    with optional_import("writing TextGrid files requires praatio", "audio"):
         from praatio.utilities.textgrid_io import getTextgridAsStr
-    except (ImportError, OSError) as error:
-        raise UserError("writing TextGrid files requires praatio: pip install 'vaak[audio]'") from error
     path = Path(path)
     for name, intervals in tiers.items():
         _demand_order(path, name, intervals, duration)

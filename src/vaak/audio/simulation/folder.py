@@ -26,7 +26,7 @@ import numpy as np
 from vaak import __version__
 from vaak.audio.formats.rttm import write_rttm
 from vaak.audio.labelled import AudioSource, LabelledAudio, Segment
-from vaak.core.errors import UserError
+from vaak.core.errors import UserError, optional_import
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.storage.files import (
     fingerprint_of,
@@ -143,10 +143,8 @@ def _whole_lines(manifest: Path) -> list[dict[str, Any]]:
 
 def _write_conversation(conversation: LabelledAudio, folder: Path) -> dict[str, Any]:
     """Write the audio; returns its line of the manifest, times to the microsecond as in RTTM."""
-    try:
+    with optional_import("writing audio requires soundfile", "audio"):
         import soundfile
-    except (ImportError, OSError) as error:
-        raise UserError(f"writing audio requires soundfile: {error}; pip install vaak[audio]") from error
     name, samples = conversation.name, conversation.samples
     peak = float(np.abs(samples).max(initial=0.0))
     content = io.BytesIO()

@@ -19,17 +19,19 @@ UNUSABLE = "utterances that can't be used"
 
 @dataclass
 class LeftOut:
-    """Utterances that are left out, by reason."""
+    """Utterances that are left out, by reason; ``messages`` are what is wrong with those that can't be used."""
 
     skip_bad: bool
     counts: Counter[str] = field(default_factory=Counter)
+    messages: list[str] = field(default_factory=list)
 
     def bad(self, error: DataError) -> None:
         """Count an utterance that can't be used, with a warning; raise the error where none may be skipped."""
         if not self.skip_bad:
-            raise error
+            raise DataError(f"{error} (vaak data check lists all such utterances)")
         log.warning("skipped: %s", error)
         self.counts[UNUSABLE] += 1
+        self.messages.append(str(error))
 
 
 def utterances_of(cut: Any) -> Iterator[Any]:

@@ -56,7 +56,7 @@ def _loaded() -> Iterator[tuple[Any, bytes]]:
             )
         library = ctypes.CDLL(path)
     except (ImportError, OSError) as error:
-        raise UserError(f"espeak-ng can't be loaded ({error}); pip install vaak[audio]") from error
+        raise UserError(f"espeak-ng can't be loaded ({error}); pip install 'vaak[audio]'") from error
     try:
         yield library, os.fsencode(espeakng_loader.get_data_path())
         library.espeak_Terminate()

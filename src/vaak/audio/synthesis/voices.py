@@ -27,7 +27,7 @@ from vaak.audio.config import DatasetConfig
 from vaak.audio.simulation.conversations import LEVEL
 from vaak.audio.synthesis.espeak import Spoken, Timed, speak
 from vaak.audio.synthesis.sentences import digits, sentences
-from vaak.core.errors import UserError
+from vaak.core.errors import UserError, optional_import
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.storage.files import fingerprint_of, sync_directory, sync_file
 from vaak.core.storage.lock import locked
@@ -99,10 +99,8 @@ def make_voices(number: int, seed: int) -> list[Voice]:
 
 def utter(voice: Voice, text: str) -> Spoken:
     """``text`` as the voice says it, at 16 kHz and one level, with silence around it."""
-    try:
+    with optional_import("voices require soxr", "audio"):
         import soxr
-    except (ImportError, OSError) as error:
-        raise UserError(f"voices require soxr, which can't be imported ({error}); pip install vaak[audio]") from error
     spoken = speak(
         text,
         f"{voice.language}+{voice.variant}",
@@ -164,12 +162,8 @@ def _folder_of(voice: Voice, texts: list[str], folder: Path) -> Path:
 
 
 def _write_sentences(voice: Voice, texts: list[str], folder: Path) -> None:
-    try:
+    with optional_import("voices require soundfile", "audio"):
         import soundfile
-    except (ImportError, OSError) as error:
-        raise UserError(
-            f"voices require soundfile, which can't be imported ({error}); pip install vaak[audio]"
-        ) from error
     with open(folder / "sentences.jsonl", "w", encoding="utf-8") as lines:
         for place, text in enumerate(texts):
             spoken = utter(voice, text)

@@ -21,7 +21,7 @@ from typing import Any, Literal, NamedTuple, Self
 import numpy as np
 
 from vaak.audio.waveforms.from_start import FromStart
-from vaak.core.errors import DataError, UserError
+from vaak.core.errors import DataError, optional_import
 from vaak.core.storage.files import demand_file
 
 BLOCK = 2
@@ -203,10 +203,8 @@ def samples_in(seconds: float, sampling_rate: int) -> int:
 
 def open_sound_file(path: Path) -> Any:
     """A ``soundfile.SoundFile``. Raises DataError, with the reason, if it can't be opened."""
-    try:
+    with optional_import(f"{path}: reading audio requires soundfile", "audio"):
         import soundfile
-    except (ImportError, OSError) as error:
-        raise UserError(f"{path}: reading audio requires soundfile: pip install 'vaak[audio]'") from error
     try:
         demand_file(path)
         with open(path, "rb") as file:
@@ -279,8 +277,6 @@ def _demand_whole_ogg(path: Path) -> None:
 
 
 def _soxr() -> Any:
-    try:
+    with optional_import("resampling requires soxr", "audio"):
         import soxr
-    except (ImportError, OSError) as error:
-        raise UserError("resampling requires soxr: pip install 'vaak[audio]'") from error
     return soxr

@@ -24,6 +24,7 @@ __all__ = [
     "UNKNOWN_SPEAKER",
     "AudioFile",
     "alignment_of",
+    "demand_frequencies",
     "file_of",
     "language_of",
     "read_cut",
@@ -128,6 +129,16 @@ def uem_of(cut: Any) -> tuple[tuple[float, float], ...] | None:
 def file_of(cut: Cut) -> str:
     """The file that the cut is read from, or the first of several; for messages."""
     return next((str(source.source) for source in _sources(cut)), "no file")
+
+
+def demand_frequencies(cut: Any, audio: AudioConfig) -> None:
+    """Raises DataError for a recording whose sampling rate is too low for the mel filters."""
+    rate, highest = int(cut.sampling_rate), audio.mel.nyquist if audio.mel is not None else 0.0
+    if rate / 2 < highest:
+        raise DataError(
+            f"{cut.id} ({file_of(cut)}): it has {rate:,} Hz, so nothing above {rate // 2:,} Hz, but "
+            f"global_config.mel.f_max is {highest:,.0f} Hz; leave it out, or lower f_max"
+        )
 
 
 def _is_stretch_of_files(cut: Cut) -> bool:

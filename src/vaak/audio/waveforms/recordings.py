@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,11 +21,23 @@ OVERLAPPING = "recordings in which segments of one speaker overlap, merged"
 
 
 class ReadRecording(NamedTuple):
-    """The result for one recording or utterance: its cut, or none; ``remarks`` have the reason, or what was fixed."""
+    """The result for one recording or utterance: its cut, or none; ``remarks`` have the reason, or what was fixed.
+
+    ``problem`` is why it can't be read although it should.
+    """
 
     name: str
     cut: Cut | None
     remarks: tuple[str, ...] = ()
+    problem: DataError | None = None
+
+
+def attempted(name: str, read: Callable[[], ReadRecording]) -> ReadRecording:
+    """What ``read`` returns, or the DataError that it raises as the problem of ``name``."""
+    try:
+        return read()
+    except DataError as error:
+        return ReadRecording(name, None, problem=error)
 
 
 Times = tuple[str, float, float]

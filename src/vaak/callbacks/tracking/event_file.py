@@ -11,7 +11,9 @@ from __future__ import annotations
 import functools
 import struct
 import time
+import wave
 from collections.abc import Mapping
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +53,18 @@ class EventFile:
             value = event.summary.value.add(tag=tag)
             value.image.width, value.image.height, value.image.colorspace = width, height, RGBA
             value.image.encoded_image_string = content
+        self._write(event)
+
+    def add_audio(self, step: int, sounds: Mapping[str, bytes]) -> None:
+        """Write the audio of a step, WAV files, by their tags."""
+        event = self.event_type(wall_time=time.time(), step=step)
+        for tag, content in sounds.items():
+            with wave.open(BytesIO(content)) as file:
+                value = event.summary.value.add(tag=tag)
+                value.audio.sample_rate, value.audio.num_channels = file.getframerate(), file.getnchannels()
+                value.audio.length_frames = file.getnframes()
+            value.audio.encoded_audio_string, value.audio.content_type = content, "audio/wav"
+            value.metadata.plugin_data.plugin_name = "audio"
         self._write(event)
 
     def close(self) -> None:

@@ -8,6 +8,7 @@ from vaak.callbacks.tracking.event_file import EventFile
 from vaak.callbacks.tracking.tracked import Tracker, numbers
 from vaak.core.callback import Run
 from vaak.engine.records.metrics_file import Record, read_newest_records
+from vaak.engine.records.pictures import is_audio
 
 
 class TensorBoardCallback(Tracker):
@@ -29,15 +30,15 @@ class TensorBoardCallback(Tracker):
         for record in read_newest_records(trainer.directory / "metrics.jsonl", step):
             self.write(record)
         self.write_pictures(step, trainer.pictures.of_step(step))
-        trainer.pictures.subscribe(self._repeat_pictures)
 
     def write_pictures(self, step: int, pictures: Mapping[str, bytes]) -> None:
-        if self.file is not None and pictures:
-            self.file.add_images(step, {f"evaluation/{name}": content for name, content in pictures.items()})
-
-    def _repeat_pictures(self, step: int, pictures: Mapping[str, bytes]) -> None:
-        if self.works:
-            self.attempt("continue", lambda: self.write_pictures(step, pictures))
+        named = {f"evaluation/{name}": content for name, content in pictures.items()}
+        sounds = {name: content for name, content in named.items() if is_audio(content)}
+        images = {name: content for name, content in named.items() if name not in sounds}
+        if self.file is not None and images:
+            self.file.add_images(step, images)
+        if self.file is not None and sounds:
+            self.file.add_audio(step, sounds)
 
     def write(self, record: Record) -> None:
         if self.file is not None:

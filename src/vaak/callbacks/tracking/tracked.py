@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from vaak.config.yaml.scalars import looks_secret
@@ -39,6 +39,9 @@ class Tracker(Callback):
         """Repeat one record."""
         raise NotImplementedError
 
+    def write_pictures(self, step: int, pictures: Mapping[str, bytes]) -> None:
+        """Repeat the pictures and the audio of an evaluation, PNG and WAV files by name; by default, not at all."""
+
     def close(self) -> None:
         """End; also called where ``open`` or ``write`` failed."""
 
@@ -46,6 +49,7 @@ class Tracker(Callback):
         self.works = True
         self.attempt("begin", lambda: self.open(trainer))
         trainer.records.subscribe(self._repeat)
+        trainer.pictures.subscribe(self._repeat_pictures)
 
     def on_fit_end(self, trainer: Run, reason: str) -> None:
         if self.works:
@@ -70,6 +74,10 @@ class Tracker(Callback):
     def _repeat(self, record: Record) -> None:
         if self.works:
             self.attempt("continue", lambda: self.write(record))
+
+    def _repeat_pictures(self, step: int, pictures: Mapping[str, bytes]) -> None:
+        if self.works and pictures:
+            self.attempt("continue", lambda: self.write_pictures(step, pictures))
 
 
 def numbers(record: Record, only: tuple[str, ...] | None) -> dict[str, float]:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import tempfile
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from vaak.core.callback import Run
 from vaak.core.errors import UserError
 from vaak.core.report import StepReport
 from vaak.engine.records.metrics_file import Record, read_records
+from vaak.engine.records.pictures import is_audio
 
 BOUNDS = {"init_timeout": 30.0, "finish_timeout": 120.0, "login_timeout": 30.0}
 """Seconds that W&B may take; a variable such as WANDB_INIT_TIMEOUT in the environment overrides it."""
@@ -77,6 +80,21 @@ class WandbCallback(Tracker):
     def write(self, record: Record) -> None:
         if record["step"] >= self.next_step:
             self.run.log(numbers(record, self.only), step=record["step"])
+
+    def write_pictures(self, step: int, pictures: Mapping[str, bytes]) -> None:
+        """As files, which W&B copies."""
+        import wandb
+
+        if step < self.next_step:
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            media: dict[str, Any] = {}
+            for name, content in pictures.items():
+                path = Path(folder) / f"{name}.{'wav' if is_audio(content) else 'png'}"
+                path.write_bytes(content)
+                kind = wandb.Audio if is_audio(content) else wandb.Image
+                media[f"evaluation/{name}"] = kind(str(path))
+            self.run.log(media, step=step)
 
     def close(self) -> None:
         if self.run is not None:

@@ -22,6 +22,10 @@ app.command()(check)
 
 Name = Annotated[str, typer.Argument(help="The name of a recipe (see vaak data list).")]
 Options = Annotated[list[str] | None, typer.Argument(metavar="[key=value…]", help="Further arguments of the recipe.")]
+FolderAndOptions = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[FOLDER] [key=value…]", help="ljspeech: the folder; further arguments of the recipe."),
+]
 CorpusDir = Annotated[str, typer.Option("--corpus-dir", help="Folder of the corpora, with one folder for each.")]
 OutputDir = Annotated[
     str, typer.Option("--output", "--output-dir", help="Folder of manifests, with one folder for each corpus.")
@@ -82,21 +86,38 @@ def get(name: Name, options: Options = None, corpus_dir: CorpusDir = "./data", a
 @app.command()
 def prepare(
     name: Name,
-    options: Options = None,
+    options: FolderAndOptions = None,
     corpus_dir: CorpusDir = "./data",
     output_dir: OutputDir = "./manifests",
+    alignments: Annotated[
+        str | None, typer.Option(help="ljspeech: folder of alignments; default: FOLDER/TextGrid, if there is one.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write the manifests of a corpus that is on disk. Training does this too when it needs them.
 
+    ljspeech FOLDER is any corpus with metadata.csv and wavs (type: ljspeech in a YAML), split by the hash of names.
+
     Example: vaak data prepare ami mic=sdm --corpus-dir /corpora
     """
     from vaak.audio.config import AudioConfig, DatasetConfig
-    from vaak.audio.corpora.recipe_corpus import prepare_corpus
+    from vaak.audio.corpora.corpus import AudioCorpus
+    from vaak.audio.corpora.recipe_corpus import output_folder, prepare_corpus, write_splits
+    from vaak.core.errors import UserError
 
     audio = AudioConfig(corpus_dir=corpus_dir, output_dir=output_dir)
+    if name == "ljspeech" and options and "=" not in options[0]:
+        folder, *others = options
+        if others:
+            raise UserError(f"ljspeech FOLDER takes no options, so {others[0]} is unexpected")
+        dataset = DatasetConfig(name=name, type="ljspeech", corpus_dir=folder, alignments=alignments)
+        made = write_splits(AudioCorpus(dataset, audio), output_folder(dataset, audio))
+    elif alignments is not None:
+        raise UserError("--alignments is an option of vaak data prepare ljspeech FOLDER")
+    else:
+        made = prepare_corpus(DatasetConfig(name=name, options=_values(options)), audio)
     parts = []
-    for part, path in prepare_corpus(DatasetConfig(name=name, options=_values(options)), audio).items():
+    for part, path in made.items():
         with open(path, "rb") as lines:
             parts.append({"part": part, "cuts": sum(1 for _ in lines), "file": str(path)})
     if as_json:

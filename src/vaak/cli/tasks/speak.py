@@ -15,7 +15,7 @@ from vaak.cli.section_options import with_options_of
 from vaak.tasks.tts.config import SpeakingConfig
 
 if TYPE_CHECKING:
-    from vaak.tasks.tts.predict import Speaker
+    from vaak.tasks.tts.predict import Sentence, Speaker
 
 
 @with_options_of(SpeakingConfig, into="speaking")
@@ -26,6 +26,9 @@ def speak(
     output: Annotated[
         Path, typer.Option("--output", "-o", help="FILE.wav or FILE.flac for all, or a folder with a file for each.")
     ] = Path("speech.wav"),
+    plot: Annotated[
+        Path | None, typer.Option(help="Write FILE.png: spectrogram, durations and pitch of the first sentences.")
+    ] = None,
     device: Device = "auto",
     weights: Weights = WhichWeights.auto,
     trust_code: TrustCode = False,
@@ -41,6 +44,8 @@ def speak(
     from vaak.core.errors import UserError
     from vaak.runs.open_run import open_run
 
+    if plot is not None and plot.suffix.lower() != ".png":
+        raise UserError(f"--plot: {plot}: expected a file that ends in .png")
     texts, where = texts_of(text)
     spoken = [(one, where(index)) for index, one in enumerate(texts) if one.strip()]
     if not spoken:
@@ -49,8 +54,12 @@ def speak(
     opened = open_run(run, overrides=overrides, device=device, weights=weights, trust_code=trust_code)
     if opened.experiment.task != "tts":
         raise UserError(f"{run} is a run of task {opened.experiment.task}; vaak speak requires a run of task tts")
+    speaker = opened.task.speaker(opened.model)
+    sentences: list[Sentence] = []
     for path, some in _files(output, spoken):
-        _write(path, some, opened.task.speaker(opened.model), as_json=as_json)
+        sentences += _write(path, some, speaker, as_json=as_json)
+    if plot is not None:
+        _draw(plot, sentences, speaker.mel.frame_shift)
 
 
 def _files(output: Path, texts: list[tuple[str, str]]) -> list[tuple[Path, list[tuple[str, str]]]]:
@@ -67,18 +76,39 @@ def _files(output: Path, texts: list[tuple[str, str]]) -> list[tuple[Path, list[
     return [(output / f"{number:04}.wav", [one]) for number, one in enumerate(texts, start=1)]
 
 
-def _write(path: Path, texts: list[tuple[str, str]], speaker: Speaker, *, as_json: bool) -> None:
-    """Speak texts, each with where it comes from, into one file, and print how long that took."""
+def _draw(path: Path, sentences: list[Sentence], frame_shift: float) -> None:
+    """Write the picture of the first sentences. Raises UserError where it can't be written."""
+    from vaak.core.errors import UserError
+    from vaak.core.storage.files import write_bytes
+    from vaak.tasks.tts.shown.meters import spectrogram_of
+    from vaak.tasks.tts.shown.pictures import speech_png
+
+    picture = speech_png([spectrogram_of(sentence, sentence.text) for sentence in sentences], frame_shift)
+    try:
+        write_bytes(path, picture)
+    except OSError as error:
+        raise UserError(f"--plot: {path} can't be written: {error.strerror or error}") from error
+
+
+def _write(path: Path, texts: list[tuple[str, str]], speaker: Speaker, *, as_json: bool) -> list[Sentence]:
+    """Speak texts, each with where it comes from, into one file, and print how long that took.
+
+    The first sentences are returned.
+    """
+    from vaak.audio.waveforms.speech_file import speech_file
     from vaak.core.errors import DataError
-    from vaak.tasks.tts.audio_files import speech_file
+    from vaak.tasks.tts.shown.pictures import MOST_ROWS
 
     begun, sentences = time.perf_counter(), 0
+    kept: list[Sentence] = []
     with speech_file(path, speaker.sampling_rate, speaker.options.pause) as file:
         for text, where in texts:
             try:
                 for sentence in speaker.sentences(text):
                     file.append(sentence.samples)
                     sentences += 1
+                    if len(kept) < MOST_ROWS:
+                        kept.append(sentence)
             except DataError as error:
                 raise DataError(f"{where}: {error}") from error
         duration = file.duration
@@ -89,3 +119,4 @@ def _write(path: Path, texts: list[tuple[str, str]], speaker: Speaker, *, as_jso
     else:
         pace = f"{duration:.1f} s of audio in {taken:.2f} s, real-time factor {taken / duration:.4f}"
         print(f"{path}: {pace}", file=sys.stderr, flush=True)
+    return kept

@@ -88,7 +88,9 @@ class _Writer:
         inner, item = section_of(field.annotation), section_of(item_of(field.annotation))
         if inner is not None and isinstance(value, BaseModel):
             note = field.description or ""
-            entry = f"{' ' * indent}{name}:\n{self.section(inner, value, path, indent + 2)}"
+            body = self.section(inner, value, path, indent + 2)
+            is_empty = all(line.lstrip().startswith("#") for line in body.splitlines())
+            entry = f"{' ' * indent}{'# ' * is_empty}{name}:\n{body}"
         else:
             note = self._words(section, name, path)
             entry = entry_text(name, _plain(value), indent)

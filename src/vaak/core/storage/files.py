@@ -90,6 +90,29 @@ def unmade_after_errors(folder: Path, but: Collection[str] = ()) -> Iterator[Non
         raise
 
 
+@contextlib.contextmanager
+def whole_folder(folder: Path) -> Iterator[Path]:
+    """A folder to write to, which is renamed to ``folder`` at the end; after an error nothing of it is left.
+
+    Raises UserError where ``folder`` has something in it, or can't be written.
+    """
+    folder = folder.absolute()
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise UserError(f"{folder} exists and is not an empty folder; choose another one.")
+    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    try:
+        temporary.mkdir(parents=True)
+        yield temporary
+        if folder.exists():
+            folder.rmdir()
+        os.rename(temporary, folder)
+    except OSError as error:
+        raise UserError(f"Can't write {folder}: {error.strerror or error}.") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    sync_directory(folder.parent)
+
+
 def new_folders(folder: Path) -> list[Path]:
     """A folder and those above it that aren't there yet, the lowest first."""
     try:
@@ -154,26 +177,3 @@ def fingerprint_of(value: Any) -> str:
     """A short hash of a JSON value that does not depend on the order of keys."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-
-
-@contextlib.contextmanager
-def whole_folder(folder: Path) -> Iterator[Path]:
-    """A temporary folder that takes the name of ``folder`` at the end, with all that is in it, or not at all.
-
-    Raises UserError where that exists and isn't empty, or can't be written.
-    """
-    folder = folder.absolute()
-    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        raise UserError(f"{folder} exists and is not an empty folder; choose another one.")
-    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
-    try:
-        temporary.mkdir(parents=True)
-        yield temporary
-        if folder.exists():
-            folder.rmdir()
-        os.rename(temporary, folder)
-    except OSError as error:
-        raise UserError(f"Can't write {folder}: {error.strerror or error}.") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-    sync_directory(folder.parent)

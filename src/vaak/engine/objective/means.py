@@ -72,7 +72,7 @@ def warn_of_means(objectives: Sequence[Descent], state: State, batch: Batch, see
             parts = [_terms(objective, state, half, seed) for half in halves]
             splittable = {name: term for name, term in whole.items() if term.splittable}
             found = {name: _why(term, [part[name] for part in parts], halves) for name, term in splittable.items()}
-            if any(found.values()):  # nothing can be said of a loss that other draws change
+            if any(found.values()):  # unless the loss is random
                 others = _terms(objective, state, batch, seed + 1)
                 found = {name: why for name, why in found.items() if _alike(whole[name], others[name])}
             for name, why in found.items():

@@ -1,6 +1,7 @@
 """Pictures of evaluations, as PNG files: ``RUN/pictures/NAME/step-00001000.png``, the newest of each name.
 
-Meters that have ``pictures`` (vaak.core.task.Meters) are asked after their evaluation, on the main process.
+Meters that have ``pictures`` (vaak.core.task.Meters) are asked after their evaluation, on the main process. So is
+their ``audio``, WAV files that are kept in the same way, ``step-00001000.wav``.
 Pictures are not records: ``metrics.jsonl`` and the state don't know them, and one that can't be drawn or written
 doesn't stop a run.
 """
@@ -20,9 +21,14 @@ log = logging.getLogger("vaak")
 
 KEPT = 20
 """Pictures of a name."""
-STEP = re.compile(r"step-(\d{8})\.png")
+STEP = re.compile(r"step-(\d{8})\.(png|wav)")
 
 Listener = Callable[[int, Mapping[str, bytes]], None]
+
+
+def is_audio(content: bytes) -> bool:
+    """Whether it is a WAV file; otherwise it is a picture."""
+    return content[:4] == b"RIFF"
 
 
 class Pictures:
@@ -49,12 +55,12 @@ class Pictures:
                 log.warning("no pictures of this evaluation (%s); training continues without them", reason)
             self.fails = True
             return
-        for listener in self.listeners:
+        for listener in self.listeners if drawn else ():
             listener(step, drawn)
 
     def of_step(self, step: int) -> dict[str, bytes]:
         """The pictures of a step that are there, by name."""
-        return {path.parent.name: path.read_bytes() for path in self.folder.glob(f"*/step-{step:08d}.png")}
+        return {path.parent.name: path.read_bytes() for path in self.folder.glob(f"*/step-{step:08d}.*")}
 
     def cut(self, step: int, aside: Path | None = None) -> None:
         """Delete the pictures of later steps, or move them to the folder ``aside``; and what a killed process left."""
@@ -72,7 +78,7 @@ class Pictures:
     def _write(self, step: int, name: str, content: bytes) -> None:
         folder = self.folder / name
         folder.mkdir(parents=True, exist_ok=True)
-        write_bytes(folder / f"step-{step:08d}.png", content)
+        write_bytes(folder / f"step-{step:08d}.{'wav' if is_audio(content) else 'png'}", content)
         for _, path in _by_step(folder)[:-KEPT]:
             path.unlink()
 

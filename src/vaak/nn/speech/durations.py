@@ -40,7 +40,7 @@ def regulate(x: Tensor, durations: Tensor, num_frames: int | None = None) -> Ten
     return masked(x.gather(1, index), length_mask(lengths, longest))
 
 
-def whole_durations(durations: Tensor, mask: Tensor, speed: float = 1.0, minimum: float = 1.0) -> Tensor:
+def whole_durations(durations: Tensor, mask: Tensor, speed: float | Tensor = 1.0, minimum: float = 1.0) -> Tensor:
     """Durations in whole frames, ``(batch, symbol)``; a row's total is that of its real symbols, rounded.
 
     ``durations`` ``(batch, symbol)`` are in frames, real where ``mask`` is True. They are divided by ``speed`` and

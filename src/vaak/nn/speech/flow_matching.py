@@ -77,7 +77,7 @@ def integrate(
     noise: Tensor,
     num_steps: int = 10,
     method: Literal["euler", "midpoint"] = "euler",
-    temperature: float = 1.0,
+    temperature: float | Tensor = 1.0,
 ) -> Tensor:
     """Where ``noise`` ``(batch, frame, bin)``, multiplied by ``temperature``, comes to along ``field``.
 

@@ -86,8 +86,11 @@ def duration_loss(log_durations: Tensor, durations: Tensor, mask: Tensor) -> Ter
 
 
 def pitch_loss(pitch: Tensor, targets: Tensor, voiced: Tensor) -> Term:
-    """Squared error, summed over the phonemes that ``voiced`` marks as having a pitch; all ``(batch, symbol)``."""
-    return Term(masked_sum((exact(pitch) - targets).square(), voiced), per="voiced_phoneme")
+    """Squared error, summed over the phonemes that ``voiced`` marks as having a pitch; all ``(batch, symbol)``.
+
+    It counts all phonemes: how many are voiced isn't known before they are aligned.
+    """
+    return Term(masked_sum((exact(pitch) - targets).square(), voiced), per="phoneme")
 
 
 def voicing_loss(logits: Tensor, voiced: Tensor, mask: Tensor) -> Term:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vaak.nn.config import StackConfig
+from vaak.nn.kernels.squared_norms import SquaredNorms
 from vaak.nn.norms import LayerNorm
 from vaak.nn.positions.sinusoidal import sinusoidal_encoding
 from vaak.nn.speech.convolutions import ConvNeXtBlock
@@ -50,14 +51,16 @@ class TransformerField(nn.Module):
         self.stack = TransformerStack(config, causal=False)
         self.output = nn.Linear(config.d_model, num_bins)
 
-    def forward(self, x: Tensor, times: Tensor, condition: Tensor, mask: Tensor) -> Tensor:
+    def forward(
+        self, x: Tensor, times: Tensor, condition: Tensor, mask: Tensor, norms: SquaredNorms | None = None
+    ) -> Tensor:
         """Velocities ``(batch, frame, num_bins)``, 0 in padding.
 
         ``x`` has that shape, ``times`` is ``(batch,)``, ``condition`` ``(batch, frame, condition_width)``; frames are
-        real where ``mask`` is True.
+        real where ``mask`` is True. ``norms`` tally what enters feature maps.
         """
         entering = self.input(masked(torch.cat((x, condition), -1), mask)) + self.time(times)[:, None]
-        return masked(self.output(self.stack(entering, mask=mask)), mask)
+        return masked(self.output(self.stack(entering, mask=mask, norms=norms and (norms, norms))), mask)
 
 
 class UNetField(nn.Module):
@@ -96,11 +99,13 @@ class UNetField(nn.Module):
         self.norm = LayerNorm(width)
         self.output = nn.Linear(width, num_bins)
 
-    def forward(self, x: Tensor, times: Tensor, condition: Tensor, mask: Tensor) -> Tensor:
+    def forward(
+        self, x: Tensor, times: Tensor, condition: Tensor, mask: Tensor, norms: SquaredNorms | None = None
+    ) -> Tensor:
         """Velocities ``(batch, frame, num_bins)``, 0 in padding.
 
         ``x`` has that shape, ``times`` is ``(batch,)``, ``condition`` ``(batch, frame, condition_width)``; frames are
-        real where ``mask`` is True.
+        real where ``mask`` is True. There are no feature maps, so ``norms`` stay empty.
         """
         time = self.time(times)
         hidden = self._level(self.input(masked(torch.cat((x, condition), -1), mask)), mask, time, 0)

@@ -43,11 +43,14 @@ def examine_data(loaded: Loaded, files: Sequence[Path | str], trust_code: bool) 
 
 
 @contextlib.contextmanager
-def prepared_task(loaded: Loaded, files: Sequence[Path | str], trust_code: bool) -> Iterator[Task]:
+def prepared_task(
+    loaded: Loaded, files: Sequence[Path | str], trust_code: bool, *, checking: bool = False
+) -> Iterator[Task]:
     """The task of a configuration, its data prepared in a temporary folder.
 
     Except what ``data.cache_dir`` and ``global_config.storage_path`` keep. User code in the configuration of ``files``
-    is executed only with ``trust_code``. Raises UserError for what can't be prepared.
+    is executed only with ``trust_code``. Raises UserError for what can't be prepared; with ``checking``, the task
+    leaves to its findings what it can.
     """
     experiment = loaded.experiment
     with tempfile.TemporaryDirectory(prefix="vaak-doctor-") as folder:
@@ -56,7 +59,10 @@ def prepared_task(loaded: Loaded, files: Sequence[Path | str], trust_code: bool)
         if not trust_code:
             demand_trust(experiment, map(Path, files))
         task: Task = task_class(experiment.reference)(moved, directory, loaded.folder)
-        task.prepare()
+        if checking:
+            task.prepare_for_check()
+        else:
+            task.prepare()
         yield task
 
 

@@ -30,7 +30,7 @@ def check_data(loaded: Loaded, files: Sequence[Path | str] = (), trust_code: boo
     ``trust_code``. Raises UserError for data that can't be prepared.
     """
     experiment = loaded.experiment
-    with prepared_task(loaded, files, trust_code) as task:
+    with prepared_task(loaded, files, trust_code, checking=True) as task:
         for split, dataset in datasets_of(task):
             if isinstance(dataset, UserError):
                 yield CheckedSplit(split, 0, iter([DataFinding("", "unreadable", str(dataset))]))

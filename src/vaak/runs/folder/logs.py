@@ -10,7 +10,7 @@ from pathlib import Path
 
 from vaak.callbacks.console.json_lines import print_line
 from vaak.callbacks.console.lines import log as console_log
-from vaak.core.terminal import console, is_terminal
+from vaak.core.terminal import is_terminal, print_above
 
 log = logging.getLogger("vaak")
 
@@ -22,8 +22,7 @@ class ConsoleHandler(logging.Handler):
         try:
             prefix = "warning: " if record.levelno == logging.WARNING else ""
             if is_terminal():
-                text = prefix + record.getMessage()
-                console().print(text, markup=False, highlight=False, overflow="ignore")  # lines break between words
+                print_above(prefix + record.getMessage())
             else:
                 print(prefix + record.getMessage(), file=sys.stderr, flush=True)
         except Exception:

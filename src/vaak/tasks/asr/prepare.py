@@ -16,7 +16,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vaak.audio.config import AudioConfig, DatasetConfig
+from vaak.audio.config import AudioConfig
 from vaak.audio.corpora.corpus import AudioCorpus
 from vaak.core.errors import DataError
 from vaak.core.split_ranges import SPLITS
@@ -25,7 +25,7 @@ from vaak.tasks.asr.base import fetched, source_of, transformers_of
 from vaak.tasks.asr.config import SCRATCH, AsrDataConfig, AsrExperiment, AsrModelConfig
 from vaak.tasks.asr.utterances import Limits, Utterances, write_utterances
 from vaak.tasks.asr.vocabulary import ABOUT, Vocabulary
-from vaak.tasks.base import without_unread_files
+from vaak.tasks.prepared_cuts import PLACES, Datasets
 from vaak.text.tokenizers.training import TokenizerFactory
 
 if TYPE_CHECKING:
@@ -34,15 +34,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("vaak")
 
 VOCABULARY, BASE = "vocabulary", "base"
-PLACES = ("corpus_dir", "output_dir")
-"""Options for the path of a corpus, which may differ after a run was moved."""
 READING = frozenset({*PLACES, "num_jobs", "progress_bar", "cache_gigabytes"})
 """Audio options that may differ when a trained model is used."""
 MAY_DIFFER = frozenset(AsrDataConfig.model_fields) - {"max_duration", "language", "tokenizer"}
 """The same of data."""
 DECIDING = {"group", "percent", "max_samples", "sampling_seed", "max_duration", "too_long", "language"}
-
-Datasets = tuple[DatasetConfig, ...]
 
 
 @dataclass(frozen=True)
@@ -99,11 +95,6 @@ class Sources:
             "max_target_length": self.model.scratch.max_target_length,
             "tokenizer": None if factory is None else factory.decides(),
         }
-
-
-def read_for(splits: tuple[str, ...], datasets: Datasets) -> Datasets:
-    """The datasets without the files of other splits, if they name those of ``splits``."""
-    return tuple(one if one.type == "recipe" else without_unread_files(one, splits) for one in datasets)
 
 
 def recipe(sources: Sources, splits: tuple[str, ...] | None = None, own: Prepared | None = None) -> Recipe:

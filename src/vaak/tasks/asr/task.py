@@ -34,9 +34,10 @@ from vaak.tasks.asr.export import write_adapter, write_whisper
 from vaak.tasks.asr.metrics import AsrMeters
 from vaak.tasks.asr.model import AsrModel, Encoded, Outputs
 from vaak.tasks.asr.predict import Transcriber, Transcript
-from vaak.tasks.asr.prepare import MAY_DIFFER, READING, Prepared, Sources, read_for, recipe
+from vaak.tasks.asr.prepare import MAY_DIFFER, READING, Prepared, Sources, recipe
 from vaak.tasks.asr.spec import SPEC
 from vaak.tasks.base import PreparedTask, refuse_other_options
+from vaak.tasks.prepared_cuts import read_for
 
 log = logging.getLogger("vaak")
 

@@ -14,7 +14,7 @@ from vaak.core.batch import Batch
 from vaak.data.batching.planner import largest_rows
 from vaak.tasks.diarization.config import DiarizationExperiment, longest_example
 from vaak.tasks.diarization.examples.labels import DiarizationCollator, DiarizationExample
-from vaak.tasks.diarization.prepare import Datasets, corpora_of
+from vaak.tasks.prepared_cuts import Datasets, corpora_of
 
 
 def source_files(datasets: Datasets, audio: AudioConfig) -> list[Path]:

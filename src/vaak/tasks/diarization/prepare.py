@@ -1,120 +1,22 @@
-"""Corpora to cut stores, once.
-
-FOLDER (RUN/prepared, or CACHE_DIR/FINGERPRINT, to which RUN/prepared then points)
-  train/0/  train/1/ ...       the cuts of each of ``datasets`` in this split (vaak.audio.sources.cut_store)
-  valid/  test/
-  prepared.json                the fingerprint and statistics; written last: it means "complete"
-"""
+"""Corpora to cut stores, once (vaak.tasks.prepared_cuts); what a diarizer knows of them."""
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
-from typing import Any
 
-from vaak.audio.config import AudioConfig, DatasetConfig
-from vaak.audio.corpora.corpus import AudioCorpus, AudioStatistics
-from vaak.audio.sources.cut_store import CutStore, write_cuts
-from vaak.core.errors import DataError
-from vaak.core.split_ranges import SPLITS
-from vaak.runs.prepared import PreparedFolder, Recipe, fingerprint_with_files
-from vaak.tasks.base import without_unread_files
-
-log = logging.getLogger("vaak")
-
-PLACES = ("corpus_dir", "output_dir")
-"""Options for the path of a corpus, which may differ after a run was moved."""
-
-READING = frozenset(
-    {*PLACES, "storage_path", "storage_type", "num_jobs", "progress_bar", "cache_gigabytes", "channels", "dither"}
-)
-"""Audio options that may differ when a trained model is used."""
-
-Datasets = tuple[DatasetConfig, ...]
+from vaak.tasks.prepared_cuts import Datasets, PreparedCuts
 
 
 @dataclass(frozen=True)
-class Prepared(PreparedFolder):
+class Prepared(PreparedCuts):
     """Cut stores, by split and dataset."""
-
-    def stores(self, split: str) -> list[tuple[int, CutStore]]:
-        """The cuts of a split, each store with its dataset's number. Raises UserError for an unknown split."""
-        return self.open_split(split, _cut_stores)
 
     def most_speakers(self, split: str) -> int:
         """The greatest number of speakers in one recording."""
         return int(self.about["statistics"][split].get("most_speakers", 0))
 
 
-def _cut_stores(folder: Path) -> list[tuple[int, CutStore]]:
-    return [(int(path.name), CutStore(path)) for path in sorted(folder.iterdir(), key=lambda one: int(one.name))]
-
-
 def corpora_differ(datasets: Datasets, others: Datasets) -> bool:
     """Whether other recordings are to be read than before; conversations are simulated from the same."""
     own, theirs = ([one.model_copy(update={"conversations": None}) for one in some] for some in (datasets, others))
     return own != theirs
-
-
-def read_for(splits: tuple[str, ...], datasets: Datasets) -> Datasets:
-    """The datasets without the files of other splits, if they name those of ``splits``."""
-    return tuple(one if one.type == "recipe" else without_unread_files(one, splits) for one in datasets)
-
-
-def corpora_of(datasets: Datasets, audio: AudioConfig) -> list[AudioCorpus]:
-    return [AudioCorpus(dataset, audio) for dataset in datasets]
-
-
-def recipe(datasets: Datasets, audio: AudioConfig, splits: tuple[str, ...] | None = None) -> Recipe:
-    """How the cut stores of ``splits`` (default: all) are made.
-
-    Making them raises UserError and DataError for corpora that can't be read.
-    """
-    options = [_options(dataset) for dataset in datasets]
-    decides: dict[str, Any] = {"datasets": options, "splits": None if splits is None else list(splits)}
-
-    def fingerprint() -> str:
-        files = [path for corpus in corpora_of(datasets, audio) for path in corpus.files]
-        return fingerprint_with_files(decides, files)
-
-    return Recipe(partial(_make, datasets, audio, splits), fingerprint, decides, "datasets")
-
-
-def _options(dataset: DatasetConfig) -> dict[str, Any]:
-    """What decides which cuts a dataset has; an option that came later is left out where it is null."""
-    without = {*PLACES, "conversations", *(() if dataset.alignments else ("alignments",))}
-    return dataset.model_dump(mode="json", exclude=without)
-
-
-def _make(datasets: Datasets, audio: AudioConfig, splits: tuple[str, ...] | None, folder: Path) -> dict[str, Any]:
-    """Fill ``folder``, and return its statistics."""
-    corpora = corpora_of(datasets, audio)
-    there = [split for split in SPLITS if any(split in corpus.splits for corpus in corpora)]
-    statistics = {split: _write(corpora, split, folder / split) for split in (there if splits is None else splits)}
-    return {"statistics": statistics}
-
-
-def _write(corpora: list[AudioCorpus], split: str, folder: Path) -> dict[str, Any]:
-    """The cuts of a split. Raises DataError if it has none."""
-    recordings, seconds, speakers = 0, 0.0, set[str]()
-    read: list[AudioStatistics] = []
-    for number, corpus in enumerate(corpora):
-        if split in corpus.splits:
-            store = write_cuts(folder / str(number), corpus.cuts(split))
-            recordings, seconds = recordings + len(store), seconds + float(store.durations.sum())
-            speakers |= set(store.speakers)
-            read.append(corpus.statistics[split])
-            for reason, times in read[-1].dropped.items():
-                log.warning("%s: %s: %s skipped: %s", split, corpus.dataset.name, f"{times:,}", reason)
-            for remark, times in read[-1].remarks.items():
-                log.info("%s: %s: %s %s", split, corpus.dataset.name, f"{times:,}", remark)
-    if not recordings:
-        raise DataError(f"datasets: {split} is empty: no dataset has a usable recording")
-    log.info(
-        "%s: %s recordings, %.2f hours, %s speakers", split, f"{recordings:,}", seconds / 3600, f"{len(speakers):,}"
-    )
-    most = max(statistics.most_speakers for statistics in read)
-    totals = {"recordings": recordings, "seconds": seconds, "speakers": len(speakers), "most_speakers": most}
-    return totals | {"datasets": [statistics.to_json() for statistics in read]}

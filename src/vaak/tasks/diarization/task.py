@@ -70,8 +70,9 @@ from vaak.tasks.diarization.network.losses import (
     speaker_loss,
 )
 from vaak.tasks.diarization.predict import Diarized, Diarizer
-from vaak.tasks.diarization.prepare import READING, Prepared, corpora_differ, read_for, recipe
+from vaak.tasks.diarization.prepare import Prepared, corpora_differ
 from vaak.tasks.diarization.spec import SPEC
+from vaak.tasks.prepared_cuts import READING, read_for, recipe
 
 log = logging.getLogger("vaak")
 

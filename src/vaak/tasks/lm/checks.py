@@ -11,18 +11,8 @@ from vaak.nn.checks import preset_findings, stack_findings, stack_parameters
 from vaak.tasks.lm.config import PRESETS, LanguageModelConfig, LanguageModelDataConfig
 from vaak.text.checks import corpus_findings, tokenizer_findings
 
-_FILES = ("text", "json", "csv", "parquet")
-READ_BY: dict[str, tuple[str, ...]] = {
-    "train": _FILES,
-    "valid": _FILES,
-    "test": _FILES,
-    "name": ("huggingface",),
-    "subset": ("huggingface",),
-    "text_column": ("json", "csv", "parquet", "huggingface"),
-    "document": ("text",),
-    "num_sentences": ("grammar",),
-    "seed": ("grammar",),
-}
+FILES = ("text", "json", "csv", "parquet")
+READ_BY = {"text_column": ("json", "csv", "parquet", "huggingface"), "document": ("text",)}
 """The types of corpora that read an option which not all read."""
 
 
@@ -32,7 +22,7 @@ def checks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
     data: LanguageModelDataConfig = experiment.data
     yield from stack_findings("model", model, is_encoder=model.model_type == "encoder", longest=data.max_length)
     yield from preset_findings("model.preset", model.preset, PRESETS, model)
-    yield from corpus_findings(data.corpus, READ_BY)
+    yield from corpus_findings(data.corpus, FILES, READ_BY)
     yield from tokenizer_findings("data.tokenizer", data.tokenizer)
     if data.layout == "document":
         yield no_effect("data.shift_windows", "layout is document, and only the windows of a stream are shifted")

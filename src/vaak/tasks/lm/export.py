@@ -66,11 +66,8 @@ def export_hf(
     """
     _refuse_what_transformers_lacks(model.config)
     special_ids = _special_ids(tokenizer_file, special_tokens, model.vocab_size)
-    with whole_folder(folder) as temporary:
-        try:
-            _write_files(temporary, model, tokenizer_file, special_tokens, special_ids, max_length)
-        except SafetensorError as error:
-            raise UserError(f"Can't write {folder}: {error}.") from error
+    with whole_folder(folder) as made:
+        _write_files(made, model, tokenizer_file, special_tokens, special_ids, max_length)
 
 
 def _refuse_what_transformers_lacks(config: LanguageModelConfig) -> None:
@@ -201,6 +198,9 @@ def _write_files(
     write_json(folder / "special_tokens_map.json", special_tokens)
     write_text(folder / "tokenizer.json", _as_read_in_training(tokenizer_file, special_tokens, special_ids))
     with usual_mode(folder / "model.safetensors"):
-        save_file(hf_weights(model), folder / "model.safetensors", metadata={"format": "pt"})
+        try:
+            save_file(hf_weights(model), folder / "model.safetensors", metadata={"format": "pt"})
+        except SafetensorError as error:
+            raise OSError(str(error)) from error
     sync_file(folder / "model.safetensors")
     sync_directory(folder)

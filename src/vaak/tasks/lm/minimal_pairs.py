@@ -5,6 +5,7 @@ Source: Warstadt et al. 2020, "BLiMP". A tie counts as wrong.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -42,12 +43,7 @@ def read_pairs(sources: tuple[str, ...]) -> list[Pair]:
     pairs: list[Pair] = []
     for source in sources:
         if source == "grammar":
-            from vaak.text import grammar as hindi  # most runs don't need its words
-
-            pairs += [
-                Pair(pair.sentence_good, pair.sentence_bad, pair.phenomenon, f"grammar:{pair.pair_id}")
-                for pair in hindi.minimal_pairs(GRAMMAR_PAIRS, seed=0)
-            ]
+            pairs += _of_the_grammar()
         else:
             for file in find_files((source,), "data.minimal_pairs"):
                 pairs += _read_file(Path(file))
@@ -55,6 +51,16 @@ def read_pairs(sources: tuple[str, ...]) -> list[Pair]:
         where = ", ".join(sources) or "it: name files of BLiMP JSON lines, or grammar"
         raise DataError(f"data.minimal_pairs: no pairs in {where}")
     return pairs
+
+
+@functools.cache  # every evaluation reads them, and composing them takes a second
+def _of_the_grammar() -> tuple[Pair, ...]:
+    from vaak.text import grammar as hindi  # most runs don't need its words
+
+    return tuple(
+        Pair(pair.sentence_good, pair.sentence_bad, pair.phenomenon, f"grammar:{pair.pair_id}")
+        for pair in hindi.minimal_pairs(GRAMMAR_PAIRS, seed=0)
+    )
 
 
 def _read_file(path: Path) -> Iterator[Pair]:

@@ -8,21 +8,11 @@ from typing import Any
 from vaak.config.experiment import Experiment
 from vaak.config.task_spec import CheckFinding, impossible, impossible_if_given, no_effect
 from vaak.nn.checks import stack_findings, stack_parameters
-from vaak.tasks.seq2seq.config import METHOD_OPTIONS, DecodingConfig, Seq2SeqConfig, Seq2SeqDataConfig
+from vaak.tasks.seq2seq.config import METHODS_OF, DecodingConfig, Seq2SeqConfig, Seq2SeqDataConfig
 from vaak.text.checks import corpus_findings, tokenizer_findings
 
-_FILES = ("json", "tsv", "text")
-READ_BY: dict[str, tuple[str, ...]] = {
-    "train": _FILES,
-    "valid": _FILES,
-    "test": _FILES,
-    "name": ("huggingface",),
-    "subset": ("huggingface",),
-    "source_column": ("json", "tsv", "huggingface"),
-    "target_column": ("json", "tsv", "huggingface"),
-    "num_sentences": ("grammar",),
-    "seed": ("grammar",),
-}
+FILES = ("json", "tsv", "text")
+READ_BY = dict.fromkeys(("source_column", "target_column"), ("json", "tsv", "huggingface"))
 """The types of corpora that read an option which not all read."""
 
 
@@ -33,15 +23,14 @@ def checks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
     yield from stack_findings("model.encoder", model.encoder, is_encoder=True, longest=data.max_source_length)
     yield from stack_findings("model.decoder", model.decoder, is_encoder=False, longest=data.max_target_length)
     yield from _separate_tokenizers(model, data)
-    yield from corpus_findings(data.corpus, READ_BY)
+    yield from corpus_findings(data.corpus, FILES, READ_BY)
     yield from tokenizer_findings("data.tokenizer", data.tokenizer)
     yield from tokenizer_findings("data.target_tokenizer", data.target_tokenizer)
     yield from _unread_by_decoding(data.decoding)
 
 
 def _unread_by_decoding(decoding: DecodingConfig) -> Iterator[CheckFinding]:
-    for name in dict.fromkeys(name for names in METHOD_OPTIONS.values() for name in names):
-        methods = [method for method, names in METHOD_OPTIONS.items() if name in names]
+    for name, methods in METHODS_OF.items():
         if decoding.method not in methods:
             yield no_effect(
                 f"data.decoding.{name}", f"method is {decoding.method}, and only {' and '.join(methods)} reads it"

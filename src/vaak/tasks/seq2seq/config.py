@@ -103,6 +103,12 @@ METHOD_OPTIONS: dict[str, tuple[str, ...]] = {
 }
 """The options that the translations of each method of decoding depend on."""
 
+METHODS_OF = {
+    name: tuple(method for method, names in METHOD_OPTIONS.items() if name in names)
+    for name in dict.fromkeys(name for names in METHOD_OPTIONS.values() for name in names)
+}
+"""The methods that read each of them."""
+
 
 class DecodingConfig(Section):
     """Options of decoding: in evaluation, and by default in vaak translate."""

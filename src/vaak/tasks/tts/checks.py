@@ -4,16 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vaak.audio.mel_config import REPLACED_BY_MEL
 from vaak.config.task_spec import CheckFinding, impossible, no_effect, remark
 from vaak.nn.checks import stack_findings, stack_parameters
-from vaak.tasks.tts.config import PredictorConfig, TtsExperiment
+from vaak.nn.config import StackConfig
+from vaak.tasks.mel_checks import mel_findings
+from vaak.tasks.tts.config import (
+    FlowMatchingConfig,
+    PredictorConfig,
+    SpeakingConfig,
+    TtsExperiment,
+    TtsModelConfig,
+)
 
 MEL, DURATION, STOP = "mel", "duration", "stop"
 ALIGNMENT, BINARISATION = "alignment", "binarisation"
-LEARNING = (ALIGNMENT, BINARISATION)
-LOSSES = (MEL, DURATION, STOP, *LEARNING, "norm_reg")
+LOSSES = (MEL, DURATION, STOP, ALIGNMENT, BINARISATION, "pitch", "voicing", "energy", "flow", "norm_reg")
 """All have the weight 1 unless training.loss.auxiliary gives another; norm_reg is computed only where it does."""
+
+UNREAD = ("dither", "storage_path", "cache_gigabytes")
 
 SYMBOLS_PER_SECOND = 30
 """More than anyone speaks, with boundaries and punctuation."""
@@ -23,9 +31,17 @@ def checks(experiment: TtsExperiment) -> Iterator[CheckFinding]:
     """The findings on an experiment of this task."""
     model, audio, longest = experiment.model, experiment.global_config, experiment.data.max_duration
     yield from stack_findings("model.encoder", model.encoder, is_encoder=True, longest=longest * SYMBOLS_PER_SECOND)
-    yield from stack_findings("model.decoder", model.decoder, is_encoder=True, longest=longest / audio.frame_shift)
-    yield from _audio(experiment)
+    if model.has_decoder_stack:
+        yield from stack_findings("model.decoder", model.decoder, is_encoder=True, longest=longest / audio.frame_shift)
+    yield from _unread_by_decoder(model)
+    yield from mel_findings(
+        experiment, UNREAD, "text-to-speech stores the features of unchanged audio with its prepared data"
+    )
+    if not model.has_prosody:
+        yield no_effect("global_config.pitch", "neither model.pitch nor model.energy is true")
     yield from _datasets(experiment)
+    if experiment.data.speaking.vocoder is not None:
+        yield no_effect("data.speaking.num_iterations", "data.speaking.vocoder is given, which has no iterations")
     budget = experiment.training.batching.max_duration
     if budget is not None and budget < longest:
         yield impossible(
@@ -33,33 +49,53 @@ def checks(experiment: TtsExperiment) -> Iterator[CheckFinding]:
             f"{budget:g} s is less than the longest utterances (data.max_duration is {longest:g} s); raise it or lower "
             "that",
         )
+    for name, reason in _without_loss(model):
+        if name in experiment.training.loss.auxiliary:
+            yield impossible(f"training.loss.auxiliary.{name}", reason)
+    for name, message in without_control(model, experiment.data.speaking):
+        yield impossible(f"data.speaking.{name}", message)
+
+
+def _unread_by_decoder(model: TtsModelConfig) -> Iterator[CheckFinding]:
+    """Options of the decoder that the model hasn't."""
+    flow = FlowMatchingConfig.model_fields
+    if not model.matches_flows:
+        for key in (f"model.flow_matching.{name}" for name in flow):
+            yield no_effect(key, "decoder_type is transformer, and only flow_matching has a field")
+        for name in ("num_steps", "method", "temperature"):
+            yield no_effect(f"data.speaking.{name}", "model.decoder_type is transformer, which has no noise")
+    elif model.has_decoder_stack:
+        for name in ("width", "num_levels", "blocks_per_level", "kernel_size"):
+            yield no_effect(f"model.flow_matching.{name}", "vector_field is transformer: it is sized by model.decoder")
+    else:
+        for name in StackConfig.model_fields:
+            yield no_effect(f"model.decoder.{name}", "vector_field is unet: it is sized by model.flow_matching")
+
+
+def _without_loss(model: TtsModelConfig) -> Iterator[tuple[str, str]]:
+    """The losses that the model hasn't, with reasons."""
     if model.durations == "given":
-        for name in LEARNING:
-            if name in experiment.training.loss.auxiliary:
-                yield impossible(f"training.loss.auxiliary.{name}", "model.durations is given, so nothing is aligned")
+        yield from dict.fromkeys((ALIGNMENT, BINARISATION), "model.durations is given, so nothing is aligned").items()
+    if not model.pitch:
+        yield from dict.fromkeys(("pitch", "voicing"), "model.pitch is false, so no pitch is predicted").items()
+    if not model.energy:
+        yield "energy", "model.energy is false, so no energy is predicted"
+    if model.matches_flows:
+        yield STOP, "model.decoder_type is flow_matching, which has no stop"
+    else:
+        yield "flow", "model.decoder_type is transformer; only flow_matching has it"
 
 
-def _audio(experiment: TtsExperiment) -> Iterator[CheckFinding]:
-    audio = experiment.global_config
-    if audio.feature_type != "mel":
-        yield impossible(
-            "global_config.feature_type", f"{audio.feature_type} is not for speech synthesis; expected mel"
-        )
-        return
-    for name in REPLACED_BY_MEL:
-        yield no_effect(f"global_config.{name}", "feature_type is mel: its options are in global_config.mel")
-    for name in ("dither", "storage_path", "cache_gigabytes"):
-        yield no_effect(
-            f"global_config.{name}", "text-to-speech stores the features of unchanged audio with its prepared data"
-        )
+def without_control(model: TtsModelConfig, speaking: SpeakingConfig) -> Iterator[tuple[str, str]]:
+    """Options of speaking that ask for what the model doesn't predict, with messages."""
+    for name, usual in (("pitch", 0.0), ("energy", 1.0)):
+        value = getattr(speaking, name)
+        if value != usual and not getattr(model, name):
+            yield name, f"{value:g}, but the model predicts no {name}; train with model.{name}: true, or leave this out"
 
 
 def _datasets(experiment: TtsExperiment) -> Iterator[CheckFinding]:
     for number, dataset in enumerate(experiment.datasets):
-        if dataset.conversations is not None:
-            yield impossible(
-                f"datasets.{number}.conversations", "an utterance has one speaker; leave conversations out"
-            )
         if dataset.split_by == "speaker" and dataset.type != "recipe":
             yield remark(
                 f"datasets.{number}.split_by",
@@ -75,19 +111,32 @@ def losses(experiment: TtsExperiment) -> tuple[str, ...]:
 
 def metrics(experiment: TtsExperiment) -> list[str]:
     """The figures that evaluations give."""
-    learned = LEARNING if experiment.model.durations == "learned" else ()
-    return [f"val_{name}" for name in ("loss", MEL, DURATION, STOP, *learned, "norm_reg", "duration_error_ms")]
+    absent = dict(_without_loss(experiment.model))
+    return [f"val_{name}" for name in ("loss", *LOSSES, "duration_error_ms") if name not in absent]
 
 
 def num_parameters(experiment: TtsExperiment) -> int:
     """About how many parameters the model has."""
     model, num_bins = experiment.model, experiment.global_config.num_mel_bins
     width = model.encoder.d_model
-    bridge = 0 if width == model.decoder.d_model else width * model.decoder.d_model
     aligner = 7 * width * width if model.durations == "learned" else 0
-    outputs = model.decoder.d_model * (num_bins + 1)
-    predictor = predictor_parameters(model.duration_predictor, width)
-    return stack_parameters(model.encoder) + stack_parameters(model.decoder) + bridge + aligner + outputs + predictor
+    predictors = (1 + model.pitch + model.energy) * predictor_parameters(model.duration_predictor, width)
+    decoder = decoder_parameters(model, num_bins)
+    return stack_parameters(model.encoder) + decoder + aligner + predictors
+
+
+def decoder_parameters(model: TtsModelConfig, num_bins: int) -> int:
+    """Of the stack or the field, with what leads to it and from it."""
+    width, own = model.encoder.d_model, model.decoder.d_model
+    if not model.matches_flows:
+        bridge = 0 if width == own else width * own
+        return stack_parameters(model.decoder) + bridge + own * (num_bins + 1)
+    if model.has_decoder_stack:
+        return stack_parameters(model.decoder) + width * num_bins + own * (2 * num_bins + width + 2 * own)
+    flow = model.flow_matching
+    blocks = (2 * flow.num_levels - 1) * flow.blocks_per_level * (10 * flow.width + flow.kernel_size) * flow.width
+    between = (4 * (flow.num_levels - 1) + 2) * flow.width**2
+    return blocks + between + width * num_bins + flow.width * (2 * num_bins + width)
 
 
 def predictor_parameters(predictor: PredictorConfig, input_width: int) -> int:

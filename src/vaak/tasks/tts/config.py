@@ -22,6 +22,7 @@ DEFAULTS: dict[str, Any] = {
     "training": {
         "epochs": 100,
         "batch_size": 16,
+        "batching": {"type": "bucketed"},
         "optimizer": {"type": "adamw", "lr": 1e-4, "betas": [0.9, 0.98], "weight_decay": 0.01},
         "gradient_clipping": {"norm": 1.0},
         "loss": {"main": {"type": "l1"}},
@@ -64,6 +65,31 @@ class PredictorConfig(Section):
         return self
 
 
+class FlowMatchingConfig(Section):
+    """The field of velocities by which noise becomes a spectrogram."""
+
+    resume_class: ClassVar[ResumeClass | None] = "refused"
+
+    vector_field: Literal["unet", "transformer"] = option(
+        "The network. unet: convolutions at several frame rates, of the sizes below; transformer: a stack of the sizes "
+        "of model.decoder.",
+        "unet",
+    )
+    width: int = option("unet: width of the convolutions.", 256, gt=0, le=LARGEST_WIDTH)
+    num_levels: int = option("unet: number of frame rates, each half of the one above.", 2, gt=0, le=10)
+    blocks_per_level: int = option("unet: number of blocks on the way down and up.", 2, gt=0, le=1000)
+    kernel_size: int = option("unet: frames that a convolution sees; odd.", 7, gt=0, le=1001)
+    sigma_min: float = option(
+        "Deviation around the target at the end of a path.", 1e-4, ge=0, lt=1, resume="other numbers"
+    )
+
+    @model_validator(mode="after")
+    def _has_a_middle(self) -> FlowMatchingConfig:
+        if self.kernel_size % 2 == 0:
+            raise ValueError(f"kernel_size ({self.kernel_size}) must be odd, so that it has a middle frame")
+        return self
+
+
 class TtsModelConfig(Section):
     """An encoder over phonemes, durations, and a decoder over frames."""
 
@@ -73,13 +99,25 @@ class TtsModelConfig(Section):
     preset: Literal["small"] | None = option("Preset sizes of encoder and decoder.", None, resume="free")
     name: str | None = option("A name for people; nothing depends on it.", None, resume="free")
     encoder: StackConfig = option("The stack that reads phonemes.", StackConfig())
-    decoder: StackConfig = option("The stack that makes frames.", StackConfig())
+    decoder: StackConfig = option(
+        "The stack that makes frames, of decoder_type transformer or as a vector_field of flow matching.", StackConfig()
+    )
     durations: Literal["given", "learned"] = option(
         "Where durations of training come from. given: alignments of the corpus; learned: the model aligns text and "
         "audio while it trains.",
         "given",
     )
     duration_predictor: PredictorConfig = option("Predicts how long each symbol is.", PredictorConfig())
+    pitch: bool = option(
+        "Predict the pitch of each symbol, which speaking can then change; its predictor is like duration_predictor.",
+        False,
+    )
+    energy: bool = option("Predict the energy of each symbol, in the same way.", False)
+    decoder_type: Literal["transformer", "flow_matching"] = option(
+        "transformer: the decoder predicts the spectrogram at once; flow_matching: it turns noise into one, in steps.",
+        "transformer",
+    )
+    flow_matching: FlowMatchingConfig = option("decoder_type flow_matching: its field.", FlowMatchingConfig())
     speaker_embedding: bool = option("A vector for each training speaker, where there are several.", True)
 
     @model_validator(mode="before")
@@ -93,7 +131,22 @@ class TtsModelConfig(Section):
     @property
     def draws_features(self) -> bool:
         """Whether some layer has random features, which training may redraw."""
-        return self.encoder.draws_features or self.decoder.draws_features
+        return self.encoder.draws_features or (self.has_decoder_stack and self.decoder.draws_features)
+
+    @property
+    def matches_flows(self) -> bool:
+        """Whether the decoder is one of flow matching."""
+        return self.decoder_type == "flow_matching"
+
+    @property
+    def has_decoder_stack(self) -> bool:
+        """Whether the options of ``decoder`` are read."""
+        return not self.matches_flows or self.flow_matching.vector_field == "transformer"
+
+    @property
+    def has_prosody(self) -> bool:
+        """Whether pitch or energy are predicted."""
+        return self.pitch or self.energy
 
 
 class SpeakingConfig(Section):
@@ -103,8 +156,24 @@ class SpeakingConfig(Section):
 
     speaker: str | None = option("Who speaks; null is the first of the training speakers.", None)
     speed: float = option("How fast; 2 is twice as fast as in training.", 1.0, ge=0.1, le=10)
+    pitch: float = option(
+        "How much higher, in semitones; 12 is an octave, -12 one lower. Requires model.pitch.", 0.0, ge=-36, le=36
+    )
+    energy: float = option(
+        "How loud, as a factor of the amplitude: 2 is 6 dB more. Requires model.energy.", 1.0, ge=0.01, le=100
+    )
+    num_steps: int = option("flow_matching: steps from noise to a spectrogram.", 10, gt=0, le=1000)
+    method: Literal["euler", "midpoint"] = option(
+        "flow_matching: euler evaluates the network once in a step, midpoint twice and is more exact.", "euler"
+    )
+    temperature: float = option(
+        "flow_matching: factor of the noise; lower values give smoother speech.", 0.667, ge=0, le=2
+    )
     pause: float = option("Seconds of silence between sentences.", 0.2, ge=0, le=60)
-    num_iterations: int = option("Iterations of Griffin–Lim, which makes audio from spectrograms.", 32, gt=0, le=10_000)
+    vocoder: str | None = option(
+        "The run of a vocoder (task vocoder), which makes audio from spectrograms; null is Griffin–Lim.", None
+    )
+    num_iterations: int = option("Iterations of Griffin–Lim.", 32, gt=0, le=10_000)
 
 
 class TtsDataConfig(Section):
@@ -118,7 +187,7 @@ class TtsDataConfig(Section):
     )
     max_duration: float = option("Seconds; longer utterances are left out.", 20.0, gt=0, le=3600)
     samples: tuple[str, ...] = option(
-        "Sentences that are spoken after training, as RUN/sample-1.wav and so on.",
+        "Sentences that are spoken at every evaluation, and after training as RUN/sample-1.wav and so on.",
         ("The old man bought a red door.", "Where did Mary find the key?", "It was raining, so we stayed at home."),
         resume="free",
     )

@@ -11,7 +11,9 @@ from torch import Tensor
 
 from vaak.core.batch import Batch
 from vaak.core.errors import DataError, UserError
+from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.task import Dataset
+from vaak.nn.speech.flow_matching import row_draws
 from vaak.tasks.tts.utterances.store import UtteranceStore
 
 BATCH_SECONDS = 600.0
@@ -20,7 +22,11 @@ BATCH_SECONDS = 600.0
 
 @dataclass(frozen=True)
 class TtsExample:
-    """An utterance. ``ids`` and ``durations`` (in frames, or None) are ``(symbol,)``, ``mel`` is ``(frame, bin)``."""
+    """An utterance. ``ids`` and ``durations`` (in frames, or None) are ``(symbol,)``, ``mel`` is ``(frame, bin)``.
+
+    ``prosody`` ``(frame, 2)`` is energy and F0 in Hz (0: unvoiced), of which ``(frame, 0)`` has none. ``noise_key`` is
+    what flow matching draws from, None without it.
+    """
 
     name: str
     text: str
@@ -28,6 +34,8 @@ class TtsExample:
     mel: np.ndarray
     durations: np.ndarray | None
     speaker: int
+    prosody: np.ndarray
+    noise_key: int | None = None
 
 
 class TtsDataset(Dataset):
@@ -36,14 +44,17 @@ class TtsDataset(Dataset):
     draws_globally = False
     evaluation_budget = BATCH_SECONDS
 
-    def __init__(self, store: UtteranceStore, speakers: Sequence[str], pad_id: int) -> None:
-        """``speakers`` are those of training; an utterance of another is an error when it is read."""
-        self.store, self.pad_id = store, pad_id
+    def __init__(self, store: UtteranceStore, speakers: Sequence[str], pad_id: int, *, draws_noise: bool) -> None:
+        """``speakers`` are those of training; an utterance of another is an error when it is read.
+
+        With ``draws_noise``, each has the draws of flow matching.
+        """
+        self.store, self.pad_id, self.draws_noise = store, pad_id, draws_noise
         self.speakers = {name: number for number, name in enumerate(speakers)}
         self.lengths, self.fingerprint = store.durations, store.fingerprint
 
     def example(self, index: int, rng: np.random.Generator) -> TtsExample:
-        """Utterance ``index``; nothing is drawn. Raises DataError for a speaker that training doesn't have."""
+        """Utterance ``index``. Raises DataError for a speaker that training doesn't have."""
         line = self.store.line(index)
         if line.speaker not in self.speakers and len(self.speakers) > 1:
             raise DataError(
@@ -52,7 +63,9 @@ class TtsDataset(Dataset):
             )
         durations = None if line.durations is None else np.array(line.durations)
         speaker = self.speakers.get(line.speaker, 0)
-        return TtsExample(line.name, line.text, np.array(line.ids), self.store.mel(index), durations, speaker)
+        mel, prosody = self.store.frames(index)
+        noise_key = draw_key(Purpose.NOISE, int(rng.integers(1 << 32))) if self.draws_noise else None
+        return TtsExample(line.name, line.text, np.array(line.ids), mel, durations, speaker, prosody, noise_key)
 
     def collate(self, rows: list[list[TtsExample]]) -> Batch:
         """A batch; each row is one utterance."""
@@ -68,8 +81,9 @@ class TtsDataset(Dataset):
 def collate(examples: Sequence[TtsExample], pad_id: int) -> Batch:
     """A batch of utterances, padded on the right.
 
-    Its tensors: ``mel`` ``(row, frame, bin)``, ``symbols`` and ``durations`` ``(row, symbol)``, and ``(row,)``
-    ``frame_lengths``, ``symbol_lengths`` and ``speakers``.
+    Its tensors: ``mel`` and ``noise`` ``(row, frame, bin)``, ``prosody`` ``(row, frame, 2)``, ``symbols`` and
+    ``durations`` ``(row, symbol)``, and ``(row,)`` ``frame_lengths``, ``symbol_lengths``, ``speakers`` and ``times``;
+    those that examples don't have are left out.
     """
     symbol_lengths = torch.tensor([len(one.ids) for one in examples])
     frame_lengths = torch.tensor([len(one.mel) for one in examples])
@@ -83,6 +97,12 @@ def collate(examples: Sequence[TtsExample], pad_id: int) -> Batch:
     durations = [one.durations for one in examples if one.durations is not None]
     if durations:
         tensors["durations"] = padded(durations)
+    if examples[0].prosody.shape[1]:
+        tensors["prosody"] = padded([one.prosody for one in examples])
+    keys = [one.noise_key for one in examples if one.noise_key is not None]
+    if keys:
+        draws = row_draws(keys, frame_lengths.tolist(), tensors["mel"].shape[2])
+        tensors |= {"noise": draws.noise, "times": draws.times}
     counts = {
         "frame": frame_lengths,
         "mel_bin": frame_lengths * tensors["mel"].shape[2],

@@ -40,7 +40,9 @@ def sketch_batch(experiment: TtsExperiment) -> Batch:
     durations[0] += num_frames - durations.sum()
     mel = np.zeros((num_frames, audio.num_mel_bins), np.float32)
     given = durations if experiment.model.durations == "given" else None
-    example = TtsExample("sketch", "", np.ones(num_symbols, np.int64), mel, given, 0)
+    model = experiment.model
+    prosody, key = np.zeros((num_frames, 2 * model.has_prosody), np.float32), 0 if model.matches_flows else None
+    example = TtsExample("sketch", "", np.ones(num_symbols, np.int64), mel, given, 0, prosody, key)
     return collate([example] * largest_rows(experiment.training, longest), pad_id=0)
 
 

@@ -1,32 +1,40 @@
 """The acoustic model: symbols in, a mel spectrogram out, all frames at once.
 
     symbols ──embedding (+ speaker)──▶ encoder ──┬──▶ duration predictor ──▶ log(1 + frames) of each symbol
-                                                 └──▶ length regulator ──▶ decoder ──┬──▶ mel
-                                                            ▲                        └──▶ stop
-    training: durations of an alignment ────────────────────┤
-              or of the one that the model learns           ┘
+                                                 └──▶ pitch and energy, if any ──▶ length regulator ──▶ decoder ──▶ mel
+                                                                                         ▲                 └──────▶ stop
+    training: durations of an alignment ─────────────────────────────────────────────────┤
+              or of the one that the model learns                                        ┘
+    decoder_type flow_matching: the regulator's frames are the condition of a field that turns noise into mel, and give
+              its mean without the field, as a help in training; there is no stop
 
-Sources: Ren et al. 2021, "FastSpeech 2" (encoder, predictor, regulator, decoder); Badlani et al. 2021, "One TTS
-Alignment To Rule Them All" (learned durations). Differs: blocks are those of the model factory; a stop head, as the
-English TTS trainer has it, says where speech ends.
+Sources: Ren et al. 2021, "FastSpeech 2" (encoder, predictors, regulator, decoder); Badlani et al. 2021, "One TTS
+Alignment To Rule Them All" (learned durations); Mehta et al. 2024, "Matcha-TTS" (flow matching). Differs: blocks are
+those of the model factory; a stop head, as the English TTS trainer has it, says where speech ends; the field reads the
+encoder's vectors, not only the mean of the spectrogram.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from vaak.core.batch import Term
+from vaak.core.random_keys import Purpose, draw_key
 from vaak.nn.initialisation import initialise
 from vaak.nn.kernels.squared_norms import SquaredNorms
 from vaak.nn.speech.aligner import SoftAligner, beta_binomial_prior
 from vaak.nn.speech.alignment import monotonic_alignment
 from vaak.nn.speech.durations import regulate, whole_durations
+from vaak.nn.speech.flow_matching import Draws, flow_matching_loss, integrate, row_draws
 from vaak.nn.speech.masks import exact, length_mask
 from vaak.nn.speech.predictors import SymbolPredictor, frames_of
+from vaak.nn.speech.variance_adaptor import VarianceAdaptor
+from vaak.nn.speech.vector_fields import TransformerField, UNetField
 from vaak.nn.stack import TransformerStack
 from vaak.tasks.tts.config import TtsModelConfig
 from vaak.tasks.tts.utterances.normalisation import Normalisation
@@ -54,29 +62,73 @@ class Text(NamedTuple):
         return length_mask(self.lengths, self.symbols.shape[1])
 
 
+class Recording(NamedTuple):
+    """What training knows of how texts were spoken."""
+
+    mel: Tensor
+    """``(row, frame, bin)``, normalised."""
+    lengths: Tensor
+    """``(row,)``, in frames."""
+    durations: Tensor | None = None
+    """``(row, symbol)``, in frames; None where they are learned."""
+    prosody: Tensor | None = None
+    """``(row, frame, 2)``: energy and F0 in Hz, for a model that predicts them."""
+    draws: Draws | None = None
+    """For flow matching."""
+
+
+class Controls(NamedTuple):
+    """How to speak: the options of ``SpeakingConfig`` by their names."""
+
+    speed: float | Tensor = 1.0
+    pitch: float | Tensor = 0.0
+    energy: float | Tensor = 1.0
+    num_steps: int = 10
+    method: Literal["euler", "midpoint"] = "euler"
+    temperature: float | Tensor = 0.667
+
+
 @dataclass(frozen=True)
 class Outputs:
     """What the model makes of a batch; mel is normalised."""
 
     mel: Tensor
-    """``(row, frame, bin)``."""
-    stop: Tensor
+    """``(row, frame, bin)``; of flow matching, the mean that the frames give without the field."""
+    stop: Tensor | None
     """``(row, frame)``: logits of the end of speech."""
     log_durations: Tensor
     """``(row, symbol)``: predictions of log(1 + frames)."""
     durations: Tensor
     """``(row, symbol)``: the frames of each symbol that the decoder has read."""
+    terms: dict[str, Term]
+    """The losses of pitch, voicing and energy, and of flow matching."""
     alignment: Tensor | None = None
     """``(row, frame, symbol)``: log-probabilities of the learned alignment."""
 
 
 @dataclass(frozen=True)
-class Spoken:
-    """Mel spectrograms of texts ``(row, frame, bin)``, as in the data, with the ``(row, symbol)`` durations."""
+class Plan:
+    """How texts will be spoken: the frames that the decoder reads, ``(row, frame, width)``, and what decided them."""
 
-    mel: Tensor
+    frames: Tensor
     frame_lengths: Tensor
     durations: Tensor
+    """``(row, symbol)``, in frames."""
+    pitch: Tensor
+    """``(row, symbol)``: F0 in Hz, 0 where it is unvoiced or not predicted."""
+
+    @property
+    def mask(self) -> Tensor:
+        """``(row, frame)``, True where it is real."""
+        return length_mask(self.frame_lengths, self.frames.shape[1])
+
+
+@dataclass(frozen=True)
+class Spoken:
+    """Mel spectrograms of texts ``(row, frame, bin)``, as in the data, and the plan that they follow."""
+
+    mel: Tensor
+    plan: Plan
 
 
 class TtsModel(nn.Module):
@@ -90,78 +142,124 @@ class TtsModel(nn.Module):
         super().__init__()
         self.config = config
         width, num_bins = config.encoder.d_model, len(normalisation.mel_mean)
+        predictor = config.duration_predictor.model_dump()
         self.embedding = nn.Embedding(inventory.num_symbols, width, padding_idx=inventory.pad_id)
         several = config.speaker_embedding and inventory.num_speakers > 1
         self.speakers = nn.Embedding(inventory.num_speakers, width) if several else None
         self.dropout = nn.Dropout(config.encoder.dropout)
         self.encoder = TransformerStack(config.encoder, causal=False)
-        self.duration_predictor = SymbolPredictor(width, **config.duration_predictor.model_dump())
+        self.duration_predictor = SymbolPredictor(width, **predictor)
+        self.adaptor = None
+        if config.has_prosody:
+            pitch = normalisation.pitch if config.pitch else None
+            self.adaptor = VarianceAdaptor(width, pitch, normalisation.energy if config.energy else None, predictor)
         self.aligner = SoftAligner(width, num_bins) if config.durations == "learned" else None
-        same = width == config.decoder.d_model
-        self.bridge = nn.Identity() if same else nn.Linear(width, config.decoder.d_model)
-        self.decoder = TransformerStack(config.decoder, causal=False)
-        self.mel = nn.Linear(config.decoder.d_model, num_bins)
-        self.stop = nn.Linear(config.decoder.d_model, 1)
+        frame_width = width if config.matches_flows else config.decoder.d_model
+        self.bridge = nn.Identity() if width == frame_width else nn.Linear(width, frame_width)
+        self.decoder = make_decoder(config, num_bins)
+        self.mel = nn.Linear(frame_width, num_bins)
+        self.stop = None if config.matches_flows else nn.Linear(frame_width, 1)
         self.register_buffer("mel_mean", torch.tensor(normalisation.mel_mean))
         self.register_buffer("mel_deviation", torch.tensor(normalisation.mel_deviation))
         initialise(self)
 
     def forward(
-        self,
-        text: Text,
-        mel: Tensor,
-        frame_lengths: Tensor,
-        durations: Tensor | None = None,
-        norms: tuple[SquaredNorms, SquaredNorms] | None = None,
+        self, text: Text, recording: Recording, norms: tuple[SquaredNorms, SquaredNorms] | None = None
     ) -> Outputs:
         """What training needs, with the true durations or, without any, those of the learned alignment.
 
-        ``durations`` of the symbols of ``text`` are ``(row, symbol)``, ``mel`` ``(row, frame, bin)`` is normalised,
-        ``frame_lengths`` are ``(row,)``.
         ``norms`` tally what enters feature maps, of symbols and of frames.
         """
-        symbol_mask, frame_mask = text.mask, length_mask(frame_lengths, mel.shape[1])
+        symbol_mask, frame_mask = text.mask, length_mask(recording.lengths, recording.mel.shape[1])
         embedded = self.embedded(text)
-        alignment = None
+        alignment, durations = None, recording.durations
         if self.aligner is not None:
-            prior = beta_binomial_prior(frame_lengths, text.lengths).to(mel.dtype)
+            prior = beta_binomial_prior(recording.lengths, text.lengths).to(recording.mel.dtype)
             padding = symbol_mask.shape[1] - prior.shape[2], frame_mask.shape[1] - prior.shape[1]
             prior = F.pad(prior, (0, padding[0], 0, padding[1]))  # a piece of a batch may be padded more than it needs
-            alignment = self.aligner(embedded, mel, symbol_mask, frame_mask, prior)
-            durations = monotonic_alignment(alignment, frame_lengths, text.lengths)
+            alignment = self.aligner(embedded, recording.mel, symbol_mask, frame_mask, prior)
+            durations = monotonic_alignment(alignment, recording.lengths, text.lengths)
         assert durations is not None
         of_symbols, of_frames = norms or (None, None)
         encoded = self.encoder(self.dropout(embedded), mask=symbol_mask, norms=of_symbols and (of_symbols, of_symbols))
         log_durations = self.duration_predictor(encoded, symbol_mask)[..., 0]
-        decoded = self.decoded(encoded, durations, frame_mask, of_frames)
-        return Outputs(self.mel(decoded), self.stop(decoded)[..., 0], log_durations, durations, alignment)
+        terms: dict[str, Term] = {}
+        if self.adaptor is not None:
+            assert recording.prosody is not None, "a model of pitch and energy learns from those of recordings"
+            targets = self.adaptor.targets(recording.prosody, durations, frame_mask)
+            encoded, _, terms = self.adaptor(encoded, symbol_mask, targets)
+        frames = regulate(self.bridge(encoded), durations, frame_mask.shape[1])
+        if self.stop is None:
+            assert recording.draws is not None, "flow matching learns from noise"
+            terms["flow"] = flow_matching_loss(
+                lambda x, times: self.decoder(x, times, frames, frame_mask, of_frames),
+                recording.mel,
+                recording.draws,
+                frame_mask,
+                self.config.flow_matching.sigma_min,
+            )
+            return Outputs(self.mel(frames), None, log_durations, durations, terms, alignment)
+        decoded = self.decoder(frames, mask=frame_mask, norms=of_frames and (of_frames, of_frames))
+        return Outputs(self.mel(decoded), self.stop(decoded)[..., 0], log_durations, durations, terms, alignment)
 
     def embedded(self, text: Text) -> Tensor:
         """``(row, symbol, width)``."""
         embedded: Tensor = self.embedding(text.symbols)
         return embedded if self.speakers is None else embedded + self.speakers(text.speakers)[:, None]
 
-    def decoded(
-        self, encoded: Tensor, durations: Tensor, frame_mask: Tensor, norms: SquaredNorms | None = None
-    ) -> Tensor:
-        """``(row, frame, width)`` of what symbols ``(row, symbol, width)`` become for their ``durations``."""
-        frames = regulate(self.bridge(encoded), durations, frame_mask.shape[1])
-        decoded: Tensor = self.decoder(frames, mask=frame_mask, norms=norms and (norms, norms))
-        return decoded
-
     def normalised(self, mel: Tensor) -> Tensor:
         """A mel spectrogram of the data, with mean 0 and deviation 1 in each bin."""
         return (mel - self.mel_mean) / self.mel_deviation
 
     @torch.inference_mode()
-    def speak(self, text: Text, speed: float = 1.0) -> Spoken:
-        """The mel spectrograms of texts, in predicted durations divided by ``speed``."""
+    def speak(self, text: Text, controls: Controls = Controls()) -> Spoken:  # noqa: B008 - it can't be changed
+        """The mel spectrograms of texts. A row's noise, for flow matching, is a function of its symbols and speaker."""
+        plan, noise = self.plan(text, controls), None
+        if self.stop is None:
+            rows = zip(text.symbols.tolist(), text.lengths.tolist(), text.speakers.tolist(), strict=True)
+            keys = [draw_key(Purpose.SPEAK, speaker, *symbols[:length]) for symbols, length, speaker in rows]
+            noise = row_draws(keys, plan.frame_lengths.tolist(), len(self.mel_mean)).noise.to(plan.frames)
+        return Spoken(self.spectrogram(plan, noise, controls), plan)
+
+    def plan(self, text: Text, controls: Controls) -> Plan:
+        """Durations, pitch and energy as predicted, changed as the ``controls`` say."""
         symbol_mask = text.mask
         encoded = self.encoder(self.embedded(text), mask=symbol_mask)
         predicted = frames_of(self.duration_predictor(encoded, symbol_mask)[..., 0])
-        durations = whole_durations(predicted, symbol_mask, speed, minimum=0.0)
+        durations = whole_durations(predicted, symbol_mask, controls.speed, minimum=0.0)
         durations[:, 0] += (2 - durations.sum(1)).clamp(min=0)  # audio is what is between two frames
         frame_lengths = durations.sum(1)
-        decoded = self.decoded(encoded, durations, length_mask(frame_lengths))
-        mel = exact(self.mel(decoded)) * self.mel_deviation + self.mel_mean
-        return Spoken(mel, frame_lengths, durations)
+        pitch = torch.zeros_like(predicted)
+        if self.adaptor is not None:
+            doublings = torch.as_tensor(controls.energy).log2()
+            encoded, prosody, _ = self.adaptor(encoded, symbol_mask, None, controls.pitch / 12, doublings)
+            pitch = self.adaptor.hertz(prosody)
+        num_frames = cast("int", frame_lengths.max().item())  # int() would have an exporter take it for a constant
+        torch._check(num_frames >= 2)
+        return Plan(regulate(self.bridge(encoded), durations, num_frames), frame_lengths, durations, pitch)
+
+    def spectrogram(self, plan: Plan, noise: Tensor | None, controls: Controls) -> Tensor:
+        """``(row, frame, bin)``, as in the data. Flow matching begins with ``noise`` of that shape."""
+        mask = plan.mask
+        if noise is None:
+            mel = self.mel(self.decoder(plan.frames, mask=mask))
+        else:
+            mel = integrate(
+                lambda x, times: self.decoder(x, times, plan.frames, mask),
+                noise,
+                controls.num_steps,
+                controls.method,
+                controls.temperature,
+            )
+        return exact(mel) * self.mel_deviation + self.mel_mean
+
+
+def make_decoder(config: TtsModelConfig, num_bins: int) -> nn.Module:
+    """The stack or the field that makes frames of ``num_bins``."""
+    if not config.matches_flows:
+        return TransformerStack(config.decoder, causal=False)
+    flow, condition_width = config.flow_matching, config.encoder.d_model
+    if flow.vector_field == "transformer":
+        return TransformerField(config.decoder, num_bins, condition_width)
+    sizes = (flow.width, flow.num_levels, flow.blocks_per_level, flow.kernel_size)
+    return UNetField(num_bins, condition_width, *sizes)

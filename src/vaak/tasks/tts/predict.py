@@ -1,6 +1,6 @@
 """Texts as audio, by a trained model: sentence by sentence, so that a text may be of any length.
 
-text ──sentences──▶ symbols ──model──▶ mel spectrograms ──Griffin–Lim──▶ audio
+text ──sentences──▶ symbols ──model──▶ mel spectrograms ──vocoder──▶ audio
 """
 
 from __future__ import annotations
@@ -9,16 +9,18 @@ import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import torch
 
-from vaak.audio.features.griffin_lim import waveform_of
-from vaak.audio.features.mel import MelSpectrogram
 from vaak.audio.mel_config import MelConfig
 from vaak.core.errors import UserError
+from vaak.nn.decoding.rows import without_dropout
+from vaak.tasks.tts.checks import without_control
 from vaak.tasks.tts.config import SpeakingConfig
-from vaak.tasks.tts.model import Text, TtsModel
+from vaak.tasks.tts.model import Controls, Text, TtsModel
+from vaak.tasks.vocoding import griffin_lim, trained_vocoder
 from vaak.text.speech.processor import PhonemeProcessor
 
 MOST_WORDS = 60
@@ -36,6 +38,8 @@ class Sentence:
     symbols: tuple[str, ...]
     durations: np.ndarray
     """``(symbol,)``: frames."""
+    pitch: np.ndarray
+    """``(symbol,)``: F0 in Hz, 0 where there is none or the model predicts none."""
     mel: np.ndarray
     """``(frame, bin)``."""
     samples: np.ndarray
@@ -75,19 +79,23 @@ class Speaker:
     ) -> None:
         """``speakers`` are the model's, of whom ``options`` choose one; ``mel`` describes its spectrograms.
 
-        ``processor`` is the front end that it was trained with. Raises UserError for an unknown speaker.
+        ``processor`` is the front end that it was trained with. Raises UserError for an unknown speaker, and for
+        ``options`` that the model can't follow, a vocoder of other spectrograms among them.
         """
         self.model, self.processor, self.options = model, processor, options
-        self.layer = MelSpectrogram(mel)
+        self.mel, self.sampling_rate = mel, mel.sampling_rate
         name = options.speaker if options.speaker is not None else speakers[0]
         if name not in speakers:
             known = ", ".join(speakers[:10]) + (f" and {len(speakers) - 10} more" if len(speakers) > 10 else "")
             raise UserError(f"unknown speaker {name}; the model has {known}")
         self.number = speakers.index(name)
-
-    @property
-    def sampling_rate(self) -> int:
-        return self.layer.config.sampling_rate
+        for option, message in without_control(model.config, options):
+            raise UserError(f"data.speaking.{option}: {message}")
+        self.controls = Controls(**options.model_dump(include=set(Controls._fields)))
+        if options.vocoder is None:
+            self.vocoder = griffin_lim(mel, options.num_iterations)
+        else:
+            self.vocoder = trained_vocoder(Path(options.vocoder), mel, next(model.parameters()).device)
 
     def speech(self, text: str) -> Speech:
         """The whole text as audio. Raises DataError, with the text, where it can't be spoken."""
@@ -111,15 +119,15 @@ class Speaker:
         device = next(model.parameters()).device
         symbols = torch.tensor([[pause, *ids, pause]], device=device)
         lengths, speaker = (torch.tensor([value], device=device) for value in (symbols.shape[1], self.number))
-        was_training = model.training
-        spoken = model.eval().speak(Text(symbols, lengths, speaker), self.options.speed)
-        model.train(was_training)
+        with without_dropout(model):
+            spoken = model.speak(Text(symbols, lengths, speaker), self.controls)
         mel = spoken.mel[0].cpu()
-        samples = waveform_of(mel, self.layer, self.options.num_iterations).numpy()
+        samples = self.vocoder(mel).numpy()
         return Sentence(
             text,
             tuple(self.processor.decode(symbols[0].tolist())),
-            spoken.durations[0].cpu().numpy(),
+            spoken.plan.durations[0].cpu().numpy(),
+            spoken.plan.pitch[0].cpu().numpy(),
             mel.numpy(),
             samples.clip(-1, 1),
         )

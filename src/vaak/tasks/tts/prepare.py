@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.corpus import AudioCorpus
+from vaak.audio.mel_config import PitchConfig
 from vaak.audio.sources.utterances import LeftOut
 from vaak.core.errors import DataError
 from vaak.core.split_ranges import SPLITS
@@ -78,8 +79,10 @@ class Sources:
 
     @classmethod
     def of(cls, experiment: TtsExperiment, datasets: Datasets) -> Sources:
-        given = experiment.model.durations == "given"
-        return cls(datasets, experiment.global_config, experiment.data, given, experiment.skips_bad_examples)
+        given, audio = experiment.model.durations == "given", experiment.global_config
+        pitch = (audio.pitch or PitchConfig()) if experiment.model.has_prosody else None
+        audio = audio.model_copy(update={"pitch": pitch})
+        return cls(datasets, audio, experiment.data, given, experiment.skips_bad_examples)
 
     def corpora(self) -> list[AudioCorpus]:
         return [AudioCorpus(dataset, self.audio) for dataset in self.datasets]
@@ -106,9 +109,10 @@ def recipe(sources: Sources, splits: tuple[str, ...] | None = None, own: Prepare
     decides = {**sources.decides(), "splits": None if splits is None else list(splits)}
 
     def fingerprint() -> str:
+        also = {"skip_bad": True} if sources.skip_bad else {}
         files = [path for corpus in sources.corpora() for path in corpus.files]
         lexicon = sources.data.front_end.lexicon
-        return fingerprint_with_files(decides, [*files, *([Path(lexicon).expanduser()] if lexicon else [])])
+        return fingerprint_with_files({**decides, **also}, [*files, *([Path(lexicon).expanduser()] if lexicon else [])])
 
     return Recipe(partial(_make, sources, splits, own), fingerprint, decides, "datasets, data or global_config")
 
@@ -142,6 +146,7 @@ def _write(
     def cuts() -> Iterator[Cut]:
         for corpus in corpora:
             if split in corpus.splits:
+                corpus.on_bad = left_out.bad
                 yield from utterances(corpus.cuts(split), sources.audio, data.silence, data.max_duration, left_out)
                 left_out.counts.update(corpus.statistics[split].dropped)
 
@@ -149,8 +154,15 @@ def _write(
     for reason, times in left_out.counts.items():
         log.warning("%s: %s skipped: %s", split, f"{times:,}", reason)
     if not len(store):
-        raise DataError(f"datasets: {split} is empty: no dataset has a usable utterance")
+        first = f": {left_out.messages[0]}" if left_out.messages else ""
+        raise DataError(f"datasets: {split} is empty: no dataset has a usable utterance{first}")
     seconds, speakers = float(store.durations.sum()), len(store.cuts.speakers)
-    about = {"utterances": len(store), "seconds": seconds, "speakers": speakers, "left_out": dict(left_out.counts)}
+    about = {
+        "utterances": len(store),
+        "seconds": seconds,
+        "speakers": speakers,
+        "left_out": dict(left_out.counts),
+        "unusable": left_out.messages,
+    }
     log.info("%s: %s utterances, %.2f hours, %s speakers", split, f"{len(store):,}", seconds / 3600, speakers)
     return store, about

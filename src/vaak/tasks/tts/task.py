@@ -2,7 +2,7 @@
 
 - ``prepare``: corpora as symbols, spectrograms and durations, once (prepare.py)
 - ``dataset``: utterances (data.py)
-- ``losses``: of the spectrogram, the durations, the end and, where it is learned, the alignment
+- ``losses``: of the spectrogram, the durations, the end and, where there are such, alignment, pitch, energy and flow
 - ``meters``: each loss, and the error of durations (metrics.py)
 - ``predict``: texts as audio (predict.py)
 """
@@ -11,30 +11,38 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vaak.audio.config import DatasetConfig
+from vaak.audio.sources.cut_findings import cut_findings
+from vaak.audio.sources.utterances import UNUSABLE
+from vaak.audio.waveforms.speech_file import speech_file
 from vaak.core.batch import Batch, Term
+from vaak.core.task import DataFinding
 from vaak.nn.kernels.squared_norms import NORM_REG, SquaredNorms, norm_reg
 from vaak.nn.speech.aligner import binarisation_loss, forward_sum_loss
+from vaak.nn.speech.flow_matching import Draws
 from vaak.nn.speech.masks import exact, length_mask, masked_sum
 from vaak.nn.speech.predictors import duration_loss
 from vaak.runs.prepared import Recipe
 from vaak.tasks.base import PreparedTask, refuse_other_options
-from vaak.tasks.tts.audio_files import speech_file
 from vaak.tasks.tts.checks import ALIGNMENT, BINARISATION, DURATION, LOSSES, MEL, STOP
 from vaak.tasks.tts.config import SpeakingConfig, TtsExperiment
 from vaak.tasks.tts.data import TtsDataset
 from vaak.tasks.tts.estimate import sketch, sketch_batch, source_files
+from vaak.tasks.tts.export import export_acoustic
 from vaak.tasks.tts.metrics import Scored, TtsMeters
-from vaak.tasks.tts.model import Inventory, Outputs, Text, TtsModel
+from vaak.tasks.tts.model import Inventory, Outputs, Recording, Text, TtsModel
 from vaak.tasks.tts.predict import Speaker, Speech
 from vaak.tasks.tts.prepare import READING, Prepared, Sources, read_for, recipe
+from vaak.tasks.tts.shown.meters import ShownMeters
 from vaak.tasks.tts.spec import SPEC
+from vaak.tasks.tts.utterances.findings import unusual_rates
+from vaak.tasks.vocoding import trained_vocoder
 
 VOICES = (DatasetConfig(type="voices"),)
 
@@ -57,6 +65,12 @@ class TtsTask(PreparedTask[TtsExperiment, Prepared]):
     def recipe(self, splits: tuple[str, ...] | None = None) -> Recipe:
         return recipe(Sources.of(self.experiment, self.datasets), splits)
 
+    def prepare(self) -> None:
+        vocoder = self.data.speaking.vocoder
+        if vocoder is not None and self.audio.mel is not None:  # a mistake shows now, and not after training
+            trained_vocoder(Path(vocoder), self.audio.mel, torch.device("cpu"))
+        super().prepare()
+
     def prepare_others(self, own: TtsExperiment, folder: Path, splits: tuple[str, ...]) -> None:
         """With the run's front end, speakers and normalisation. If the corpora are the run's own, so are their data.
 
@@ -74,8 +88,25 @@ class TtsTask(PreparedTask[TtsExperiment, Prepared]):
         if split not in self._datasets:
             prepared = self.prepared
             store, pad_id = prepared.store(split), prepared.processor.pad_id
-            self._datasets[split] = TtsDataset(store, prepared.speakers, pad_id)
+            draws_noise = self.options.matches_flows
+            self._datasets[split] = TtsDataset(store, prepared.speakers, pad_id, draws_noise=draws_noise)
         return self._datasets[split]
+
+    def prepare_for_check(self) -> None:
+        data = self.data.model_copy(update={"on_bad_example": "skip", "cache_dir": None})
+        self.experiment = self.experiment.model_copy(update={"data": data})
+        self.prepare()
+
+    def data_findings(self, split: str) -> Iterator[DataFinding]:
+        """What can't be used, what is wrong with its audio, and texts that are too long or too short for theirs."""
+        about, store = self.prepared.about["statistics"][split], self.prepared.store(split)
+        mark: Literal["problem", "warning"] = "warning" if self.data.on_bad_example == "skip" else "problem"
+        yield from (DataFinding("", "unusable", message, mark) for message in about["unusable"])
+        for reason, number in about["left_out"].items():
+            if reason != UNUSABLE:
+                yield DataFinding("", "left out", f"{number:,} {reason}", "warning")
+        yield from cut_findings(store.cuts, self.audio)
+        yield from unusual_rates(store)
 
     def sources(self) -> list[Path]:
         """The files that ``prepare`` would read. Raises DataError for one that doesn't exist."""
@@ -108,13 +139,17 @@ class TtsTask(PreparedTask[TtsExperiment, Prepared]):
         norms = None
         if NORM_REG in self.experiment.training.loss.auxiliary:
             norms = SquaredNorms(symbol_mask), SquaredNorms(frame_mask)
-        target = model.normalised(batch["mel"])
-        outputs: Outputs = model(text, target, frame_lengths, batch.tensors.get("durations"), norms)
+        target, given = model.normalised(batch["mel"]), batch.tensors.get
+        draws = Draws(batch["noise"], batch["times"]) if self.options.matches_flows else None
+        recording = Recording(target, frame_lengths, given("durations"), given("prosody"), draws)
+        outputs: Outputs = model(text, recording, norms)
         terms = {
             MEL: self.main_loss(outputs.mel, target, frame_mask[..., None].expand_as(target), per="mel_bin"),
             DURATION: duration_loss(outputs.log_durations, outputs.durations, symbol_mask),
-            STOP: stop_loss(outputs.stop, frame_lengths, frame_mask),
+            **outputs.terms,
         }
+        if outputs.stop is not None:
+            terms[STOP] = stop_loss(outputs.stop, frame_lengths, frame_mask)
         if outputs.alignment is not None:
             terms[ALIGNMENT] = forward_sum_loss(outputs.alignment, frame_lengths, text.lengths)
             terms[BINARISATION] = binarisation_loss(outputs.alignment, outputs.durations)
@@ -122,10 +157,11 @@ class TtsTask(PreparedTask[TtsExperiment, Prepared]):
             terms[NORM_REG] = norm_reg(*norms)
         return terms, outputs
 
-    def meters(self, split: str) -> TtsMeters:
+    def meters(self, split: str) -> ShownMeters:
         weights = self.experiment.training.loss.auxiliary
         numbers = {name: weight for name, weight in weights.items() if isinstance(weight, float)}
-        return TtsMeters(split, self.score, numbers, self.audio.frame_shift, self.options.durations)
+        figures = TtsMeters(split, self.score, numbers, self.audio.frame_shift, self.options.durations)
+        return ShownMeters(figures, self.dataset(split), self.score, self.speaker, self.data.samples)
 
     def show(self, batch: Batch) -> list[str]:
         """The name and the text of each row."""
@@ -142,6 +178,12 @@ class TtsTask(PreparedTask[TtsExperiment, Prepared]):
         assert self.audio.mel is not None
         speaking = SpeakingConfig(**{**self.data.speaking.model_dump(), **options})
         return Speaker(model, self.prepared.processor, self.prepared.speakers, self.audio.mel, speaking)
+
+    def export_onnx(self, model: nn.Module, folder: Path) -> None:
+        """Write a folder with the acoustic model for onnxruntime."""
+        assert isinstance(model, TtsModel)
+        assert self.audio.mel is not None
+        export_acoustic(model, self.prepared.processor, self.audio.mel, self.data.speaking, folder)
 
     def predict(self, model: nn.Module, inputs: Iterable[str]) -> Iterator[Speech]:
         """Each text as audio."""

@@ -26,9 +26,9 @@ from vaak.text.corpora.kept import Kept
 from vaak.text.corpora.readers import Document, ReadingOptions, find_files, missing_column, read_documents
 from vaak.text.corpora.sources import (
     FileSource,
-    GrammarOptions,
     GrammarSource,
     HuggingFaceSource,
+    SourceOptions,
     TextSource,
     sentences_of_splits,
 )
@@ -36,21 +36,8 @@ from vaak.text.corpora.statistics import SplitStatistics
 from vaak.text.tokenizers.normalise import normalise
 
 
-class CorpusOptions(ReadingOptions, GrammarOptions, Protocol):
+class CorpusOptions(ReadingOptions, SourceOptions, Protocol):
     """The source of the text and its splits; the language model's ``corpus:`` section is one."""
-
-    @property
-    def train(self) -> tuple[str, ...]: ...
-    @property
-    def valid(self) -> tuple[str, ...]: ...
-    @property
-    def test(self) -> tuple[str, ...]: ...
-    @property
-    def name(self) -> str | None: ...
-    @property
-    def subset(self) -> str | None: ...
-    @property
-    def deduplicate(self) -> bool: ...
 
 
 class DocumentsBySplit(dict[str, list[str]]):

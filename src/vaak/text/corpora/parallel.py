@@ -34,9 +34,9 @@ from vaak.text.corpora.parallel_readers import ColumnOptions, Row, read_rows, ro
 from vaak.text.corpora.readers import find_files, missing_column
 from vaak.text.corpora.sources import (
     FileSource,
-    GrammarOptions,
     GrammarSource,
     HuggingFaceSource,
+    SourceOptions,
     TextSource,
     sentences_of_splits,
 )
@@ -52,17 +52,9 @@ DROPPED: dict[Reason, str] = {
 }
 
 
-class ParallelOptions(ColumnOptions, GrammarOptions, Protocol):
+class ParallelOptions(ColumnOptions, SourceOptions, Protocol):
     """The source of the pairs and their splits; a ``corpus:`` section is one."""
 
-    @property
-    def type(self) -> str: ...
-    @property
-    def train(self) -> tuple[str, ...]: ...
-    @property
-    def valid(self) -> tuple[str, ...]: ...
-    @property
-    def test(self) -> tuple[str, ...]: ...
     @property
     def train_target(self) -> tuple[str, ...]: ...
     @property
@@ -70,15 +62,9 @@ class ParallelOptions(ColumnOptions, GrammarOptions, Protocol):
     @property
     def test_target(self) -> tuple[str, ...]: ...
     @property
-    def name(self) -> str | None: ...
-    @property
-    def subset(self) -> str | None: ...
-    @property
     def seed(self) -> int: ...
     @property
     def training_references(self) -> str: ...
-    @property
-    def deduplicate(self) -> bool: ...
 
 
 class Pair(NamedTuple):

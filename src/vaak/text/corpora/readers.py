@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from vaak.core.errors import DataError, UserError
+from vaak.core.errors import DataError, optional_import
 
 REPLACEMENT = "\ufffd"
 _ESCAPED_BYTES = re.compile("[\udc80-\udcff]")
@@ -158,11 +158,9 @@ def _read_csv(path: Path, options: ReadingOptions) -> Iterator[Document]:
 
 
 def _read_parquet(path: Path, options: ReadingOptions) -> Iterator[Document]:
-    try:
+    with optional_import(f"{path}: reading Parquet requires pyarrow", "hf"):
         import pyarrow
         import pyarrow.parquet
-    except ImportError as error:
-        raise UserError(f"{path}: reading Parquet requires pyarrow: pip install 'vaak[hf]'") from error
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
             _column(file.schema_arrow.names, str(path), options)

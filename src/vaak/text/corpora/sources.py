@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from vaak.core.corpus import Source
-from vaak.core.errors import DataError, UserError
+from vaak.core.errors import DataError, UserError, optional_import
 from vaak.core.progress import followed, progress
 from vaak.core.split_ranges import SPLITS, SplittingOptions
 from vaak.text.corpora.readers import Read
@@ -36,6 +36,25 @@ class GrammarOptions(SplittingOptions, Protocol):
 
     @property
     def num_sentences(self) -> int: ...
+
+
+class SourceOptions(GrammarOptions, Protocol):
+    """Files of each split, or a dataset's name, and what becomes of duplicates."""
+
+    @property
+    def type(self) -> str: ...
+    @property
+    def train(self) -> tuple[str, ...]: ...
+    @property
+    def valid(self) -> tuple[str, ...]: ...
+    @property
+    def test(self) -> tuple[str, ...]: ...
+    @property
+    def name(self) -> str | None: ...
+    @property
+    def subset(self) -> str | None: ...
+    @property
+    def deduplicate(self) -> bool: ...
 
 
 class FileSource(Generic[Entry]):
@@ -143,10 +162,8 @@ def files_of(name: str) -> list[Path]:
 
 def _load(name: str, subset: str | None) -> dict[Any, Any]:
     """The dataset's splits by name."""
-    try:
+    with optional_import("corpus.type: huggingface requires the datasets library", "hf"):
         import datasets
-    except ImportError as error:
-        raise UserError("corpus.type: huggingface requires the datasets library: pip install 'vaak[hf]'") from error
     folder = Path(name)
     saved = (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file()
     if saved and subset is not None:

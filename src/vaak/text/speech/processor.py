@@ -258,5 +258,5 @@ def _versions(config: FrontEndConfig) -> dict[str, str]:
         try:
             versions["espeakng-loader"] = importlib.metadata.version("espeakng-loader")
         except importlib.metadata.PackageNotFoundError:
-            raise UserError("espeak-ng is not installed; pip install vaak[tts]") from None
+            raise UserError("espeak-ng is not installed; pip install 'vaak[tts]'") from None
     return versions

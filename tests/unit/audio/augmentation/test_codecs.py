@@ -130,5 +130,5 @@ def test_a_codec_that_libsndfile_lacks_is_named(monkeypatch: pytest.MonkeyPatch)
 
 def test_without_soundfile_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "soundfile", None)
-    with pytest.raises(UserError, match=r"pip install vaak\[audio\]"):
+    with pytest.raises(UserError, match=r"pip install 'vaak\[audio\]'"):
         coded(speechlike(RATE), RATE, "opus", generator())

@@ -54,5 +54,5 @@ def test_the_same_bits_twice() -> None:
 
 def test_without_soxr_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "soxr", None)
-    with pytest.raises(UserError, match=r"soxr.*pip install vaak\[audio\]"):
+    with pytest.raises(UserError, match=r"soxr.*pip install 'vaak\[audio\]'"):
         at_speed(sine(100), 0.9)

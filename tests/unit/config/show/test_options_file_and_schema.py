@@ -19,6 +19,7 @@ FILES = {
     "lm": "configs/lm/all_options.yml",
     "diarization": "configs/diarization/all_options.yml",
     "tts": "configs/tts/all_options.yml",
+    "vocoder": "configs/vocoder/all_options.yml",
     "asr": "configs/asr/all_options.yml",
 }
 

@@ -125,6 +125,25 @@ def test_what_is_frozen_stays_frozen_in_every_objective(tmp_path: Path):
     assert weights(trainer)["maker.2.bias"].equal(start["maker.2.bias"])
 
 
+class LateJudge(DuelTask):
+    """The judge begins in the third step."""
+
+    def judge_losses(self, model: Any, batch: Batch) -> dict[str, Term]:
+        return super().judge_losses(model, batch) if batch.step is None or batch.step > 2 else {}
+
+
+def test_without_terms_in_a_step_an_objective_stays_as_it_is(tmp_path: Path):
+    trainer = duel(tmp_path, task=LateJudge(), optimizer={"lr": 0.02, "weight_decay": 0.1})
+    start = of(trainer, "judge"), of(trainer, "maker")
+    for report in take_steps(trainer, 2):
+        assert list(report.losses) == ["distance", "disguise"]
+        assert report.skipped is None
+    assert same_bits(of(trainer, "judge"), start[0])
+    assert not same_bits(of(trainer, "maker"), start[1])
+    assert list(take_steps(trainer)[0].losses) == ["judge", "distance", "disguise"]
+    assert not same_bits(of(trainer, "judge"), start[0])
+
+
 def test_a_report_has_the_losses_and_norms_of_each(tmp_path: Path):
     trainer = duel(tmp_path, StepLogCallback(1), max_steps=2)
     trainer.fit()

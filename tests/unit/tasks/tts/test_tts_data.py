@@ -13,10 +13,15 @@ import soundfile
 
 import tiny_voice
 from tiny_voice import RATE, cut, utterance, write_cuts
+from vaak.audio.sources.utterances import LeftOut
 from vaak.config.load import load
 from vaak.config.tasks import task_class
+from vaak.config.training import BatchingConfig
 from vaak.config.yaml.writer import yaml_text
 from vaak.core.errors import DataError
+from vaak.data.batching.planner import make_planner
+from vaak.tasks.tts.prepare import Sources
+from vaak.tasks.tts.utterances.reading import utterances
 
 Change = Callable[[Path], Any]
 
@@ -119,9 +124,8 @@ def with_nan(corpus: Path) -> None:
     replace_audio(corpus, samples, subtype="FLOAT")
 
 
-def shorter_alignment(line: dict[str, Any]) -> None:
-    alignment = line["supervisions"][0]["alignment"]["phone"]
-    line["supervisions"][0]["alignment"]["phone"] = alignment[: len(alignment) // 3]
+def align(line: dict[str, Any], change: Callable[[list[Any]], list[Any]], tier: str = "phone") -> None:
+    line["supervisions"][0]["alignment"] = {tier: change(line["supervisions"][0]["alignment"]["phone"])}
 
 
 BAD: dict[str, tuple[Change, str]] = {
@@ -138,8 +142,20 @@ BAD: dict[str, tuple[Change, str]] = {
         r"train1 .*it has no alignment; give alignments, or set model.durations: learned",
     ),
     "alignment of a part": (
-        lambda corpus: change_line(corpus, shorter_alignment),
+        lambda corpus: change_line(corpus, lambda line: align(line, lambda phones: phones[: len(phones) // 3])),
+        r"train1 .*its alignment ends at \d\.\d\d s, but speech at \d\.\d\d s: it is truncated",
+    ),
+    "alignment beyond the audio": (
+        lambda corpus: change_line(corpus, lambda line: align(line, lambda phones: [*phones, ["M", 9.0, 0.5, None]])),
+        r"train1 .*its alignment goes to 9\.50 s, but it lasts \d\.\d\d s",
+    ),
+    "alignment of another text": (
+        lambda corpus: change_line(corpus, lambda line: label(line, text="go now, go now.")),
         r"train1 .*its alignment is of another text: only \d+ of \d+ phonemes",
+    ),
+    "alignment of words alone": (
+        lambda corpus: change_line(corpus, lambda line: align(line, lambda phones: phones, "word")),
+        r"train1 .*it has words but no phones; give alignments, or set model.durations: learned",
     ),
     "much text, little audio": (
         lambda corpus: change_line(corpus, lambda line: label(line, text="he saw me, " * 100)),
@@ -171,7 +187,7 @@ def test_a_bad_utterance_is_one_clear_line(corpus: Path, name: str):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", [name for name in BAD if name != "missing audio"])
+@pytest.mark.parametrize("name", BAD)
 def test_bad_utterances_can_be_skipped(corpus: Path, name: str):
     BAD[name][0](corpus)
     task = task_of(corpus, "data.on_bad_example=skip")
@@ -209,3 +225,40 @@ def test_a_corpus_without_texts_is_an_error(corpus: Path, tmp_path: Path):
     write_cuts(corpus / "train.jsonl", [cut("a", tmp_path / "a.wav", None, phones)])
     with pytest.raises(DataError, match="train is empty: no dataset has a usable utterance"):
         task_of(corpus).prepare()
+
+
+def test_a_text_much_longer_than_its_audio_is_found(corpus: Path):
+    def kinds() -> list[str]:
+        task = task_of(corpus, "model.durations=learned")
+        task.prepare()
+        return [f"{one.mark} {one.kind} {one.example.split()[0]}" for one in task.data_findings("train")]
+
+    assert kinds() == []
+    change_line(corpus, lambda line: label(line, text=(line["supervisions"][0]["text"] + " ") * 2))
+    assert kinds() == ["warning rate train1"]
+
+
+def test_what_was_skipped_is_not_taken_for_whole_from_a_cache(corpus: Path, tmp_path: Path):
+    BAD["no alignment"][0](corpus)
+    (tmp_path / "run").mkdir()
+    cache = f"data.cache_dir={tmp_path / 'cache'}"
+    task_of(corpus, cache, "data.on_bad_example=skip").prepare()
+    with pytest.raises(DataError, match="no alignment"):
+        task_of(corpus, cache).prepare()
+
+
+def test_less_than_five_per_cent_of_the_quick_starts_batches_is_padding(tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    experiment: Any = load([Path(__file__).parents[4] / "configs" / "tts" / "quickstart.yml"]).experiment
+    [corpus] = Sources.of(experiment, experiment.datasets).corpora()
+    audio, data = experiment.global_config, experiment.data
+    cuts = utterances(corpus.cuts("train"), audio, data.silence, data.max_duration, LeftOut(skip_bad=False))
+    lengths = np.array([one.duration for one in cuts])
+    assert len(lengths) > 300
+    training = experiment.training
+    rows: dict[str, Any] = {"lengths": lengths, "strata": None, "batch_size": training.batch_size, "seed": 0}
+    planner = make_planner(training.batching, **rows, row_capacity=None)
+    assert planner.plan(0).padding_waste(lengths) < 0.05
+    assert planner.num_microbatches <= 1.05 * len(lengths) / training.batch_size + 1
+    unsorted = make_planner(BatchingConfig(type="fixed"), **rows, row_capacity=None)
+    assert unsorted.plan(0).padding_waste(lengths) > 0.2

@@ -10,7 +10,7 @@ import torch
 from vaak.nn.config import StackConfig
 from vaak.nn.speech.aligner import forward_sum_loss
 from vaak.tasks.tts.config import PredictorConfig, TtsModelConfig
-from vaak.tasks.tts.model import Inventory, Text, TtsModel
+from vaak.tasks.tts.model import Controls, Inventory, Recording, Text, TtsModel
 from vaak.tasks.tts.utterances.normalisation import Normalisation
 
 NUM_BINS = 6
@@ -44,21 +44,22 @@ def test_a_row_is_spoken_alike_whatever_it_is_batched_with():
     model = make()
     together = model.speak(text([3, 4, 5], [6, 7, 8, 9, 10, 11], [3, 4, 5]))
     alone = model.speak(text([3, 4, 5]))
-    frames = int(alone.frame_lengths[0])
+    frames = int(alone.plan.frame_lengths[0])
     for row in (0, 2):
-        assert together.frame_lengths[row] == frames
+        assert together.plan.frame_lengths[row] == frames
         torch.testing.assert_close(together.mel[row, :frames], alone.mel[0], atol=1e-5, rtol=1e-5)
 
 
 def test_speed_divides_the_durations():
     model = make()
-    usual, fast = (int(model.speak(text([3, 4, 5, 6, 7, 8]), speed).frame_lengths[0]) for speed in (1.0, 2.0))
+    six = text([3, 4, 5, 6, 7, 8])
+    usual, fast = (int(model.speak(six, Controls(speed)).plan.frame_lengths[0]) for speed in (1.0, 2.0))
     assert usual == pytest.approx(6 * (torch.tensor(1.5).expm1().item()), rel=0.2)
     assert fast == pytest.approx(usual / 2, abs=1)
 
 
 def test_however_fast_there_are_frames():
-    spoken = make().speak(text([3]), 1000.0)
+    spoken = make().speak(text([3]), Controls(speed=1000.0))
     assert spoken.mel.shape == (1, 2, NUM_BINS)
 
 
@@ -88,7 +89,7 @@ def test_learned_durations_give_each_symbol_a_frame_and_add_up():
     model = make(durations="learned")
     rows = text([3, 4, 5], [6, 7, 8, 9, 10])
     mel, lengths = torch.randn(2, 12, NUM_BINS), torch.tensor([9, 12])
-    outputs = model(rows, mel, lengths)
+    outputs = model(rows, Recording(mel, lengths))
     assert outputs.durations.sum(1).tolist() == [9, 12]
     assert outputs.durations[0].tolist()[3:] == [0, 0]
     assert outputs.durations[1].min() >= 1
@@ -112,11 +113,11 @@ def test_a_learned_alignment_finds_durations_that_the_spectrogram_shows():
     for _ in range(200):
         rows, mel, durations = draw()
         lengths = durations.sum(1)
-        outputs = model(rows, mel, lengths)
+        outputs = model(rows, Recording(mel, lengths))
         loss = forward_sum_loss(outputs.alignment, lengths, rows.lengths).total / lengths.sum()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
     rows, mel, durations = draw()
-    found = model.eval()(rows, mel, durations.sum(1)).durations
+    found = model.eval()(rows, Recording(mel, durations.sum(1))).durations
     assert (found - durations).abs().float().mean() < 0.25

@@ -8,6 +8,7 @@ Sources: Yamamoto et al. 2020, "Parallel WaveGAN", section 2.2 (multi-resolution
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -19,6 +20,8 @@ from vaak.nn.speech.masks import exact
 
 LEAST_MAGNITUDE = 1e-5
 """What magnitudes are raised to before their logarithm."""
+QUIET = 0.05
+"""The root mean square of magnitudes that convergence is relative to at least: that of noise at about -50 decibels."""
 
 
 class Resolution(NamedTuple):
@@ -56,12 +59,12 @@ def magnitudes(waveforms: Tensor, resolution: Resolution) -> Tensor:
 def stft_loss(generated: Tensor, real: Tensor, resolutions: Iterable[Resolution] = RESOLUTIONS) -> Term:
     """Spectral convergence and the absolute error of log magnitudes, a mean over ``resolutions``, per example.
 
-    ``generated`` and ``real`` are ``(batch, samples)``. A silent row converges relative to the least magnitude.
+    ``generated`` and ``real`` are ``(batch, samples)``. A quiet row converges relative to QUIET.
     """
     of_rows = []
     for resolution in resolutions:
         ours, theirs = magnitudes(generated, resolution), magnitudes(real, resolution)
-        size = theirs.clamp(min=LEAST_MAGNITUDE).flatten(1).norm(dim=1)
+        size = theirs.flatten(1).norm(dim=1).clamp(min=QUIET * math.sqrt(theirs[0].numel()))
         convergence = (theirs - ours).flatten(1).norm(dim=1) / size
         logs = theirs.clamp(min=LEAST_MAGNITUDE).log() - ours.clamp(min=LEAST_MAGNITUDE).log()
         of_rows.append(convergence + row_means(logs.abs()))

@@ -95,14 +95,16 @@ class Vocos(nn.Module):
         width: int = 512,
         num_layers: int = 8,
         inner_width: int = 1536,
+        prior: nn.Module | None = None,
     ) -> None:
         """Weights are drawn from torch's default generator.
 
         ``num_bins`` are those of the mel spectrogram, whose frames ``transform`` inverts. There are ``num_layers``
-        blocks of ``width``, widened to ``inner_width``.
+        blocks of ``width``, widened to ``inner_width``. ``prior`` gives log magnitudes of a mel spectrogram, to which
+        what is predicted is added.
         """
         super().__init__()
-        self.transform = transform
+        self.transform, self.prior = transform, prior
         self.embedding = TimeConvolution(num_bins, width, 7)
         self.embedding_norm = LayerNorm(width, eps=1e-6)
         self.blocks = nn.ModuleList(
@@ -123,6 +125,8 @@ class Vocos(nn.Module):
         scores = self.head(self.norm(x))
         with torch.autocast(mel.device.type, enabled=False):
             log_magnitudes, phases = exact(scores).chunk(2, -1)
+            if self.prior is not None:
+                log_magnitudes = log_magnitudes + self.prior(exact(mel) if mask is None else masked(exact(mel), mask))
             magnitudes = log_magnitudes.clamp(max=math.log(LARGEST_MAGNITUDE)).exp()
             samples: Tensor = self.transform(magnitudes * phases.cos(), magnitudes * phases.sin(), mask)
         return samples

@@ -17,7 +17,7 @@ import numpy as np
 
 from vaak.audio.labelled import Segment
 from vaak.audio.segments import merged
-from vaak.core.errors import UserError
+from vaak.core.errors import UserError, optional_import
 from vaak.core.storage.files import write_bytes
 
 if TYPE_CHECKING:
@@ -94,10 +94,8 @@ def draw_timelines(path: Path, recordings: Sequence[Recording]) -> None:
 
 def timelines_png(recordings: Sequence[Recording]) -> bytes:
     """The picture that ``draw_timelines`` writes. Raises UserError if matplotlib is missing."""
-    try:
+    with optional_import("drawing requires matplotlib", "plot"):
         from matplotlib.figure import Figure
-    except ImportError as error:
-        raise UserError("drawing requires matplotlib: pip install 'vaak[plot]'") from error
     rows = [row for recording in recordings for row in rows_of(*recording)]
     height = sum(row.inches for row in rows)
     figure = Figure(figsize=(WIDTH, max(0.5, height)))

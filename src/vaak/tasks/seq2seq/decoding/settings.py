@@ -8,19 +8,10 @@ from typing import Any
 from vaak.core.errors import UserError
 from vaak.nn.decoding.beam_search import BeamSettings
 from vaak.nn.decoding.sampling import SamplingSettings
-from vaak.tasks.seq2seq.config import DecodingConfig
+from vaak.tasks.seq2seq.config import METHOD_OPTIONS, METHODS_OF, DecodingConfig
 
-METHODS = ("greedy", "beam", "sampling", "mbr")
-
-METHODS_OF = {
-    "beam_size": ("beam",),
-    "length_penalty": ("beam",),
-    "num_samples": ("mbr",),
-    "temperature": ("sampling", "mbr"),
-    "top_k": ("sampling", "mbr"),
-    "top_p": ("sampling", "mbr"),
-    "seed": ("sampling", "mbr"),
-}
+METHODS = tuple(METHOD_OPTIONS)
+READ_BY = {**METHODS_OF, "seed": METHODS_OF["temperature"]}
 """The options that only some methods read."""
 
 
@@ -85,7 +76,7 @@ def decoding_settings(decoding: DecodingConfig, max_target_length: int, **asked:
     them, if the run's isn't among them. Raises UserError if a method was requested that doesn't have the option.
     """
     given = {name: value for name, value in asked.items() if value is not None}
-    read_by = {name: METHODS_OF[name] for name in given if name in METHODS_OF}
+    read_by = {name: READ_BY[name] for name in given if name in READ_BY}
     method = given.get("method") or _method_of(list(read_by.values()), decoding.method)
     if method == "greedy" and "method" not in given and given.get("n_best", 1) > 1:
         method = "beam"

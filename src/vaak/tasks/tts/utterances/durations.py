@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from difflib import SequenceMatcher
 from itertools import accumulate, pairwise
-from typing import NamedTuple
 
+from vaak.audio.labelled import Interval
 from vaak.core.errors import DataError
 from vaak.text.speech.inventory import BOUNDARY, NOISE, PAUSE, PAUSING, SPECIAL
 from vaak.text.speech.processor import PhonemeProcessor
@@ -26,16 +26,8 @@ MOST_DIFFERENT = 0.5
 _STRESS = "ˈˌ012"
 
 
-class Phone(NamedTuple):
-    """A phoneme or a pause, and its time in seconds."""
-
-    label: str
-    start: float
-    end: float
-
-
 def symbol_ends(
-    symbols: Sequence[str], is_phoneme: Sequence[bool], phones: Sequence[Phone], processor: PhonemeProcessor
+    symbols: Sequence[str], is_phoneme: Sequence[bool], phones: Sequence[Interval], processor: PhonemeProcessor
 ) -> list[float]:
     """When each of the ``symbols`` of a text ends, in seconds; the first begins at 0.
 
@@ -53,15 +45,13 @@ def symbol_ends(
     last = max(phone.end for phone in phones)
     starts = [start for start, _ in times]
     for (before, after), (begun, ended) in zip(
-        pairwise([-1, *places, len(symbols)]), pairwise_times(times, starts, last), strict=True
+        pairwise([-1, *places, len(symbols)]), _between(times, starts, last), strict=True
     ):
         _share_pause(symbols, ends, (before, after), (begun, ended))
     return list(accumulate(ends, max))
 
 
-def pairwise_times(
-    times: Sequence[tuple[float, float]], starts: Sequence[float], last: float
-) -> list[tuple[float, float]]:
+def _between(times: Sequence[tuple[float, float]], starts: Sequence[float], last: float) -> list[tuple[float, float]]:
     """From the end of each phoneme to the start of the next; the first from 0, the last to ``last``."""
     return list(zip([0.0, *(end for _, end in times)], [*starts, last], strict=True))
 
@@ -85,19 +75,19 @@ def _rank(symbol: str) -> int:
     return order.index(symbol) if symbol in order else -1
 
 
-def _spoken(phones: Sequence[Phone], processor: PhonemeProcessor) -> list[Phone]:
+def _spoken(phones: Sequence[Interval], processor: PhonemeProcessor) -> list[Interval]:
     """The phonemes of an alignment as symbols; one that is two symbols shares its time."""
     found = []
-    for label, start, end in phones:
+    for start, end, label in phones:
         symbols = [symbol for symbol in processor.of_phone(label) if symbol != PAUSE]
         step = (end - start) / max(len(symbols), 1)
-        found += [Phone(one, start + step * place, start + step * (place + 1)) for place, one in enumerate(symbols)]
+        found += [Interval(start + step * place, start + step * (place + 1), one) for place, one in enumerate(symbols)]
     return found
 
 
-def _times(text: Sequence[str], spoken: Sequence[Phone]) -> list[tuple[float, float]]:
+def _times(text: Sequence[str], spoken: Sequence[Interval]) -> list[tuple[float, float]]:
     """Start and end of each phoneme of a text. Raises DataError where too few of them are spoken."""
-    own, other = ([_without_stress(one) for one in some] for some in (text, [phone.label for phone in spoken]))
+    own, other = ([_without_stress(one) for one in some] for some in (text, [phone.text for phone in spoken]))
     blocks = SequenceMatcher(None, own, other, autojunk=False).get_opcodes()
     found = sum(last - first for kind, first, last, _, _ in blocks if kind == "equal")
     known = len(own) - sum(_unknown(block, other) for block in blocks)
@@ -108,7 +98,7 @@ def _times(text: Sequence[str], spoken: Sequence[Phone]) -> list[tuple[float, fl
     times: list[tuple[float, float]] = []
     for kind, first, last, begun, ended in blocks:
         if kind == "equal" or last - first == ended - begun:
-            times += [(start, end) for _, start, end in spoken[begun:ended]]
+            times += [(start, end) for start, end, _ in spoken[begun:ended]]
         elif first == last:  # what the text doesn't have lengthens what is before it
             if times:
                 times[-1] = (times[-1][0], spoken[ended - 1].end)

@@ -6,17 +6,18 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from vaak.audio.config import AudioConfig
+from vaak.audio.formats.alignments import PAUSES
+from vaak.audio.labelled import Interval
 from vaak.audio.sources.utterances import WITHOUT_TEXT, LeftOut, describe, section, utterances_of
-from vaak.audio.waveforms.reading import lacks_times, read_samples, text_of
+from vaak.audio.waveforms.reading import alignment_of, demand_frequencies, lacks_times, read_samples, text_of
 from vaak.audio.waveforms.speech_regions import find_speech
 from vaak.core.errors import DataError
-from vaak.tasks.tts.utterances.durations import Phone
 
 if TYPE_CHECKING:
     from lhotse.cut import Cut
 
-PAUSES = ("", "sil", "sp", "<eps>")
-PHONES = "phone"
+TOLERANCE = 0.3
+"""Seconds by which an alignment may end before or after speech."""
 TOO_LONG = "utterances longer than data.max_duration"
 
 
@@ -35,7 +36,8 @@ def utterances(
                 left_out.counts[WITHOUT_TEXT] += 1
                 continue
             try:
-                _demand_frequencies(one, audio)
+                demand_frequencies(one, audio)
+                _demand_alignment_of_audio(one, audio)
                 kept = one if silence is None else trimmed(one, audio, silence)
             except DataError as error:
                 left_out.bad(error)
@@ -44,16 +46,6 @@ def utterances(
                 left_out.counts[TOO_LONG] += 1
                 continue
             yield kept
-
-
-def _demand_frequencies(cut: Any, audio: AudioConfig) -> None:
-    """Raises DataError for a recording whose sampling rate is too low for the filters."""
-    rate, highest = int(cut.sampling_rate), audio.mel.nyquist if audio.mel is not None else 0.0
-    if rate / 2 < highest:
-        raise DataError(
-            f"{describe(cut)}: it has {rate:,} Hz, so nothing above {rate // 2:,} Hz, but global_config.mel.f_max is "
-            f"{highest:,.0f} Hz; leave it out, or lower f_max"
-        )
 
 
 def trimmed(cut: Any, audio: AudioConfig, silence: float) -> Any:
@@ -67,7 +59,7 @@ def trimmed(cut: Any, audio: AudioConfig, silence: float) -> Any:
 
 def _speech(cut: Any, audio: AudioConfig) -> tuple[float, float]:
     """When speech begins and ends: by the alignment, by the label, or by the audio's energy."""
-    phones = [phone for phone in phones_of(cut) if phone.label not in PAUSES]
+    phones = [phone for phone in phones_of(cut) if phone.text.lower() not in PAUSES]
     if phones:
         return phones[0].start, phones[-1].end
     label = cut.supervisions[0]
@@ -79,7 +71,24 @@ def _speech(cut: Any, audio: AudioConfig) -> tuple[float, float]:
     return found[0][0], found[-1][1]
 
 
-def phones_of(cut: Any) -> list[Phone]:
+def phones_of(cut: Any) -> tuple[Interval, ...]:
     """The aligned phonemes of an utterance and its pauses, in seconds from its start; none without an alignment."""
-    items = [item for label in cut.supervisions for item in (label.alignment or {}).get(PHONES, ())]
-    return sorted((Phone(item.symbol, item.start, item.end) for item in items), key=lambda phone: phone.start)
+    return (alignment_of(cut) or {}).get("phone", ())
+
+
+def _demand_alignment_of_audio(cut: Any, audio: AudioConfig) -> None:
+    """Raises DataError for an alignment that goes beyond the audio, or that ends while someone still speaks."""
+    phones = phones_of(cut)
+    end = max((phone.end for phone in phones), default=cut.duration)
+    if end > cut.duration + TOLERANCE:
+        raise DataError(
+            f"{describe(cut)}: its alignment goes to {end:.2f} s, but it lasts {cut.duration:.2f} s: one of them is of "
+            "another recording, or the file is truncated"
+        )
+    if end < cut.duration - TOLERANCE:
+        after = find_speech(read_samples(cut, audio), audio.sampling_rate)
+        if after and after[-1][1] > end + TOLERANCE:
+            raise DataError(
+                f"{describe(cut)}: its alignment ends at {end:.2f} s, but speech at {after[-1][1]:.2f} s: it is "
+                "truncated, or of another recording"
+            )

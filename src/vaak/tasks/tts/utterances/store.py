@@ -26,7 +26,7 @@ from vaak.audio.sources.cut_store import CutStore, write_cuts
 from vaak.audio.sources.stored_source import extract_cuts
 from vaak.audio.sources.utterances import LeftOut, describe
 from vaak.audio.waveforms.audio_file import samples_in
-from vaak.audio.waveforms.reading import segments_of, text_of
+from vaak.audio.waveforms.reading import alignment_of, read_samples, segments_of, text_of
 from vaak.core.errors import DataError
 from vaak.core.storage.files import fingerprint_of, sync_file
 from vaak.core.storage.mapped_lines import LineWriter, MappedLines, mapped, writing_lines
@@ -75,8 +75,8 @@ class UtteranceStore:
 
     @property
     def num_bins(self) -> int:
-        """Numbers in a frame."""
-        return self.features.dims
+        """Numbers in a frame of the mel spectrogram."""
+        return self.features.dims - 2 * self.features.has_pitch
 
     def line(self, index: int) -> Line:
         """What is known of utterance ``index``."""
@@ -84,7 +84,12 @@ class UtteranceStore:
 
     def mel(self, index: int) -> np.ndarray:
         """The mel spectrogram of utterance ``index``, ``(frame, bin)`` float32."""
-        return self.features.frames(int(self.used[index]))
+        return self.frames(index)[0]
+
+    def frames(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        """The mel spectrogram, and energy and F0 in Hz (0: unvoiced), ``(frame, 2)``; ``(frame, 0)`` if not stored."""
+        found = self.features.frames(int(self.used[index]))
+        return found[:, : self.num_bins], found[:, self.num_bins :]
 
     def describe(self, index: int) -> str:
         """The name and the file of utterance ``index``."""
@@ -111,11 +116,15 @@ def write_utterances(
     with writing_lines(folder / LINES) as lines:
         store = write_cuts(folder / "cuts", _noted(cuts, lines, _Notes(processor, audio, with_durations, left_out)))
     storage = audio.model_copy(update={"storage_path": str(folder / "features")})
-    features = extract_cuts(store, storage, "cpu", skip_bad=left_out.skip_bad)
+    try:
+        features = extract_cuts(store, storage, "cpu", skip_bad=left_out.skip_bad)
+    except DataError as error:
+        left_out.bad(error)
+        raise
     for other in features.folder.parent.iterdir():  # of a preparation with other options that was interrupted
         if other != features.folder:
             shutil.rmtree(other)
-    used = [index for index in range(len(store)) if _is_usable(store, features, index, left_out)]
+    used = [index for index in range(len(store)) if _is_usable(store, features, index, storage, left_out)]
     np.array(used, "<i8").tofile(folder / USED)
     sync_file(folder / USED)
     return UtteranceStore(folder)
@@ -163,7 +172,8 @@ class _Notes(NamedTuple):
     def _durations(self, cut: Any, processed: Processed, mel: MelConfig, num_samples: int) -> list[int]:
         phones = phones_of(cut)
         if not phones:
-            raise DataError("it has no alignment; give alignments, or set model.durations: learned")
+            what = "words but no phones" if alignment_of(cut) else "no alignment"
+            raise DataError(f"it has {what}; give alignments, or set model.durations: learned")
         symbols = ["sil", *processed.symbols, "sil"]
         ends = symbol_ends(symbols, [False, *processed.is_phoneme, False], phones, self.processor)
         durations: list[int] = frame_durations(ends, mel, num_samples).tolist()
@@ -179,11 +189,18 @@ def _noted(cuts: Iterable[Any], lines: LineWriter, notes: _Notes) -> Iterator[An
             yield cut
 
 
-def _is_usable(store: CutStore, features: FeatureStore, index: int, left_out: LeftOut) -> bool:
-    """Whether an utterance has features, and only finite ones."""
+def _is_usable(store: CutStore, features: FeatureStore, index: int, audio: AudioConfig, left_out: LeftOut) -> bool:
+    """Whether utterance ``index`` has ``features``, and only finite ones; ``audio`` says how the ``store`` is read.
+
+    One that hasn't is ``left_out``, with the reason.
+    """
     frames = features.frames(index)
     if len(frames) and np.isfinite(frames).all():
         return True
-    if len(frames):
-        left_out.bad(DataError(f"{store.describe(index)}: its features are not finite"))
+    try:
+        if not len(frames):
+            read_samples(store[index], audio)
+        raise DataError(f"{store.describe(index)}: its features are not finite")
+    except DataError as error:
+        left_out.bad(error)
     return False

@@ -53,6 +53,7 @@ def test_silence_is_neither_infinite_nor_without_gradient():
         (gradient,) = torch.autograd.grad(stft_loss(ours, true, SIZES).total, ours)
         assert gradient.isfinite().all()
     assert stft_loss(true, true, SIZES).total.item() == 0
+    assert stft_loss(1e-3 * made, true, SIZES).total.item() < 3 * 10, "a silent row weighs more than others"
 
 
 def test_spectrograms_are_compared_by_their_absolute_difference():

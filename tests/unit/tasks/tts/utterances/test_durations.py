@@ -11,23 +11,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vaak.audio.features.prosody import frame_durations
+from vaak.audio.labelled import Interval
 from vaak.audio.mel_config import MelConfig
 from vaak.core.errors import DataError
-from vaak.tasks.tts.utterances.durations import Phone, symbol_ends
+from vaak.tasks.tts.utterances.durations import symbol_ends
 from vaak.text.speech.config import FrontEndConfig
 from vaak.text.speech.processor import PhonemeProcessor
 
 ARPABET = PhonemeProcessor(FrontEndConfig(alphabet="arpabet"))
 
 
-def phones(text: str, step: float = 0.1) -> list[Phone]:
+def phones(text: str, step: float = 0.1) -> list[Interval]:
     """Phones of equal length, one after another."""
     return [
-        Phone(label, round(step * place, 6), round(step * (place + 1), 6)) for place, label in enumerate(text.split())
+        Interval(round(step * place, 6), round(step * (place + 1), 6), label)
+        for place, label in enumerate(text.split())
     ]
 
 
-def ends(symbols: str, aligned: list[Phone]) -> list[float]:
+def ends(symbols: str, aligned: list[Interval]) -> list[float]:
     """Symbols are separated by blanks, and | is a boundary of words."""
     read = [" " if symbol == "|" else symbol for symbol in symbols.split()]
     is_phoneme = [symbol[0].isalpha() and symbol != "sil" for symbol in read]
@@ -87,7 +89,7 @@ def test_frames_always_add_up_to_the_spectrogram(data: Any):
     aligned = data.draw(st.lists(labels, min_size=1, max_size=12))
     steps = np.cumsum(data.draw(st.lists(st.floats(0.001, 0.4), min_size=len(aligned), max_size=len(aligned))))
     found = [
-        Phone(label, start, end)
+        Interval(start, end, label)
         for label, start, end in zip(aligned, [0.0, *steps[:-1].tolist()], steps.tolist(), strict=True)
     ]
     symbols = data.draw(st.lists(st.sampled_from(["HH", "IY1", "M", "S", " ", ",", "."]), max_size=12))

@@ -42,7 +42,7 @@ def test_alignments_move_with_the_start(spoken):
     whole, phones = spoken
     (one,), _ = read([whole])
     moved = phones_of(one)
-    assert [phone.label for phone in moved] == [label for label, _, _ in phones]
+    assert [phone.text for phone in moved] == [label for label, _, _ in phones]
     assert [phone.start for phone in moved[1:]] == pytest.approx([start - one.start for _, start, _ in phones[1:]])
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from vaak.core.errors import UserError
+from vaak.core.errors import UserError, optional_import
 from vaak.core.storage.files import sync_directory, sync_file
 
 FORMATS = {".wav": "WAV", ".flac": "FLAC"}
@@ -47,10 +47,8 @@ def speech_file(path: Path, sampling_rate: int, pause: float) -> Iterator[Speech
     """
     if path.suffix.lower() not in FORMATS:
         raise UserError(f"{path}: expected a file that ends in {' or '.join(FORMATS)}")
-    try:
+    with optional_import("audio files require soundfile", "audio"):
         import soundfile
-    except (ImportError, OSError) as error:
-        raise UserError(f"audio files require soundfile ({error}); pip install 'vaak[audio]'") from error
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         file = soundfile.SoundFile(temporary, "w", sampling_rate, 1, "PCM_16", format=FORMATS[path.suffix.lower()])

@@ -1,0 +1,1 @@
+"""What evaluations show besides figures: pictures and audio."""

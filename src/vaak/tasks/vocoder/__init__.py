@@ -1,0 +1,1 @@
+"""Audio from mel spectrograms, by a network that is trained with discriminators."""

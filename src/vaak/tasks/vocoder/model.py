@@ -1,0 +1,78 @@
+"""The vocoder with its discriminators, and the spectrograms that both sides of training are given.
+
+    samples ──▶ mel ──▶ generator ──▶ samples ──┬──▶ spectra: how far from the recording's
+                                                └──▶ discriminators: how far from any recording's
+
+Source: Siuzdak 2024, "Vocos: Closing the gap between time-domain and Fourier-based neural vocoders". Differs: the mel
+spectrogram is that of the acoustic model, and its distance is measured up to half of the sampling rate; magnitudes are
+corrections of those that have the spectrogram, as in Lv et al. 2024, "FreeV: Free Lunch For Vocoders Through Pseudo
+Inversed Mel Filter".
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from vaak.audio.features.mel import MelSpectrogram
+from vaak.audio.mel_config import MelConfig
+from vaak.nn.speech.vocoder.discriminators import Discriminators
+from vaak.nn.speech.vocoder.spectral_losses import Resolution, magnitudes
+from vaak.nn.speech.vocoder.vocos import InverseSTFT, Vocos
+from vaak.tasks.vocoder.config import DiscriminatorsConfig, VocoderModelConfig
+
+LEAST_STRENGTH = 1e-4
+"""What the pseudo-inverse is raised to where it is lower: it is negative for some frequencies."""
+
+
+class VocoderModel(nn.Module):
+    """Makes audio of spectrograms, which ``mel`` computes; without adversarial training ``discriminators`` is None."""
+
+    def __init__(self, config: VocoderModelConfig, mel: MelConfig) -> None:
+        """Weights are drawn from torch's default generator."""
+        super().__init__()
+        self.mel = MelSpectrogram(mel)
+        whole = {"f_max": None, "log": "natural", "spectrum": "magnitude"}
+        self.whole_mel = MelSpectrogram(mel.model_copy(update=whole))
+        transform = InverseSTFT(mel.n_fft, mel.hop_length, mel.win_length)
+        prior = PseudoInverse(self.mel) if config.prior == "pseudo_inverse" else None
+        self.generator = Vocos(mel.n_mels, transform, config.width, config.num_layers, config.inner_width, prior)
+        self.discriminators = None if config.discriminators is None else _discriminators(config.discriminators)
+
+    def forward(self, mel: Tensor) -> Tensor:
+        """Samples ``(batch, frame · hop_length)`` of mel spectrograms ``(batch, frame, bin)``."""
+        samples: Tensor = self.generator(mel)
+        return samples
+
+    def mel_of(self, samples: Tensor) -> Tensor:
+        """The spectrogram ``(batch, frame, bin)`` that the generator reads, of samples ``(batch, time)``."""
+        return self.mel.mel_of(self.mel.linear(samples))
+
+    def compared(self, samples: Tensor) -> Tensor:
+        """The log-mel spectrogram of all frequencies, ``(batch, frame, bin)``.
+
+        Beyond the ends is silence: the gradient of a reflection differs from run to run on CUDA.
+        """
+        mel = self.mel.config
+        linear = magnitudes(samples, Resolution(mel.n_fft, mel.hop_length, mel.win_length))
+        return self.whole_mel.mel_of(linear.transpose(1, 2))
+
+
+class PseudoInverse(nn.Module):
+    """Log magnitudes ``(batch, frame, frequency)`` that about have a mel spectrogram ``(batch, frame, bin)``."""
+
+    inverse: Tensor
+
+    def __init__(self, layer: MelSpectrogram) -> None:
+        super().__init__()
+        self.undo_log, self.power = layer.without_log, 0.5 if layer.config.spectrum == "power" else 1.0
+        self.register_buffer("inverse", torch.linalg.pinv(layer.filters.double()).T.float(), persistent=False)
+
+    def forward(self, mel: Tensor) -> Tensor:
+        linear = self.undo_log(mel) @ self.inverse
+        return self.power * linear.clamp(min=LEAST_STRENGTH).log()
+
+
+def _discriminators(config: DiscriminatorsConfig) -> Discriminators:
+    resolutions = [Resolution(length, length // 4, length) for length in config.resolutions]
+    return Discriminators(config.periods, resolutions, config.period_channels, config.resolution_channels)

@@ -1,0 +1,201 @@
+"""The vocoder task: what the engine asks, answered.
+
+- ``prepare``: corpora as cut stores, once (prepare.py)
+- ``dataset``: crops of recordings (data.py)
+- ``objectives``: the discriminators', then the generator's
+- ``meters``: distances of spectra, next to Griffin–Lim's (metrics.py)
+- ``vocoder``: what text-to-speech makes audio with; ``predict``: recordings by way of their spectrograms (predict.py)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from vaak.audio.config import DatasetConfig
+from vaak.audio.sources.cut_findings import cut_findings
+from vaak.audio.waveforms.speech_file import speech_file
+from vaak.core.batch import Batch, Term
+from vaak.core.task import DataFinding, Objective
+from vaak.nn.speech.vocoder.discriminators import discriminator_loss, feature_matching_loss, generator_loss
+from vaak.nn.speech.vocoder.spectral_losses import stft_loss
+from vaak.runs.prepared import Recipe
+from vaak.tasks.base import PreparedTask, refuse_other_options
+from vaak.tasks.prepared_cuts import READING, PreparedCuts, read_for
+from vaak.tasks.vocoder.config import (
+    ADVERSARIAL,
+    DISCRIMINATOR,
+    LOSSES,
+    MATCHING,
+    MEL,
+    STFT,
+    DiscriminatorsConfig,
+    VocoderExperiment,
+)
+from vaak.tasks.vocoder.data import Crops, VocoderDataset
+from vaak.tasks.vocoder.estimate import sketch_batch, source_files
+from vaak.tasks.vocoder.export import export_onnx
+from vaak.tasks.vocoder.metrics import Distances, VocoderMeters
+from vaak.tasks.vocoder.model import VocoderModel
+from vaak.tasks.vocoder.predict import Vocoded, vocode, vocode_files
+from vaak.tasks.vocoder.prepare import recipe
+from vaak.tasks.vocoder.spec import SPEC
+from vaak.tasks.vocoding import Vocoder
+
+VOICES = (DatasetConfig(type="voices"),)
+
+
+class VocoderTask(PreparedTask[VocoderExperiment, PreparedCuts]):
+    """Trains a network that makes audio of mel spectrograms."""
+
+    SPEC = SPEC
+    PREPARED = PreparedCuts
+    auxiliary_losses = LOSSES
+
+    def __init__(self, experiment: VocoderExperiment, directory: Path, folder: Path) -> None:
+        super().__init__(experiment, directory, folder)
+        self.options, self.data, self.audio = experiment.model, experiment.data, experiment.global_config
+        assert self.audio.mel is not None
+        self.mel, self.datasets = self.audio.mel, experiment.datasets or VOICES
+        generator = Objective("generator", ("generator",), self.losses)
+        if self.options.discriminators is None:
+            self.objectives = (generator,)
+        else:
+            others = Objective("discriminators", ("discriminators",), self.discriminator_losses)
+            self.objectives = (others, generator)
+        self._datasets: dict[str, VocoderDataset] = {}
+        self._griffin_lim: dict[str, dict[int, Distances]] = {}
+
+    # Data.
+
+    def recipe(self, splits: tuple[str, ...] | None = None) -> Recipe:
+        return recipe(self.datasets, self.audio, self.experiment.skips_bad_examples, splits)
+
+    def prepare_others(self, own: VocoderExperiment, folder: Path, splits: tuple[str, ...]) -> None:
+        """If the corpora are the run's own, so are their data. Raises UserError for other spectrograms."""
+        refuse_other_options(own.global_config, self.audio, "global_config", READING)
+        if splits and self.datasets != (own.datasets or VOICES):
+            others, skips = read_for(splits, self.datasets), self.experiment.skips_bad_examples
+            self.prepared = PreparedCuts.make(recipe(others, self.audio, skips, splits), folder)
+        self._datasets.clear()
+        self._griffin_lim.clear()
+
+    def dataset(self, split: str) -> VocoderDataset:
+        if split not in self._datasets:
+            data = self.data
+            crops = Crops(data.crop_frames * self.mel.hop_length, data.gain) if split == "train" else None
+            stores = [store for _, store in self.prepared.stores(split)]
+            self._datasets[split] = VocoderDataset(stores, self.audio, data.evaluation_window, crops)
+        return self._datasets[split]
+
+    def data_findings(self, split: str) -> Iterator[DataFinding]:
+        """Clipping, silence and gaps."""
+        for _, store in self.prepared.stores(split):
+            yield from cut_findings(store, self.audio)
+
+    def sources(self) -> list[Path]:
+        """The files that ``prepare`` would read. Raises DataError for one that doesn't exist."""
+        return source_files(self.experiment, self.datasets)
+
+    # Training.
+
+    def sketch(self) -> VocoderModel:
+        """The model: no data decide its sizes."""
+        return self.model()
+
+    def sketch_batch(self) -> Batch:
+        """A microbatch of training."""
+        return sketch_batch(self.experiment)
+
+    def model(self) -> VocoderModel:
+        return VocoderModel(self.options, self.mel)
+
+    def discriminator_losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
+        """How well recordings are told from generated audio; nothing before they begin."""
+        own = cast("VocoderModel", model)  # torch.compile gives something of another type that has all it has
+        options = self._discriminators_at(batch.step)
+        if options is None or own.discriminators is None:
+            return {}
+        with torch.no_grad():
+            generated = self._generated(model, batch["samples"])
+        real, false = own.discriminators(batch["samples"]), own.discriminators(generated)
+        return {DISCRIMINATOR: discriminator_loss(real, false, options.loss)}
+
+    def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
+        """Those of the generator: distances of spectra and, once they have begun, what the discriminators say."""
+        own, real = cast("VocoderModel", model), batch["samples"]
+        generated = self._generated(model, real)
+        ours, theirs = own.compared(generated), own.compared(real)
+        terms = {MEL: self.main_loss(ours, theirs, torch.ones_like(theirs, dtype=torch.bool), per="mel_bin")}
+        if STFT in self.experiment.training.loss.auxiliary:
+            terms[STFT] = stft_loss(generated, real)
+        options = self._discriminators_at(batch.step)
+        if options is not None and own.discriminators is not None:
+            scored = own.discriminators(generated)
+            with torch.no_grad():
+                real_scored = own.discriminators(real)
+            terms[ADVERSARIAL] = generator_loss(scored, options.loss)
+            terms[MATCHING] = feature_matching_loss(real_scored, scored)
+        return terms
+
+    def _discriminators_at(self, step: int | None) -> DiscriminatorsConfig | None:
+        """The options of discriminators, if they take part in a step; outside of training they do."""
+        options = self.options.discriminators
+        return None if options is None or (step is not None and step < options.start_step) else options
+
+    def _generated(self, model: nn.Module, samples: Tensor) -> Tensor:
+        """What the generator makes of the spectrograms of samples ``(row, time)``."""
+        with torch.no_grad():
+            mel = cast("VocoderModel", model).mel_of(samples)
+        generated: Tensor = model(mel)[:, : samples.shape[1]]
+        return generated
+
+    def meters(self, split: str) -> VocoderMeters:
+        known = self._griffin_lim.setdefault(split, {})
+        return VocoderMeters(split, self.data.evaluation_window, self.data.num_iterations, known)
+
+    def show(self, batch: Batch) -> list[str]:
+        """The name of each row."""
+        return [*batch.extra["names"]]
+
+    # Use.
+
+    def vocoder(self, model: nn.Module) -> Vocoder:
+        """What makes audio of spectrograms (vaak.tasks.vocoding)."""
+        device = next(model.parameters()).device
+
+        @torch.inference_mode()
+        def samples_of(spectrogram: Tensor) -> Tensor:
+            samples: Tensor = model(spectrogram[None].to(device))[0].float().cpu()
+            return samples[: (len(spectrogram) - 1) * self.mel.hop_length]
+
+        return samples_of
+
+    def export_onnx(self, model: nn.Module, folder: Path) -> None:
+        """Write FOLDER/model.onnx, checked by onnxruntime: audio of spectrograms of any number and length."""
+        export_onnx(cast("VocoderModel", model), folder)
+
+    def predict(self, model: nn.Module, inputs: Iterable[Any]) -> Iterator[Vocoded]:
+        """Each audio file by way of its spectrogram, next to what Griffin–Lim makes of it."""
+        return vocode_files(cast("VocoderModel", model), inputs, self.data.num_iterations)
+
+    def samples(self, model: nn.Module) -> list[str]:
+        """A line for each of the first parts of valid, which are written to the run as audio."""
+        dataset, lines = self.dataset("valid"), []
+        for index in range(min(self.data.num_samples, len(dataset.lengths))):
+            example = dataset.example(index, np.random.default_rng(0))
+            made = vocode(cast("VocoderModel", model), example.name, example.samples, self.data.num_iterations)
+            audio = {"": made.samples, "-griffin-lim": made.griffin_lim, "-recording": made.recording}
+            for kind, samples in audio.items():
+                with speech_file(self._sample(index, kind), self.mel.sampling_rate, pause=0.0) as file:
+                    file.append(samples.clip(-1, 1))
+            lines.append(f"{self._sample(index)}: {made}")
+        return lines
+
+    def _sample(self, index: int, kind: str = "") -> Path:
+        return self.directory / f"sample-{index + 1}{kind}.wav"

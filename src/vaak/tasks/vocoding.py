@@ -1,0 +1,44 @@
+"""What makes audio of mel spectrograms: Griffin–Lim, or a vocoder that a run has trained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from vaak.audio.features.griffin_lim import waveform_of
+from vaak.audio.features.mel import MelSpectrogram
+from vaak.audio.mel_config import MelConfig
+from vaak.core.errors import UserError
+from vaak.runs.open_run import open_run
+
+Vocoder = Callable[[Tensor], Tensor]
+"""Gives samples ``(time,)``, on the CPU, of a mel spectrogram ``(frame, bin)``: those up to its last frame's centre."""
+
+
+def griffin_lim(mel: MelConfig, num_iterations: int) -> Vocoder:
+    """The vocoder that needs no training, for spectrograms as ``mel`` describes them."""
+    layer = MelSpectrogram(mel)
+    return lambda spectrogram: waveform_of(spectrogram.cpu(), layer, num_iterations)
+
+
+def trained_vocoder(run: Path, mel: MelConfig, device: torch.device) -> Vocoder:
+    """The vocoder of a run, for spectrograms as ``mel`` describes them.
+
+    Its task has ``vocoder(model)``. Raises UserError where it hasn't, or where it was trained on other spectrograms.
+    """
+    opened = open_run(run, device=device.type)
+    task = opened.experiment.task
+    if not hasattr(opened.task, "vocoder"):
+        raise UserError(f"data.speaking.vocoder: {run} is a run of task {task}; expected one of task vocoder")
+    own: MelConfig = opened.task.audio.mel
+    for name, value in own:
+        if value != getattr(mel, name):
+            raise UserError(
+                f"data.speaking.vocoder: {run} was trained with global_config.mel.{name} {value}, but the spectrograms "
+                f"to speak have {getattr(mel, name)}: train a vocoder with the same options of mel"
+            )
+    vocoder: Vocoder = opened.task.vocoder(opened.model)
+    return vocoder

@@ -1,0 +1,31 @@
+"""A vocoder that is killed after its discriminators' update and before its generator's: the same bits in the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import tiny_vocoder
+from commands import records_of, state_of
+
+PROGRAM = Path(tiny_vocoder.__file__).with_name("killed_vocoder.py")
+
+
+def test_killed_between_its_objectives_it_ends_with_the_same_bits(tmp_path: Path):
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM), str(tmp_path)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == ["step-00000004", "step-00000004"]  # in steps 5 and 6
+    ours, theirs = (tmp_path / name / "checkpoints" / "step-00000008" for name in ("killed", "whole"))
+    for file in ("model", "optimizer"):
+        assert (ours / f"{file}.safetensors").read_bytes() == (theirs / f"{file}.safetensors").read_bytes(), file
+    assert state_of(ours) == state_of(theirs)
+    assert records_of(tmp_path / "killed") == records_of(tmp_path / "whole")
