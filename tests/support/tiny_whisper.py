@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
@@ -51,7 +52,8 @@ def write_whisper(folder: Path, seed: int = 0) -> Path:
     )
     torch.manual_seed(seed)
     model = WhisperForConditionalGeneration(config)
-    model.generation_config = GenerationConfig(
+    make: Any = GenerationConfig  # it has no types
+    model.generation_config = make(
         decoder_start_token_id=start,
         eos_token_id=end,
         pad_token_id=end,

@@ -59,7 +59,8 @@ class AsrModel(nn.Module):
         """What ``lora`` or ``experts`` add is drawn from torch's default generator."""
         super().__init__()
         whisper.config.apply_spec_augment = False  # features are masked with the data (data.augmentation)
-        self.whisper, self.experts, self.gate = whisper, experts, None
+        self.whisper, self.experts = whisper, experts
+        self.gate: Gate | None = None
         if lora is not None:
             add_lora(whisper, lora)
         if experts is not None:
