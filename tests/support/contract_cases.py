@@ -189,10 +189,10 @@ def _speech(*, model: dict[str, Any] | None = None, training: dict[str, Any] | N
 
 def _tokens_to_write(batch: Batch) -> dict[str, float]:
     """Targets that are real; the encoder's positions, each of two frames, and the decoder's."""
-    rows, tokens = batch["targets"].shape
+    rows, tokens = len(batch["targets"]), sum(target >= 0 for row in batch["targets"].tolist() for target in row)
     return {
-        "token": float(sum(target >= 0 for row in batch["targets"].tolist() for target in row)),
-        "position": float(rows * (batch["features"].shape[2] / 2 + tokens)),
+        "token": float(tokens),
+        "position": float(rows * (batch["features"].shape[2] / 2) + tokens),
         "example": float(rows),
     }
 

@@ -151,10 +151,10 @@ def collate(examples: Sequence[AsrExample], vocabulary: Vocabulary) -> Batch:
         targets[row, first + len(ids)] = end
     features = torch.from_numpy(np.stack([one.features for one in examples]))
     numbers = torch.tensor([len(one.ids) + 1 for one in examples])
-    positions = positions_of(features.shape[2] / FRAMES_PER_SECOND) + longest
+    of_audio = positions_of(features.shape[2] / FRAMES_PER_SECOND)
     counts = {
         "token": numbers,
-        "position": torch.full((len(examples),), positions),
+        "position": of_audio + len(prompt) - 1 + numbers,
         "example": torch.ones(len(examples)),
     }
     extra: dict[str, Any] = {
