@@ -167,7 +167,7 @@ def test_lora_is_its_formula_and_trains_nothing_else(whisper_folder: Path, origi
         torch.testing.assert_close(layer(rows), expected)
 
 
-def test_each_row_is_changed_by_its_own_expert(whisper_folder: Path):
+def test_each_row_is_changed_by_its_own_expert(whisper_folder: Path, monkeypatch: pytest.MonkeyPatch):
     """The logits of a row are those of a model whose weights have the change of the row's expert merged."""
     torch.manual_seed(1)
     model = AsrModel(loaded_whisper(str(whisper_folder), 0.4), experts=EXPERTS).double().eval()
@@ -176,12 +176,13 @@ def test_each_row_is_changed_by_its_own_expert(whisper_folder: Path):
             if name.endswith("lora_b"):
                 value.normal_(0, 0.3)
     features, tokens = torch.randn(6, 80, 40, dtype=torch.float64), torch.randint(0, 200, (6, 5))
+    chosen = [0, 2, 1, 2, 2, 0]
+    gate = 2.0 * torch.nn.functional.one_hot(torch.tensor(chosen), 3).double()
+    monkeypatch.setattr(model.gate, "forward", lambda vectors: gate)
     with torch.no_grad():
         found = model(features, tokens)
         assert found.encoded.weights is not None
-        chosen = found.encoded.weights.argmax(1)
-        assert len(set(chosen.tolist())) > 1
-        for row, expert in enumerate(chosen.tolist()):
+        for row, expert in enumerate(chosen):
             merged = loaded_whisper(str(whisper_folder), 0.4).double().eval()
             weight = float(found.encoded.weights[row, expert])
             for name, base, first, second, scale in changes_of(model, expert):
@@ -191,6 +192,7 @@ def test_each_row_is_changed_by_its_own_expert(whisper_folder: Path):
             torch.testing.assert_close(found.logits[row : row + 1], expected, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's own use of transformers
 @pytest.mark.parametrize("kind", ["lora", "experts"])
 def test_exports_have_the_same_logits_in_transformers_and_peft(
     whisper_folder: Path, vocabulary: Vocabulary, tmp_path: Path, kind: str
