@@ -102,7 +102,10 @@ def _as(format: Format, found: Transcript, path: Path) -> str:
 
 
 def _write(text: str, name: str, folder: Path | None, format: Format, *, is_alone: bool) -> None:
-    """Write a transcript to its file in ``folder``, or print it, with its name unless it is alone."""
+    """Write ``text`` in a ``format`` to the file of its ``name`` in ``folder``.
+
+    Without one, print it; with its name, unless it ``is_alone``.
+    """
     from vaak.core.storage.files import write_text
 
     if folder is None:

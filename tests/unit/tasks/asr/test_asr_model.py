@@ -200,7 +200,7 @@ def test_exports_have_the_same_logits_in_transformers_and_peft(
     import peft
 
     sizes: dict[str, Any] = {"rank": 3, "alpha": 4.5, "targets": ("q_proj", "fc1")}
-    made = ExpertsConfig(**sizes, num_experts=3) if kind == "experts" else LoraConfig(**sizes)
+    made: Any = ExpertsConfig(**sizes, num_experts=3) if kind == "experts" else LoraConfig(**sizes)
     options = AsrModelConfig(base=str(whisper_folder), **{kind: made})
     model = AsrModel(loaded_whisper(str(whisper_folder), 30.0), options.lora, options.experts).eval()
     expert = 2 if kind == "experts" else None
