@@ -19,6 +19,7 @@ GOES_WITH = {
     "lm": ("compat/hindi_lm", "cli/tasks/generate.py"),
     "seq2seq": ("cli/tasks/translate.py",),
     "tts": ("cli/tasks/speak.py",),
+    "asr": ("cli/tasks/transcribe.py",),
     "diarization": ("cli/tasks/diarize.py", "cli/tasks/tune.py"),
 }
 """What stands above a task for its sake alone: its commands, and the names of the system that it replaces."""

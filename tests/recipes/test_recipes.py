@@ -25,7 +25,7 @@ RECIPES = sorted(str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "co
 EXPECTED: dict[str, Any] = json.loads(Path(__file__).with_name("expected.json").read_text())
 ALL_OPTIONS = {
     "configs/comprehensive_all_options.yml", "configs/lm/all_options.yml", "configs/diarization/all_options.yml",
-    "configs/tts/all_options.yml", "configs/vocoder/all_options.yml",
+    "configs/tts/all_options.yml", "configs/vocoder/all_options.yml", "configs/asr/all_options.yml",
 }  # fmt: skip
 OF_SEED_1 = ALL_OPTIONS | {
     f"configs/{name}.yml"
@@ -66,6 +66,13 @@ SIZES = {
         "model={width: 32, num_layers: 1, inner_width: 64, discriminators: null}",
         "datasets=[{type: voices, num_voices: 2, num_sentences: 10}]",
         "data={crop_frames: 16, num_samples: 0, num_iterations: 1}",
+    ),
+    "asr": (
+        "model.scratch={d_model: 32, encoder_layers: 1, decoder_layers: 1, num_heads: 2}",
+        "datasets=[{type: voices, say: digits, num_voices: 4, num_sentences: 10, train_fraction: 0.6, "
+        "valid_fraction: 0.2}]",
+        "data.max_duration=3",
+        "data.decoding={valid_examples: 2, max_new_tokens: 5}",
     ),
 }
 QUICK = (

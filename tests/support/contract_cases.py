@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import tiny_listener
 import tiny_vocoder
 import tiny_voice
 from toy_duel import DuelTask
@@ -186,6 +187,22 @@ def _speech(*, model: dict[str, Any] | None = None, training: dict[str, Any] | N
     return TaskCase("tts", options, training or {}, about)
 
 
+def _tokens_to_write(batch: Batch) -> dict[str, float]:
+    """Targets that are real; the encoder's positions, each of two frames, and the decoder's."""
+    rows, tokens = len(batch["targets"]), sum(target >= 0 for row in batch["targets"].tolist() for target in row)
+    return {
+        "token": float(tokens),
+        "position": float(rows * (batch["features"].shape[2] / 2) + tokens),
+        "example": float(rows),
+    }
+
+
+def _listener(*, data: dict[str, Any] | None = None, training: dict[str, Any] | None = None) -> TaskCase:
+    about = {"counted": _tokens_to_write, "row_length": lambda batch: batch["features"].shape[2] / 100}
+    options = tiny_listener.sections("FOLDER", data=data or {})
+    return TaskCase("asr", options, training or {}, about, tiny_listener.write_listener)
+
+
 def _samples(batch: Batch) -> dict[str, float]:
     return {
         "position": float(sum(1 + int(one) // 64 for one in batch["lengths"])),
@@ -277,6 +294,11 @@ CASES = {
     ),
     "tts Performer": _speech(
         model={"encoder": {"attention_type": "linear"}, "decoder": {"attention_type": "linear"}}, training=PERFORMER
+    ),
+    "asr": _listener(training={"loss": {"label_smoothing": 0.1}}),
+    "asr, stratified, augmented": _listener(
+        data={"percent": 90.0, "augmentation": {"speed": [0.9, 1.1], "noise": "coloured", "spec_augment": {}}},
+        training={"batching": {"type": "stratified"}},
     ),
     "vocoder": _vocoder(),
     "vocoder, no discriminators": _vocoder({"discriminators": None}),

@@ -303,9 +303,10 @@ class DatasetConfig(Section):
     resume_class: ClassVar[ResumeClass | None] = "refused"
 
     name: str = option("A name; for type recipe, the name of a Lhotse recipe (vaak data list).", "voices")
-    type: Literal["recipe", "cuts", "folder", "json", "ljspeech", "voices"] = option(
+    type: Literal["recipe", "cuts", "folder", "json", "ljspeech", "splits", "voices"] = option(
         "recipe: a Lhotse recipe; cuts: Lhotse manifests; folder: audio next to RTTM (and UEM, CTM, "
-        "TextGrid) files; json: JSON lines; ljspeech: metadata.csv and wavs; voices: speech synthesised by espeak-ng.",
+        "TextGrid) files; json: JSON lines, or tables (CSV, TSV); ljspeech: metadata.csv and wavs; splits: folders "
+        "Train, Dev and Test; voices: speech synthesised by espeak-ng.",
         "recipe",
     )
     corpus_dir: str | None = option(
@@ -315,6 +316,11 @@ class DatasetConfig(Section):
         "Folder of its manifests; null is global_config.output_dir / name.", None, resume="free"
     )
     options: dict[str, Any] = option("recipe: further arguments of its prepare function.", {}, only_for=("recipe",))
+    columns: dict[str, str] = option(
+        "json: keys or columns that have other names in the manifests, such as {audio: path, text: sentence}.",
+        {},
+        only_for=("json", "splits"),
+    )
     train: tuple[str, ...] = option(
         "recipe: its parts; otherwise files, folders or patterns (ljspeech: metadata.csv). Alone, it is split by "
         "train_fraction.",
@@ -332,6 +338,9 @@ class DatasetConfig(Section):
     num_voices: int = option("voices: number of speakers.", 60, gt=0, le=1_000_000, only_for=("voices",))
     num_sentences: int = option(
         "voices: number of sentences per speaker.", 12, gt=0, le=LARGEST_COUNT, only_for=("voices",)
+    )
+    say: Literal["sentences", "digits"] = option(
+        "voices: what they say: English sentences, or one to six digits.", "sentences", only_for=("voices",)
     )
     seed: int = option("voices: random seed of speakers and sentences.", 0, ge=0, only_for=("voices",))
     alignments: str | None = option(

@@ -17,14 +17,17 @@ class Format(StrEnum):
 
     hf = "hf"
     onnx = "onnx"
+    peft = "peft"
 
 
 def export(
     run: Annotated[Path, typer.Argument(help="A run (its best checkpoint) or a checkpoint.")],
     format: Annotated[
-        Format, typer.Option(help="hf: for transformers' AutoModelForCausalLM; onnx: for onnxruntime.")
+        Format,
+        typer.Option(help="hf: for transformers; onnx: for onnxruntime; peft: a recogniser's low-rank changes."),
     ] = Format.hf,
     output: Annotated[Path | None, typer.Option(help="The folder to write; default: RUN/export/FORMAT.")] = None,
+    expert: Annotated[int | None, typer.Option(help="Of a mixture of experts, the one to write, from 0.")] = None,
     weights: Weights = WhichWeights.auto,
     trust_code: TrustCode = False,
     as_json: AsJson = False,
@@ -45,5 +48,5 @@ def export(
             f"--format {format.value}: a run of task {opened.experiment.task} can't be exported so{instead}"
         )
     folder = output or opened.directory / "export" / format.value
-    writer(opened.model, folder)
+    writer(opened.model, folder, **({} if expert is None else {"expert": expert}))
     print(json.dumps({"folder": str(folder)}) if as_json else f"exported {opened.checkpoint} to {folder}")

@@ -18,6 +18,7 @@ NEXT = {
     "seq2seq": ("eval {run} --split test", 'translate {run} "…"'),
     "tts": ("eval {run} --split test", 'speak {run} "…" -o speech.wav'),
     "vocoder": ("eval {run} --split test", 'speak TTS_RUN "…" --vocoder {run}'),
+    "asr": ("eval {run} --split test", "transcribe {run} RECORDINGS"),
     "diarization": ("tune {run}", "eval {run} --split test", "diarize {run} RECORDINGS --output rttm"),
 }
 """Commands to try on a finished run, by its task."""

@@ -22,6 +22,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "translate": ("vaak.cli.tasks.translate:translate", "Translate texts with a trained model."),
     "diarize": ("vaak.cli.tasks.diarize:diarize", "Find out who speaks when in recordings."),
     "speak": ("vaak.cli.tasks.speak:speak", "Speak texts with a trained text-to-speech model."),
+    "transcribe": ("vaak.cli.tasks.transcribe:transcribe", "Write down what is said in recordings."),
     "tune": ("vaak.cli.tasks.tune:tune", "Tune a diarizer's settings on development recordings."),
     "export": ("vaak.cli.export:export", "Write a run in another format."),
     "find-batch-size": (

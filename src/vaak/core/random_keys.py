@@ -33,6 +33,7 @@ class Purpose(StrEnum):
     TRANSLATE = "translate"  # seed, copy, token ids
     FOLD = "fold"  # of pairs whose words are counted: words
     FINGERPRINT = "fingerprint"  # index
+    SAMPLE = "sample"  # of a set: seed, name
     CHECK = "check"  # gradients: seed, what; draws of a task: number, index
 
 

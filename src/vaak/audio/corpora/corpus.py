@@ -4,8 +4,9 @@ type      where its cuts come from
 recipe    a corpus for which Lhotse has a recipe (vaak.audio.corpora.recipe_corpus)
 cuts      Lhotse's manifests (vaak.audio.corpora.lhotse_manifests)
 folder    audio files next to RTTM, UEM, CTM and TextGrid files (vaak.audio.corpora.annotated_folder)
-json      JSON lines (vaak.audio.corpora.json_manifest)
+json      JSON lines and tables (vaak.audio.corpora.json_manifest)
 ljspeech  metadata.csv and wavs, as LJ Speech has them (vaak.audio.corpora.ljspeech)
+splits    folders Train, Dev and Test (vaak.audio.corpora.split_folders)
 voices    speech of espeak-ng (vaak.audio.synthesis.voices)
 
 Splits that are given are kept; others are split off from train by the hash of a recording's name, or of its
@@ -209,6 +210,10 @@ def _open_source(dataset: DatasetConfig, audio: AudioConfig) -> Source[ReadRecor
         from vaak.audio.corpora.json_manifest import JsonReader
 
         return JsonReader(dataset)
+    if dataset.type == "splits":
+        from vaak.audio.corpora.split_folders import SplitFolderReader
+
+        return SplitFolderReader(dataset)
     return LJSpeechReader(dataset) if dataset.type == "ljspeech" else VoicesReader(dataset, audio)
 
 

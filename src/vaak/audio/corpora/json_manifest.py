@@ -1,4 +1,4 @@
-"""JSON lines that name audio files, one recording or utterance per line.
+"""JSON lines, or a table (CSV, TSV), that name audio files, one recording or utterance per line.
 
 {"audio": "audio/a.flac", "speaker": "Ann", "text": "so it is"}                     an utterance of one speaker
 {"audio": "b.flac", "segments": [{"start": 0.5, "end": 2, "speaker": "Ann"}, …]}    a recording; "text" where known
@@ -12,11 +12,14 @@ Further keys: ``id`` (default: the file's name); ``offset`` and ``duration``, th
 (default: all of it); ``sampling_rate``, which is compared with the file's; ``language``; ``split``. Others are kept
 with the labels. In a manifest that several splits name, each line must have its split.
 
+A table has these keys in its header; ``columns`` of the dataset says which have another name in a manifest.
+
 Files must be in the manifest's folder. Paths to outside (``..``, absolute paths, links) are refused.
 """
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
 import math
@@ -52,6 +55,8 @@ from vaak.core.progress import followed
 ALIGNMENTS = ("alignment", "ctm", "textgrid")
 LABELS = ("speaker", "speakers", "text", "segments", "rttm", "uem", *ALIGNMENTS)
 KNOWN = frozenset(("id", "uri", "audio", "offset", "duration", "sampling_rate", "split", *LABELS))
+TABLES = {".csv": ",", ".tsv": "\t"}
+NUMBERS = ("offset", "duration", "sampling_rate")
 TOLERANCE = 0.1
 """Seconds that a manifest's duration may differ from the file's, because durations are rounded."""
 SPLIT_NAMES = {"validation": "valid", "val": "valid", "dev": "valid"}
@@ -64,7 +69,7 @@ class JsonReader:
     def __init__(self, dataset: DatasetConfig) -> None:
         """Look up the manifests. Raises DataError for those that don't exist."""
         self.lacks_train = lacks_train(dataset)
-        self._manifests = entries_of(dataset)
+        self._manifests, self._columns = entries_of(dataset), dataset.columns
         self.given = tuple(self._manifests)
         self.files = sorted({path for paths in self._manifests.values() for path in paths})
         for path in self.files:
@@ -74,10 +79,43 @@ class JsonReader:
     def read(self, split: str) -> Iterator[ReadRecording]:
         for path in self._manifests[split]:
             is_shared = sum(path in paths for paths in self._manifests.values()) > 1
-            for where, entry in followed(json_lines(path), f"recordings of {split}"):
+            for where, given in followed(manifest_lines(path), f"recordings of {split}"):
+                entry = given | _renamed(given, self._columns, where)
                 if not is_shared or _split_of(entry, where) == split:
                     name = str(entry.get("audio", where))
-                    yield attempted(name, partial(_reading, entry, path.parent, where))
+                    yield attempted(name, partial(reading_of, entry, path.parent, where))
+
+
+def manifest_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each line's place and object, of JSON lines or of a table. Raises DataError with its line."""
+    if path.suffix.lower() not in TABLES:
+        yield from json_lines(path)
+        return
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            for row in (reader := csv.DictReader(file, delimiter=TABLES[path.suffix.lower()])):
+                where = f"{path}:{reader.line_num}"
+                if None in row or None in row.values():
+                    raise DataError(f"{where}: this row has not as many cells as the header")
+                yield where, {name: _number_in(value) if name in NUMBERS else value for name, value in row.items()}
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path}: can't be read: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _number_in(cell: str) -> float | str | None:
+    """A cell as a number; what isn't one stays for who checks it."""
+    try:
+        return float(cell) if cell else None
+    except ValueError:
+        return cell
+
+
+def _renamed(entry: dict[str, Any], columns: dict[str, str], where: str) -> dict[str, Any]:
+    """The values that have another name in the manifest. Raises DataError for a column that it doesn't have."""
+    for column in columns.values():
+        if column not in entry:
+            raise DataError(f"{where}: there is no column {column} (columns); there are {', '.join(entry)}")
+    return {name: entry[column] for name, column in columns.items()}
 
 
 def json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -111,10 +149,11 @@ def _split_of(entry: dict[str, Any], where: str) -> str:
     return SPLIT_NAMES.get(split, split)
 
 
-def _reading(entry: dict[str, Any], folder: Path, where: str) -> ReadRecording:
+def reading_of(entry: dict[str, Any], folder: Path, where: str) -> ReadRecording:
+    """The recording of a line, whose files are in ``folder``. Raises DataError, with ``where`` it is."""
     audio = _text(entry, "audio", where)
     if audio is None:
-        raise DataError(f"{where}: the key audio is missing, the name of the file")
+        raise DataError(f"{where}: the key audio is missing, the name of the file; there are {', '.join(entry)}")
     path = inside(folder, audio, where)
     try:
         header = read_header(path)

@@ -64,6 +64,18 @@ def sentences(number: int, rng: np.random.Generator) -> list[str]:
     return list(found)
 
 
+def digits(number: int, rng: np.random.Generator) -> list[str]:
+    """``number`` different texts of one to six digits.
+
+    >>> digits(2, np.random.default_rng(1))
+    ['five seven nine', 'one']
+    """
+    found: dict[str, None] = {}
+    while len(found) < number:
+        found[" ".join(spelled(int(digit)) for digit in rng.integers(0, 10, rng.integers(1, 7)))] = None
+    return list(found)
+
+
 def sentence(rng: np.random.Generator) -> str:
     """A statement, question or request."""
     text = _one(_KINDS, rng)(rng)

@@ -26,7 +26,7 @@ from vaak import __version__
 from vaak.audio.config import DatasetConfig
 from vaak.audio.simulation.conversations import LEVEL
 from vaak.audio.synthesis.espeak import Spoken, Timed, speak
-from vaak.audio.synthesis.sentences import sentences
+from vaak.audio.synthesis.sentences import digits, sentences
 from vaak.core.errors import UserError, optional_import
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.storage.files import fingerprint_of, sync_directory, sync_file
@@ -131,7 +131,7 @@ def voice_cuts(dataset: DatasetConfig, folder: Path) -> Iterator[MonoCut]:
     """
     for number, voice in enumerate(make_voices(dataset.num_voices, dataset.seed)):
         rng = np.random.default_rng(draw_key(Purpose.SENTENCES, dataset.seed, number))
-        texts = sentences(dataset.num_sentences, rng)
+        texts = (digits if dataset.say == "digits" else sentences)(dataset.num_sentences, rng)
         try:
             there = _folder_of(voice, texts, folder)
         except OSError as error:
@@ -197,6 +197,7 @@ def _cut(voice: Voice, path: Path, about: dict[str, Any]) -> MonoCut:
         language="English",
         speaker=voice.name,
         alignment=times,
+        custom={"accent": voice.language},
     )
     source = AudioSource(type="file", channels=[0], source=str(path))
     recording = Recording(name, [source], SAMPLING_RATE, about["num_samples"], duration)

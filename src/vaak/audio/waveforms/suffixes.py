@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
+
+from vaak.core.errors import DataError, UserError
+
+log = logging.getLogger("vaak")
 
 AUDIO = frozenset({".wav", ".flac", ".ogg", ".opus", ".mp3", ".aiff", ".aif", ".au", ".sph", ".w64", ".caf"})
 """What libsndfile reads."""
@@ -47,3 +52,28 @@ def why_not(skipped: Iterable[Path]) -> dict[Path, str]:
 def in_words(skipped: Iterable[Path]) -> str:
     """How many files aren't read, for each reason."""
     return "; ".join(f"{number:,} {reason}" for reason, number in Counter(why_not(skipped).values()).items())
+
+
+def audio_files(paths: Iterable[Path]) -> tuple[list[Path], dict[Path, UserError]]:
+    """The files, and those in folders, searched recursively, each once; and the folders without any.
+
+    A file that is named may have any extension; in a folder, the extension tells which files are audio. Audio of
+    formats that can't be read is reported.
+    """
+    found: dict[Path, Path] = {}
+    without: dict[Path, UserError] = {}
+    for path in paths:
+        inside = _in_folder(path) if path.is_dir() else []
+        files = [file for file in inside if is_audio(file)] if path.is_dir() else [path]
+        found |= {file.resolve(): file for file in files if file.resolve() not in found}
+        others = in_words(not_read(inside))
+        if not files:
+            formats = " ".join(sorted(AUDIO))
+            without[path] = DataError(f"{path}: no audio in this folder ({formats}){others and '; there are '}{others}")
+        elif others:
+            log.warning("%s: skipped %s", path, others)
+    return list(found.values()), without
+
+
+def _in_folder(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if not path.name.startswith(".") and path.is_file())

@@ -5,6 +5,7 @@ from __future__ import annotations
 FRACTIONS = frozenset(
     (
         *("accuracy", "frame_accuracy", "token_accuracy", "exact_match"),
+        *("wer", "cer"),
         *("der", "miss", "false_alarm", "confusion", "jer", "speaker_ceiling"),
         *("voicing_error", "wer", "skipped_words", "repeated_words"),
         *("recorded_wer", "recorded_skipped_words", "recorded_repeated_words"),

@@ -121,8 +121,9 @@ class Work:
     @classmethod
     def of(cls, audio: list[Path], known: Known, output: Path | None, picture: Path | None) -> Work:
         """Raises UserError if the reference is of other recordings, or if one picture is to show several."""
+        from vaak.audio.waveforms.suffixes import audio_files
         from vaak.core.errors import UserError
-        from vaak.tasks.diarization.inference.many_files import audio_files, recording_names
+        from vaak.tasks.diarization.inference.many_files import recording_names
 
         files, without = audio_files(audio)
         names = recording_names(files, known.references or ())

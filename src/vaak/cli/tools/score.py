@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
@@ -13,6 +14,7 @@ from vaak.cli.config import AsJson
 
 if TYPE_CHECKING:
     from vaak.audio.scoring.errors import Score, Scores
+    from vaak.text.scoring.word_errors import Rates
 
 app = typer.Typer(
     help="Score any system's output.",
@@ -21,6 +23,7 @@ app = typer.Typer(
     add_completion=False,
 )
 
+WER_HEADER = ("group", "WER %", "95 %", "CER %", "95 %", "substituted", "deleted", "inserted", "words")
 HEADER = ("recording", "DER %", "miss %", "false alarm %", "confusion %", "JER %", "scored s")
 
 
@@ -61,6 +64,45 @@ def der(
         print_scores(scores)
 
 
+@app.command()
+def wer(
+    reference: Annotated[Path, typer.Argument(metavar="REF", help="JSON lines, a table (CSV, TSV), or lines of text.")],
+    hypothesis: Annotated[Path, typer.Argument(metavar="HYP", help="The same, of the system that is scored.")],
+    normaliser: Annotated[str, typer.Option(help="What isn't counted: whisper-english, basic or none.")] = "basic",
+    group: Annotated[str | None, typer.Option(help="A key of REF: rates of each of its values, too.")] = None,
+    named: Annotated[bool, typer.Option("--named", help="Lines of text begin with the utterance's name.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Print word and character error rates with their intervals, in total and by group, with their protocol.
+
+    Utterances are matched by name (id), lines of text by their number. What HYP lacks counts as missed.
+
+    Example: vaak score wer reference.jsonl hypothesis.jsonl --normaliser whisper-english --group accent
+    """
+    from vaak.text.scoring.reading import read_transcripts
+    from vaak.text.scoring.word_errors import score_texts
+
+    references = read_transcripts(reference, group, named=named)
+    found = read_transcripts(hypothesis, named=named).texts
+    scores = score_texts(references.texts, found, references.groups, normaliser)
+    if as_json:
+        print(json.dumps(scores.to_json(), ensure_ascii=False))
+        return
+    rows = [WER_HEADER, *(_wer_cells(name, rates) for name, rates in (*scores.groups.items(), ("total", scores.total)))]
+    _print_table(rows, scores.protocol, None)
+
+
+def _wer_cells(name: str, rates: Rates) -> tuple[str, ...]:
+    def cells(rate: float | None, interval: tuple[float, float] | None) -> tuple[str, str]:
+        if rate is None or interval is None:
+            return "-", "-"
+        return f"{100 * rate:.2f}", f"{100 * interval[0]:.2f}–{100 * interval[1]:.2f}"
+
+    counts = rates.counts
+    errors = (str(counts.substitutions), str(counts.deletions), str(counts.insertions), str(counts.words))
+    return name, *cells(rates.wer, rates.wer_interval), *cells(rates.cer, rates.cer_interval), *errors
+
+
 def values_of(scores: Scores) -> dict[str, Any]:
     """The scores as plain values."""
     rows = {row.recording: _value(row) for row in scores.rows}
@@ -83,12 +125,15 @@ def _value(row: Score) -> dict[str, float | None]:
 
 def print_scores(scores: Scores, file: TextIO | None = None) -> None:
     """A row for each recording, one for all, and the protocol; to standard output where no ``file`` is given."""
-    rows = [HEADER, *map(_cells, (*scores.rows, scores.total))]
+    _print_table([HEADER, *map(_cells, (*scores.rows, scores.total))], scores.protocol, file)
+
+
+def _print_table(rows: Sequence[tuple[str, ...]], protocol: Mapping[str, str], file: TextIO | None) -> None:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for name, *cells in rows:
         figures = (cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True))
         print("  ".join((name.ljust(widths[0]), *figures)), file=file)
-    print(", ".join(f"{name} {value}" for name, value in scores.protocol.items()), file=file)
+    print(", ".join(f"{name} {value}" for name, value in protocol.items()), file=file)
 
 
 def _cells(row: Score) -> tuple[str, ...]:

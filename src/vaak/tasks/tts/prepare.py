@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING, Any
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.corpus import AudioCorpus
 from vaak.audio.mel_config import PitchConfig
+from vaak.audio.sources.utterances import LeftOut
 from vaak.core.errors import DataError
 from vaak.core.split_ranges import SPLITS
 from vaak.runs.prepared import PreparedFolder, Recipe, fingerprint_with_files
 from vaak.tasks.base import without_unread_files
 from vaak.tasks.tts.config import TtsDataConfig, TtsExperiment
 from vaak.tasks.tts.utterances.normalisation import Normalisation
-from vaak.tasks.tts.utterances.reading import LeftOut, utterances
+from vaak.tasks.tts.utterances.reading import utterances
 from vaak.tasks.tts.utterances.store import UtteranceStore, write_utterances
 from vaak.text.speech.processor import PhonemeProcessor
 

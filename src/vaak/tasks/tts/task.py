@@ -20,6 +20,7 @@ from torch.nn import functional as F
 
 from vaak.audio.config import DatasetConfig
 from vaak.audio.sources.cut_findings import cut_findings
+from vaak.audio.sources.utterances import UNUSABLE
 from vaak.audio.waveforms.speech_file import speech_file
 from vaak.core.batch import Batch, Term
 from vaak.core.task import DataFinding
@@ -43,7 +44,6 @@ from vaak.tasks.tts.scoring.meters import SpokenMeters
 from vaak.tasks.tts.shown.meters import ShownMeters
 from vaak.tasks.tts.spec import SPEC
 from vaak.tasks.tts.utterances.findings import unusual_rates
-from vaak.tasks.tts.utterances.reading import UNUSABLE
 from vaak.tasks.vocoding import trained_vocoder
 
 VOICES = (DatasetConfig(type="voices"),)

@@ -20,6 +20,7 @@ FILES = {
     "diarization": "configs/diarization/all_options.yml",
     "tts": "configs/tts/all_options.yml",
     "vocoder": "configs/vocoder/all_options.yml",
+    "asr": "configs/asr/all_options.yml",
 }
 
 tasks = pytest.mark.parametrize("task", FILES)

@@ -1,50 +1,21 @@
-"""Many audio files: which files, the names of their recordings, who speaks when in each of them."""
+"""Many audio files: the names of their recordings, who speaks when in each of them."""
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from vaak.audio.config import AudioConfig
-from vaak.audio.waveforms.suffixes import AUDIO, in_words, is_audio, not_read
-from vaak.core.errors import DataError, UserError
+from vaak.core.errors import UserError
 from vaak.core.progress import followed
 from vaak.tasks.diarization.predict import Diarized, Diarizer
 
-log = logging.getLogger("vaak")
-
 NO_FIELD = re.compile(r"[\s\x00-\x1f\x7f]+")
 """What a field of an RTTM line can't hold."""
-
-
-def audio_files(paths: Iterable[Path]) -> tuple[list[Path], dict[Path, UserError]]:
-    """The files, and those in folders, searched recursively, each once; and the folders without any.
-
-    A file that is named may have any extension; in a folder, the extension tells which files are audio. Audio of
-    formats that can't be read is reported.
-    """
-    found: dict[Path, Path] = {}
-    without: dict[Path, UserError] = {}
-    for path in paths:
-        inside = _in_folder(path) if path.is_dir() else []
-        files = [file for file in inside if is_audio(file)] if path.is_dir() else [path]
-        found |= {file.resolve(): file for file in files if file.resolve() not in found}
-        others = in_words(not_read(inside))
-        if not files:
-            formats = " ".join(sorted(AUDIO))
-            without[path] = DataError(f"{path}: no audio in this folder ({formats}){others and '; there are '}{others}")
-        elif others:
-            log.warning("%s: skipped %s", path, others)
-    return list(found.values()), without
-
-
-def _in_folder(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if not path.name.startswith(".") and path.is_file())
 
 
 def recording_names(files: Collection[Path], known: Collection[str] = ()) -> dict[Path, str]:

@@ -2,53 +2,23 @@
 
 from __future__ import annotations
 
-import logging
-from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from vaak.audio.config import AudioConfig
 from vaak.audio.formats.alignments import PAUSES
 from vaak.audio.labelled import Interval
-from vaak.audio.waveforms.reading import (
-    alignment_of,
-    demand_frequencies,
-    file_of,
-    lacks_times,
-    read_samples,
-    text_of,
-)
+from vaak.audio.sources.utterances import WITHOUT_TEXT, LeftOut, describe, section, utterances_of
+from vaak.audio.waveforms.reading import alignment_of, demand_frequencies, lacks_times, read_samples, text_of
 from vaak.audio.waveforms.speech_regions import find_speech
 from vaak.core.errors import DataError
 
 if TYPE_CHECKING:
     from lhotse.cut import Cut
 
-log = logging.getLogger("vaak")
-
 TOLERANCE = 0.3
 """Seconds by which an alignment may end before or after speech."""
 TOO_LONG = "utterances longer than data.max_duration"
-WITHOUT_TEXT = "utterances without a text"
-UNUSABLE = "utterances that can't be used"
-
-
-@dataclass
-class LeftOut:
-    """Utterances that are left out, by reason; ``messages`` are what is wrong with those that can't be used."""
-
-    skip_bad: bool
-    counts: Counter[str] = field(default_factory=Counter)
-    messages: list[str] = field(default_factory=list)
-
-    def bad(self, error: DataError) -> None:
-        """Count an utterance that can't be used, with a warning; raise the error where none may be skipped."""
-        if not self.skip_bad:
-            raise DataError(f"{error} (vaak data check lists all such utterances)")
-        log.warning("skipped: %s", error)
-        self.counts[UNUSABLE] += 1
-        self.messages.append(str(error))
 
 
 def utterances(
@@ -61,7 +31,7 @@ def utterances(
     for a recording that can't be read, unless such ones are skipped.
     """
     for cut in cuts:
-        for one in _parts(cut):
+        for one in utterances_of(cut):
             if text_of(one) is None:
                 left_out.counts[WITHOUT_TEXT] += 1
                 continue
@@ -78,18 +48,6 @@ def utterances(
             yield kept
 
 
-def _parts(cut: Any) -> Iterator[Any]:
-    """A cut for each label, where there are several."""
-    if len(cut.supervisions) < 2:
-        yield cut
-        return
-    for number, label in enumerate(sorted(cut.supervisions, key=lambda one: one.start)):
-        part = section(cut, max(0.0, label.start), min(label.end, cut.duration))
-        part.id = f"{cut.id}-{number:04}"
-        part.supervisions = [one for one in part.supervisions if one.id == label.id]
-        yield part
-
-
 def trimmed(cut: Any, audio: AudioConfig, silence: float) -> Any:
     """The cut with ``silence`` seconds before and after its speech; unchanged where it has no more."""
     start, end = _speech(cut, audio)
@@ -97,17 +55,6 @@ def trimmed(cut: Any, audio: AudioConfig, silence: float) -> Any:
     if start <= 0 and end >= cut.duration:
         return cut
     return section(cut, start, end)
-
-
-def section(cut: Any, start: float, end: float) -> Any:
-    """The cut from ``start`` to ``end``, in seconds; unlike Lhotse's, with the times of alignments from its start."""
-    part = cut.truncate(offset=start, duration=end - start, preserve_id=True)
-    for label in part.supervisions:
-        label.alignment = {
-            kind: [item._replace(start=round(item.start - start, 8)) for item in items]
-            for kind, items in (label.alignment or {}).items()
-        } or None
-    return part
 
 
 def _speech(cut: Any, audio: AudioConfig) -> tuple[float, float]:
@@ -145,8 +92,3 @@ def _demand_alignment_of_audio(cut: Any, audio: AudioConfig) -> None:
                 f"{describe(cut)}: its alignment ends at {end:.2f} s, but speech at {after[-1][1]:.2f} s: it is "
                 "truncated, or of another recording"
             )
-
-
-def describe(cut: Any) -> str:
-    """The name and the file of an utterance, for messages."""
-    return f"{cut.id} ({file_of(cut)})"

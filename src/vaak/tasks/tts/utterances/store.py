@@ -24,13 +24,14 @@ from vaak.audio.features.store import FeatureStore
 from vaak.audio.mel_config import MelConfig
 from vaak.audio.sources.cut_store import CutStore, write_cuts
 from vaak.audio.sources.stored_source import extract_cuts
+from vaak.audio.sources.utterances import LeftOut, describe
 from vaak.audio.waveforms.audio_file import samples_in
 from vaak.audio.waveforms.reading import alignment_of, read_samples, segments_of, text_of
 from vaak.core.errors import DataError
 from vaak.core.storage.files import fingerprint_of, sync_file
 from vaak.core.storage.mapped_lines import LineWriter, MappedLines, mapped, writing_lines
 from vaak.tasks.tts.utterances.durations import symbol_ends
-from vaak.tasks.tts.utterances.reading import LeftOut, describe, phones_of
+from vaak.tasks.tts.utterances.reading import phones_of
 from vaak.text.speech.processor import PhonemeProcessor, Processed
 
 if TYPE_CHECKING:

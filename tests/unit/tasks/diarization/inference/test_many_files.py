@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from vaak.audio.formats.rttm import read_rttm, write_rttm
 from vaak.audio.labelled import Segment
-from vaak.tasks.diarization.inference.many_files import audio_files, recording_names
+from vaak.audio.waveforms.suffixes import audio_files
+from vaak.tasks.diarization.inference.many_files import recording_names
 
 
 def touch(*paths: Path) -> None:
@@ -41,7 +42,7 @@ def test_a_folder_without_audio_is_named(tmp_path: Path):
 def test_formats_that_can_not_be_read_are_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("vaak.tasks.diarization.inference.many_files.log.propagate", True)
+    monkeypatch.setattr("vaak.audio.waveforms.suffixes.log.propagate", True)
     touch(tmp_path / "a.wav", tmp_path / "a.m4a", tmp_path / "b.m4a", tmp_path / "c.M4A", tmp_path / "d.txt")
     found, without = audio_files([tmp_path])
     assert (found, without) == ([tmp_path / "a.wav"], {})

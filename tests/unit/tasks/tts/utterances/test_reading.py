@@ -11,8 +11,9 @@ import soundfile
 from tiny_voice import RATE, cut, utterance
 from vaak.audio.config import AudioConfig
 from vaak.audio.mel_config import MelConfig
+from vaak.audio.sources.utterances import LeftOut
 from vaak.core.errors import DataError
-from vaak.tasks.tts.utterances.reading import LeftOut, phones_of, utterances
+from vaak.tasks.tts.utterances.reading import phones_of, utterances
 
 AUDIO = AudioConfig(feature_type="mel", mel=MelConfig(f_max=RATE / 2))
 

@@ -1,0 +1,62 @@
+"""Recordings of a corpus as utterances: one for each label, and what is left out, with the reason."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from vaak.audio.waveforms.reading import file_of
+from vaak.core.errors import DataError
+
+log = logging.getLogger("vaak")
+
+WITHOUT_TEXT = "utterances without a text"
+UNUSABLE = "utterances that can't be used"
+
+
+@dataclass
+class LeftOut:
+    """Utterances that are left out, by reason; ``messages`` are what is wrong with those that can't be used."""
+
+    skip_bad: bool
+    counts: Counter[str] = field(default_factory=Counter)
+    messages: list[str] = field(default_factory=list)
+
+    def bad(self, error: DataError) -> None:
+        """Count an utterance that can't be used, with a warning; raise the error where none may be skipped."""
+        if not self.skip_bad:
+            raise DataError(f"{error} (vaak data check lists all such utterances)")
+        log.warning("skipped: %s", error)
+        self.counts[UNUSABLE] += 1
+        self.messages.append(str(error))
+
+
+def utterances_of(cut: Any) -> Iterator[Any]:
+    """A cut for each label, where there are several."""
+    if len(cut.supervisions) < 2:
+        yield cut
+        return
+    for number, label in enumerate(sorted(cut.supervisions, key=lambda one: one.start)):
+        part = section(cut, max(0.0, label.start), min(label.end, cut.duration))
+        part.id = f"{cut.id}-{number:04}"
+        part.supervisions = [one for one in part.supervisions if one.id == label.id]
+        yield part
+
+
+def section(cut: Any, start: float, end: float) -> Any:
+    """The cut from ``start`` to ``end``, in seconds; unlike Lhotse's, with the times of alignments from its start."""
+    part = cut.truncate(offset=start, duration=end - start, preserve_id=True)
+    for label in part.supervisions:
+        label.alignment = {
+            kind: [item._replace(start=round(item.start - start, 8)) for item in items]
+            for kind, items in (label.alignment or {}).items()
+        } or None
+    return part
+
+
+def describe(cut: Any) -> str:
+    """The name and the file of an utterance, for messages."""
+    return f"{cut.id} ({file_of(cut)})"

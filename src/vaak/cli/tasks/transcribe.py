@@ -1,0 +1,116 @@
+"""``vaak transcribe``: what is said in recordings, by a trained speech recogniser."""
+
+from __future__ import annotations
+
+import json
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from vaak.cli.config import Device, TrustCode, Weights, WhichWeights
+from vaak.cli.section_options import with_options_of
+from vaak.tasks.asr.config import AsrDecodingConfig
+
+if TYPE_CHECKING:
+    from vaak.tasks.asr.predict import Transcript
+
+
+class Format(StrEnum):
+    """How transcripts are written."""
+
+    text = "text"
+    json = "json"
+    srt = "srt"
+
+
+@with_options_of(AsrDecodingConfig, into="decoding", leave_out=("valid_examples",))
+def transcribe(
+    run: Annotated[Path, typer.Argument(help="A run (its best checkpoint) or a checkpoint.")],
+    audio: Annotated[list[Path], typer.Argument(help="Audio files, and folders that are searched for them.")],
+    decoding: dict[str, Any],
+    format: Annotated[Format, typer.Option(help="text, json (with the times of windows), or srt (subtitles).")] = (
+        Format.text
+    ),
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="A folder with a file for each; default: standard output.")
+    ] = None,
+    device: Device = "auto",
+    weights: Weights = WhichWeights.auto,
+    trust_code: TrustCode = False,
+) -> None:
+    """Write down what is said. Audio may have any sampling rate, number of channels and length.
+
+    Options that are not given come from the run (data.decoding of its YAML). Long audio is cut at silences. Files that
+    can't be read are reported; the others are still processed, and the exit code is 2.
+
+    Example: vaak transcribe runs/asr-quickstart talk.flac --format srt --output subtitles
+    """
+    from vaak.audio.waveforms.suffixes import audio_files
+    from vaak.core.errors import UserError
+    from vaak.runs.open_run import open_run
+
+    files, failed = audio_files(audio)
+    names = [path.stem for path in files]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if output is not None and twice is not None:
+        raise UserError(f"two files are called {twice}, so their transcripts would be, too; transcribe them apart")
+    if output is None and format is Format.srt and len(files) > 1:
+        raise UserError("--format srt: subtitles are of one recording; give --output, a folder with a file for each")
+    overrides = [f"data.decoding.{name}={json.dumps(value)}" for name, value in decoding.items()]
+    opened = open_run(run, overrides=overrides, device=device, weights=weights, trust_code=trust_code)
+    if opened.experiment.task != "asr":
+        raise UserError(f"{run} is a run of task {opened.experiment.task}; vaak transcribe requires a run of task asr")
+    _make(output)
+    transcriber = opened.task.transcriber(opened.model)
+    for path in files:
+        try:
+            found = transcriber.transcribe(path)
+        except UserError as error:
+            failed[path] = error
+            continue
+        _write(_as(format, found, path), found.name, output, format, is_alone=len(files) == 1)
+    for reason in failed.values():
+        print(reason, file=sys.stderr)
+    if failed:
+        raise typer.Exit(2)
+
+
+def _make(folder: Path | None) -> None:
+    """Raises UserError where the folder can't be created."""
+    from vaak.core.errors import UserError
+
+    try:
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--output: the folder {folder} can't be created: {error.strerror or error}") from error
+
+
+def _as(format: Format, found: Transcript, path: Path) -> str:
+    if format is Format.text:
+        return found.text + "\n"
+    if format is Format.srt:
+        return found.srt
+    factor = found.seconds_taken / found.duration if found.duration else None
+    times = {"duration": found.duration, "seconds_taken": round(found.seconds_taken, 3), "real_time_factor": factor}
+    segments = [segment._asdict() for segment in found.segments]
+    about = {"file": str(path), "name": found.name, **times, "text": found.text, "segments": segments}
+    return json.dumps(about, ensure_ascii=False) + "\n"
+
+
+def _write(text: str, name: str, folder: Path | None, format: Format, *, is_alone: bool) -> None:
+    """Write ``text`` in a ``format`` to the file of its ``name`` in ``folder``.
+
+    Without one, print it; with its name, unless it ``is_alone``.
+    """
+    from vaak.core.storage.files import write_text
+
+    if folder is None:
+        prefix = f"{name}: " if not is_alone and format is Format.text else ""
+        print(prefix + text, end="", flush=True)
+    else:
+        suffix = "txt" if format is Format.text else str(format)
+        write_text(folder / f"{name}.{suffix}", text)

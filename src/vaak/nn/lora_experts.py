@@ -1,0 +1,131 @@
+"""A mixture of low-rank experts on frozen linear layers: each example is changed by the few that a gate chooses.
+
+    y = W x + Σ_e w_e · (alpha / rank) · B_e A_e x        w_e is 0 for all but top_k experts of an example
+
+Only the chosen experts are computed, each on its own examples; the result is that of the sum. An example is a row of a
+batch, with all its frames or tokens.
+
+Sources: Hu et al. 2021, "LoRA"; Fedus et al. 2021, "Switch Transformers" (one expert, weighed by its probability, and
+the load-balancing loss); Jiang et al. 2024, "Mixtral of Experts" (several, whose weights add up to 1).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class Routing:
+    """Which experts change which rows of the batch that is being computed; the layers of a model share one."""
+
+    def __init__(self) -> None:
+        self.chosen: list[tuple[int, Tensor, Tensor]] = []
+        """Experts with the rows that chose them, and these rows' weights."""
+
+    @contextmanager
+    def of(self, weights: Tensor | None) -> Iterator[None]:
+        """Within, rows are changed by ``weights`` ``(row, expert)``; None or all zeros: not at all."""
+        before = self.chosen
+        self.chosen = []
+        for expert in range(0 if weights is None else weights.shape[1]):
+            assert weights is not None
+            rows = weights[:, expert].nonzero()[:, 0]
+            if len(rows):
+                self.chosen.append((expert, rows, weights[rows, expert]))
+        try:
+            yield
+        finally:
+            self.chosen = before
+
+
+class LoraExperts(nn.Module):
+    """A linear layer, frozen, with low-rank changes by experts."""
+
+    def __init__(
+        self, base: nn.Linear, num_experts: int, rank: int, alpha: float, dropout: float, routing: Routing
+    ) -> None:
+        """``num_experts`` changes of ``rank``, multiplied by ``alpha`` / rank; each is nothing at first.
+
+        ``base`` is frozen. ``dropout`` is before the changes; ``routing`` says whose they are.
+        """
+        super().__init__()
+        self.base, self.routing, self.scale = base.requires_grad_(False), routing, alpha / rank
+        self.dropout = nn.Dropout(dropout)
+        kind: dict[str, Any] = {"dtype": base.weight.dtype, "device": base.weight.device}
+        self.lora_a = nn.Parameter(torch.empty(num_experts, rank, base.in_features, **kind))
+        self.lora_b = nn.Parameter(torch.zeros(num_experts, base.out_features, rank, **kind))
+        for expert in self.lora_a:
+            nn.init.kaiming_uniform_(expert, a=math.sqrt(5))  # as peft
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """``(row, …, out)`` of ``(row, …, in)``."""
+        outputs: Tensor = self.base(inputs)
+        for expert, rows, weights in self.routing.chosen:
+            low = nn.functional.linear(self.dropout(inputs[rows]), self.lora_a[expert])
+            change = nn.functional.linear(low, self.lora_b[expert])
+            factors = (self.scale * weights).view(-1, *[1] * (inputs.ndim - 1))
+            outputs = outputs.index_add(0, rows, (factors * change).to(outputs.dtype))
+        return outputs
+
+
+class Gate(nn.Module):
+    """Scores of experts for what an example is like."""
+
+    def __init__(self, width: int, num_experts: int, hidden: int) -> None:
+        """``width`` is that of an example's vector, ``hidden`` that of the layer between."""
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.LayerNorm(width), nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, num_experts)
+        )
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        """Logits ``(row, expert)`` of vectors ``(row, width)``."""
+        logits: Tensor = self.layers(vectors)
+        return logits
+
+
+def add_experts(
+    model: nn.Module, targets: Sequence[str], num_experts: int, rank: int, alpha: float, dropout: float
+) -> Routing:
+    """Freeze a model and give its linear layers whose names end in ``targets`` experts, in place; their routing.
+
+    ``num_experts``, ``rank``, ``alpha`` and ``dropout`` are as in ``LoraExperts``. Without such a layer nothing is
+    changed but what is trained.
+    """
+    model.requires_grad_(False)
+    routing = Routing()
+    for name, layer in list(model.named_modules()):
+        parent, _, own = name.rpartition(".")
+        if isinstance(layer, nn.Linear) and own in targets:
+            setattr(model.get_submodule(parent), own, LoraExperts(layer, num_experts, rank, alpha, dropout, routing))
+    return routing
+
+
+def top_k_weights(logits: Tensor, top_k: int) -> Tensor:
+    """The weights of experts ``(row, expert)``: probabilities of the ``top_k`` of logits, 0 for the others.
+
+    One keeps its probability, so that the gate learns from the task's loss; several add up to 1. Of equal ones the
+    first are chosen.
+
+    >>> top_k_weights(torch.tensor([[0.0, 1.0, 1.0]]), 2)
+    tensor([[0.0000, 0.5000, 0.5000]])
+    """
+    probabilities = logits.softmax(-1)
+    order = logits.argsort(dim=-1, descending=True, stable=True)[:, :top_k]
+    weights = torch.zeros_like(probabilities).scatter(1, order, probabilities.gather(1, order))
+    return weights if top_k == 1 else weights / weights.sum(-1, keepdim=True)
+
+
+def load_balancing(logits: Tensor, weights: Tensor) -> Tensor:
+    """Number of experts · Σ_e (share of choices of e) · (mean probability of e): 1 where all are used alike.
+
+    ``logits`` and ``weights`` are ``(row, expert)``, of one batch. Source: Fedus et al. 2021, equation 4.
+    """
+    chosen = (weights.detach() > 0).to(logits.dtype)
+    shares = chosen.sum(0) / chosen.sum()
+    return logits.shape[1] * (shares * logits.softmax(-1).mean(0)).sum()

@@ -1,0 +1,76 @@
+"""Options of speech recognition that don't go together, or have no effect. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from vaak.audio.config import AudioConfig
+from vaak.config.task_spec import CheckFinding, impossible, no_effect
+from vaak.tasks.asr.config import SCRATCH, AsrExperiment
+from vaak.text.checks import tokenizer_findings
+
+LOAD_BALANCING = "load_balancing"
+READ_AUDIO = frozenset(
+    {"corpus_dir", "output_dir", "num_jobs", "progress_bar", "cache_gigabytes", "channels", "num_mel_bins"}
+)
+"""Options of global_config that this task reads: its features are always Whisper's."""
+
+
+def checks(experiment: AsrExperiment) -> Iterator[CheckFinding]:
+    """The findings on an experiment of this task."""
+    data, model = experiment.data, experiment.model
+    if model.lora is not None and model.experts is not None:
+        yield impossible("model.experts", "given together with model.lora; keep one of them")
+    if model.experts is None and LOAD_BALANCING in experiment.training.loss.auxiliary:
+        yield impossible(f"training.loss.auxiliary.{LOAD_BALANCING}", "model.experts is null")
+    for name in AudioConfig.model_fields:
+        if name not in READ_AUDIO:
+            yield no_effect(f"global_config.{name}", "speech recognition reads Whisper's own features")
+    for number, dataset in enumerate(experiment.datasets):
+        if dataset.conversations is not None:
+            yield impossible(f"datasets.{number}.conversations", "an utterance has one transcript; leave it out")
+    yield from _base(experiment)
+    if data.decoding.method != "beam":
+        for name in ("beam_size", "length_penalty"):
+            yield no_effect(f"data.decoding.{name}", f"the method is {data.decoding.method}")
+    budget = experiment.training.batching.max_duration
+    if budget is not None and budget < data.max_duration:
+        yield impossible(
+            "training.batching.max_duration",
+            f"{budget:g} s is less than an example, which is padded to data.max_duration ({data.max_duration:g} s)",
+        )
+
+
+def _base(experiment: AsrExperiment) -> Iterator[CheckFinding]:
+    """What a base decides."""
+    model, data = experiment.model, experiment.data
+    if model.base == SCRATCH:
+        yield from tokenizer_findings("data.tokenizer", data.tokenizer)
+        yield no_effect("data.language", "model.base is scratch, which knows what its transcripts are in")
+        for name in ("lora", "experts"):
+            if getattr(model, name) is not None:
+                yield impossible(f"model.{name}", "model.base is scratch: there is nothing to adapt; give a base")
+    else:
+        for name in type(model.scratch).model_fields:
+            yield no_effect(f"model.scratch.{name}", f"model.base is {model.base}, which has its own sizes")
+        yield no_effect("data.tokenizer", f"model.base is {model.base}, which has its own tokenizer")
+        yield no_effect("global_config.num_mel_bins", f"model.base is {model.base}, which has its own features")
+
+
+def metrics(experiment: AsrExperiment) -> Iterable[str]:
+    """The figures that evaluations give."""
+    routing = ("val_routing_entropy", "val_dead_experts", "val_expert_use/") if experiment.model.experts else ()
+    return ("val_loss", "val_accuracy", "val_wer", "val_cer", "val_wer/", f"val_{LOAD_BALANCING}", *routing)
+
+
+def num_parameters(experiment: AsrExperiment) -> int:
+    """About how many parameters a model that is trained from nothing has; 0 for one whose base isn't read yet."""
+    if experiment.model.base != SCRATCH:
+        return 0
+    sizes = experiment.model.scratch
+    width = sizes.d_ff or 4 * sizes.d_model
+    layer = 2 * sizes.d_model * width
+    attention = 4 * sizes.d_model**2
+    layers = sizes.encoder_layers * (attention + layer) + sizes.decoder_layers * (2 * attention + layer)
+    embeddings = sizes.d_model * (experiment.data.tokenizer.vocab_size + sizes.max_target_length)
+    return layers + embeddings + 3 * sizes.d_model * (sizes.d_model + experiment.global_config.num_mel_bins)

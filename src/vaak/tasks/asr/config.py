@@ -1,0 +1,180 @@
+"""The options of a speech recogniser. Imports no torch."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+from pydantic import model_validator
+
+from vaak.audio.config import AUDIO_ALIASES, AudioConfig, AugmentationConfig, DatasetConfig
+from vaak.config.base import LARGEST_COUNT, LARGEST_LENGTH, ResumeClass, Section, option
+from vaak.config.experiment import Experiment
+from vaak.nn.config import LARGEST_WIDTH
+from vaak.text.config import TokenizerConfig
+from vaak.text.scoring.normalisers import NormaliserName
+
+SCRATCH = "scratch"
+VERSIONS = {"v2": "openai/whisper-large-v2", "v3": "openai/whisper-large-v3"}
+"""Short names of bases on the Hugging Face Hub."""
+CONTEXT_SECONDS, CONTEXT_TOKENS = 30.0, 448
+"""What every Whisper reads and writes at once."""
+
+DEFAULTS: dict[str, Any] = {
+    "training": {
+        "epochs": 10,
+        "batch_size": 16,
+        "optimizer": {"type": "adamw", "lr": 1e-4, "weight_decay": 0.01},
+        "gradient_clipping": {"norm": 1.0},
+        "checkpoint": {"metric": "val_wer"},
+        "logging": {"interval": 10},
+    },
+}
+
+ALIASES: dict[str, str] = {
+    **AUDIO_ALIASES,
+    "whisper_model": "model.base",
+    "model.whisper_model": "model.base",
+    "data_percent": "data.percent",
+    "data.data_percent": "data.percent",
+}
+
+
+class ScratchConfig(Section):
+    """The sizes of a Whisper that is trained from nothing."""
+
+    resume_class: ClassVar[ResumeClass | None] = "refused"
+
+    d_model: int = option("Width.", 128, gt=0, le=LARGEST_WIDTH)
+    encoder_layers: int = option("Layers of the encoder.", 2, gt=0, le=1000)
+    decoder_layers: int = option("Layers of the decoder.", 2, gt=0, le=1000)
+    num_heads: int = option("Attention heads of a layer.", 4, gt=0, le=1000)
+    d_ff: int | None = option("Width of the feed-forward layers; null is 4 times d_model.", None, gt=0)
+    max_target_length: int = option(
+        "Tokens of the longest transcript, with its start and its end.", CONTEXT_TOKENS, gt=2, le=LARGEST_LENGTH
+    )
+    dropout: float = option("Dropout.", 0.1, ge=0, lt=1, resume="other numbers")
+
+    @model_validator(mode="after")
+    def _heads_fit(self) -> ScratchConfig:
+        if self.d_model % self.num_heads or self.d_model % 2:
+            raise ValueError(f"d_model ({self.d_model}) must be even and a multiple of num_heads ({self.num_heads})")
+        return self
+
+
+class LoraConfig(Section):
+    """Low-rank adaptation of frozen weights. Source: Hu et al. 2021, "LoRA"."""
+
+    resume_class: ClassVar[ResumeClass | None] = "refused"
+
+    rank: int = option("Rank of the change of a weight.", 8, gt=0, le=LARGEST_WIDTH)
+    alpha: float = option("The change is multiplied by alpha / rank.", 16.0, gt=0)
+    dropout: float = option("Dropout before the change.", 0.0, ge=0, lt=1, resume="other numbers")
+    targets: tuple[str, ...] = option(
+        "Linear layers that are adapted, by the end of their names.", ("q_proj", "v_proj")
+    )
+
+
+class ExpertsConfig(LoraConfig):
+    """A mixture of experts: for each utterance, a gate chooses some of several low-rank changes."""
+
+    num_experts: int = option("Number of experts.", 8, gt=1, le=10_000)
+    top_k: int = option("Experts that are chosen for an utterance.", 1, gt=0, le=10_000)
+    gate_width: int = option("Width of the gate's hidden layer.", 256, gt=0, le=LARGEST_WIDTH)
+
+    @model_validator(mode="after")
+    def _there_are_as_many(self) -> ExpertsConfig:
+        if self.top_k > self.num_experts:
+            raise ValueError(f"top_k ({self.top_k}) is more than num_experts ({self.num_experts})")
+        return self
+
+
+class AsrModelConfig(Section):
+    """A Whisper, and what of it is trained; training.freeze can hold the encoder."""
+
+    bare: ClassVar[str | None] = "base"
+    resume_class: ClassVar[ResumeClass | None] = "refused"
+
+    name: str | None = option("A name for people; nothing depends on it.", None, resume="free")
+    base: str = option(
+        "scratch: trained from nothing; v2, v3: Whisper large; or a name on the Hugging Face Hub, or a folder.", SCRATCH
+    )
+    scratch: ScratchConfig = option("Sizes, if base is scratch.", ScratchConfig())
+    lora: LoraConfig | None = option("Train low-rank changes of the base, which is frozen; null trains it all.", None)
+    experts: ExpertsConfig | None = option("Train several such changes, and a gate that chooses among them.", None)
+
+
+class AsrDecodingConfig(Section):
+    """How transcripts are written."""
+
+    bare: ClassVar[str | None] = "method"
+    resume_class: ClassVar[ResumeClass | None] = "other numbers"
+
+    method: Literal["greedy", "beam"] = option("The search for the most probable transcript.", "greedy")
+    beam_size: int = option("beam: number of hypotheses.", 5, ge=1, le=10_000)
+    length_penalty: float = option("beam: scores are divided by length to this power.", 1.0, ge=0)
+    max_new_tokens: int | None = option(
+        "Maximum number of tokens of a window; null is all that the decoder has room for.", None, gt=0
+    )
+    batch_size: int = option("Windows that are transcribed together, at most.", 16, gt=0, le=LARGEST_COUNT)
+    valid_examples: int | None = option(
+        "Number of validation examples that are transcribed during training; null is all.", None, ge=0
+    )
+
+
+class AsrDataConfig(Section):
+    """How recordings and their transcripts become examples."""
+
+    resume_class: ClassVar[ResumeClass | None] = "refused"
+
+    group: str | None = option(
+        "The label by which examples are sampled and figures are given: a key of the manifest, or speaker, or "
+        "language. null: the first of etiology, accent, severity, group that the labels have.",
+        None,
+    )
+    percent: float = option(
+        "Percentage of the training utterances that is used, of each group in proportion.", 100.0, gt=0, le=100
+    )
+    max_samples: int | None = option(
+        "Maximum number of training utterances, of each group in proportion.", None, gt=0, le=LARGEST_COUNT
+    )
+    sampling_seed: int = option("Random seed of percent and max_samples.", 42, ge=0)
+    max_duration: float = option(
+        "Seconds of audio that the encoder reads: shorter audio is padded to it. Whisper has 30; less is faster.",
+        CONTEXT_SECONDS,
+        gt=0,
+        le=CONTEXT_SECONDS,
+    )
+    too_long: Literal["fail", "drop", "split"] = option(
+        "What to do with utterances longer than max_duration, or with more tokens than the decoder writes. split: cut "
+        "at silences those whose words have times; others are dropped.",
+        "drop",
+    )
+    language: str = option("Language of the transcripts, for a base that knows many.", "en")
+    tokenizer: TokenizerConfig = option(
+        "base: scratch: the tokenizer of transcripts.", TokenizerConfig(type="character", vocab_size=1000)
+    )
+    augmentation: AugmentationConfig | None = option("Augmentation of training audio; null disables it.", None)
+    decoding: AsrDecodingConfig = option("How transcripts are written.", AsrDecodingConfig())
+    normaliser: NormaliserName = option(
+        "What WER and CER don't count: whisper-english is Whisper's for English; basic (any script) ignores case and "
+        "punctuation; none compares texts as they are.",
+        "basic",
+        resume="other numbers",
+    )
+    on_bad_example: Literal["fail", "skip"] = option(
+        "What to do with an utterance that can't be used: audio that can't be read, an empty transcript.",
+        "fail",
+        resume="other numbers",
+    )
+    cache_dir: str | None = option(
+        "Folder for prepared data, shared by runs; null is RUN/prepared.", None, resume="free"
+    )
+
+    @model_validator(mode="after")
+    def _frames_fit(self) -> AsrDataConfig:
+        if round(self.max_duration * 100) % 2 or abs(self.max_duration * 100 - round(self.max_duration * 100)) > 1e-6:
+            raise ValueError(f"max_duration ({self.max_duration:g}) must be a multiple of 0.02, the encoder's step")
+        return self
+
+
+AsrExperiment = Experiment[AsrModelConfig, AsrDataConfig, AudioConfig, DatasetConfig]

@@ -1,0 +1,65 @@
+"""Estimates before the data is prepared: the files that will be read, the size of model and batches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from vaak.core.batch import Batch
+from vaak.data.batching.planner import largest_rows
+from vaak.tasks.asr.base import positions_of, random_whisper, scratch_config, source_of, transformers_of
+from vaak.tasks.asr.config import SCRATCH, AsrExperiment
+from vaak.tasks.asr.data import AsrExample, collate
+from vaak.tasks.asr.model import AsrModel
+from vaak.tasks.asr.prepare import Datasets, Sources
+from vaak.tasks.asr.vocabulary import SpecialIds, Vocabulary
+
+if TYPE_CHECKING:
+    from transformers import WhisperConfig
+
+
+def source_files(experiment: AsrExperiment, datasets: Datasets, folder: Path) -> list[Path]:
+    """The files of all corpora, of the tokenizer and of the base. Raises DataError for one that doesn't exist."""
+    files = [path for corpus in Sources.of(experiment, datasets, folder).corpora() for path in corpus.files]
+    if experiment.model.base == SCRATCH:
+        path = experiment.data.tokenizer.path
+        return [*files, *([Path(path).expanduser()] if path else [])]
+    base = Path(source_of(experiment.model, folder))
+    return [*files, *(sorted(base.glob("*.safetensors")) if base.is_dir() else [])]
+
+
+def sketch(experiment: AsrExperiment, folder: Path) -> AsrModel | None:
+    """A model as large as the trained one may become; None for a base of the Hub, which isn't contacted."""
+    config = _config(experiment, folder)
+    return None if config is None else AsrModel(random_whisper(config), experiment.model.lora, experiment.model.experts)
+
+
+def sketch_batch(experiment: AsrExperiment, folder: Path) -> Batch | None:
+    """The largest possible microbatch, of silence; None for a base of the Hub."""
+    config, seconds = _config(experiment, folder), experiment.data.max_duration
+    if config is None:
+        return None
+    features = np.zeros((config.num_mel_bins, 2 * positions_of(seconds)), np.float32)
+    example = AsrExample("sketch", "", "all", features, np.ones(config.max_target_positions - 1, np.int64), True)
+    return collate([example] * largest_rows(experiment.training, seconds), Vocabulary("", _ids(2)))
+
+
+def _config(experiment: AsrExperiment, folder: Path) -> WhisperConfig | None:
+    """The sizes of the model; None for a base of the Hub."""
+    options, data = experiment.model, experiment.data
+    if options.base == SCRATCH:
+        ids, num_bins = _ids(data.tokenizer.vocab_size), experiment.global_config.num_mel_bins
+        return scratch_config(options.scratch, ids, num_bins, data.max_duration)
+    source = source_of(options, folder)
+    if not Path(source).is_dir():
+        return None
+    config: WhisperConfig = transformers_of("speech recognition").WhisperConfig.from_pretrained(source)
+    config.max_source_positions = positions_of(data.max_duration)
+    return config
+
+
+def _ids(size: int) -> SpecialIds:
+    """Those of a vocabulary of which only the size is known."""
+    return SpecialIds((0,), 0, 0, size, ())

@@ -1,0 +1,85 @@
+"""Metrics of speech recognition: sums over the whole set, divided once.
+
+loss         nats per target token, the end included, each predicted given the true tokens before it
+accuracy     tokens whose most probable prediction is right / tokens
+wer, cer     errors of transcripts / words or characters of the references, under data.normaliser
+wer/GROUP    the same of each group, where there are several
+
+routing_entropy   with experts: nats of the gate's distribution, per utterance
+expert_use/E      utterances that chose the expert / utterances
+dead_experts      experts that none chose
+
+Not every utterance needs to be transcribed (data.decoding.valid_examples).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import cast
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from vaak.core.batch import Batch
+from vaak.core.task import Meters
+from vaak.engine.objective.cross_entropy import IGNORED
+from vaak.tasks.asr.model import AsrModel, Encoded
+from vaak.tasks.meters import means_of
+from vaak.text.scoring.normalisers import normaliser
+from vaak.text.scoring.word_errors import count_errors
+
+Transcribe = Callable[[AsrModel, Encoded], list[str]]
+
+
+class AsrMeters(Meters):
+    """Loss and accuracy of true transcripts; error rates of those that a model writes."""
+
+    def __init__(self, protocol: dict[str, str], transcribe: Transcribe, groups: Sequence[str]) -> None:
+        """``transcribe(model, encoded)`` gives a text for each row of encoded audio; ``groups`` are all that there are.
+
+        ``protocol`` says under which conditions, with the ``normaliser``.
+        """
+        self.protocol, self.groups, self._transcribe = protocol, groups, transcribe
+        self._normalise = normaliser(protocol["normaliser"])
+        self._sums: dict[str, float] = {}
+
+    def update(self, model: nn.Module, batch: Batch) -> None:
+        model = cast("AsrModel", model)  # torch.compile gives something of another type that has all it has
+        encoded, scored = model.encode(batch["features"]), batch["targets"] != IGNORED
+        logits = model.decode(batch["inputs"], encoded)[scored]
+        targets = batch["targets"][scored]
+        nats = F.cross_entropy(logits.float(), targets, reduction="none").cpu().double().sum()
+        tokens = batch.totals()["token"]
+        found = [("loss", float(nats), tokens), ("accuracy", float((logits.argmax(-1) == targets).sum()), tokens)]
+        for name, errors, number in [*found, *self._errors(model, batch, encoded), *_routed(encoded)]:
+            for key, value in ((f"{name} sum", errors), (f"{name} count", number)):
+                self._sums[key] = self._sums.get(key, 0.0) + value
+
+    def _errors(self, model: AsrModel, batch: Batch, encoded: Encoded) -> Iterator[tuple[str, float, float]]:
+        """Names of rates, with errors and what they are divided by, of each row that is transcribed."""
+        rows = [row for row, is_one in enumerate(batch.extra["transcribed"]) if is_one]
+        texts = self._transcribe(model, encoded.rows(torch.tensor(rows))) if rows else []
+        for row, text in zip(rows, texts, strict=True):
+            counts = count_errors(self._normalise(batch.extra["texts"][row]), self._normalise(text))
+            for name in ("wer", *([f"wer/{batch.extra['groups'][row]}"] if len(self.groups) > 1 else ())):
+                yield name, counts.word_errors, counts.words
+            yield "cer", counts.character_errors, counts.characters
+
+    def sums(self) -> dict[str, float]:
+        return self._sums
+
+    def results(self, sums: dict[str, float]) -> dict[str, float]:
+        found = means_of(sums)
+        uses = [value for name, value in found.items() if name.startswith("expert_use/")]
+        return {**found, "dead_experts": float(uses.count(0.0))} if uses else found
+
+
+def _routed(encoded: Encoded) -> Iterator[tuple[str, float, float]]:
+    """How much the experts are used, and how sure the gate is: sums over rows."""
+    if encoded.gate is None or encoded.weights is None:
+        return
+    number = float(len(encoded.gate))
+    yield "routing_entropy", float(-(encoded.gate.softmax(-1) * encoded.gate.log_softmax(-1)).sum()), number
+    for expert, times in enumerate((encoded.weights > 0).sum(0).tolist()):
+        yield f"expert_use/{expert}", times, number

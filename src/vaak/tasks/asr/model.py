@@ -1,0 +1,139 @@
+"""Whisper as a model to train: audio features and the tokens before, the logits of the next token out.
+
+    features ──encoder──▶ states ──┬──────────────▶ decoder ──▶ logits
+                     mean │        │ tokens before ──┘ ▲
+                          ▼        │                   │
+                        gate ──▶ experts of each row: low-rank changes of encoder and decoder
+
+The network is transformers' own, so its logits are. With ``model.lora`` its weights are frozen, and low-rank changes of
+some layers are trained (peft). With ``model.experts`` there are several, chosen for each utterance by what the base's
+encoder makes of it; where the encoder has experts, it reads the audio again with them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from vaak.core.errors import UserError
+from vaak.nn.lora_experts import Gate, LoraExperts, add_experts, top_k_weights
+from vaak.tasks.asr.config import ExpertsConfig, LoraConfig
+
+if TYPE_CHECKING:
+    from transformers import WhisperForConditionalGeneration
+
+
+class Encoded(NamedTuple):
+    """Audio as the encoder's ``states`` ``(row, position, width)``.
+
+    With experts, also the ``gate``'s logits and the ``weights`` that follow from them, ``(row, expert)``.
+    """
+
+    states: Tensor
+    gate: Tensor | None = None
+    weights: Tensor | None = None
+
+    def rows(self, rows: Tensor | slice) -> Encoded:
+        """These rows, in this order."""
+        return Encoded(*(None if part is None else part[rows] for part in self))
+
+
+class Outputs(NamedTuple):
+    """Logits ``(row, token, vocab)``, and what the encoder made of the audio."""
+
+    logits: Tensor
+    encoded: Encoded
+
+
+class AsrModel(nn.Module):
+    """A Whisper, whole, or with low-rank changes."""
+
+    def __init__(
+        self,
+        whisper: WhisperForConditionalGeneration,
+        lora: LoraConfig | None = None,
+        experts: ExpertsConfig | None = None,
+    ) -> None:
+        """What ``lora`` or ``experts`` add is drawn from torch's default generator."""
+        super().__init__()
+        whisper.config.apply_spec_augment = False  # features are masked with the data (data.augmentation)
+        self.whisper, self.experts = whisper, experts
+        self.gate: Gate | None = None
+        if lora is not None:
+            add_lora(whisper, lora)
+        if experts is not None:
+            sizes = (experts.num_experts, experts.rank, experts.alpha, experts.dropout)
+            self.routing = add_experts(whisper, experts.targets, *sizes)
+            layers = [name for name, one in whisper.named_modules() if isinstance(one, LoraExperts)]
+            _demand_layers(bool(layers), "model.experts", whisper, experts)
+            self.encodes_twice = any(name.startswith("model.encoder.") for name in layers)
+            self.gate = Gate(whisper.config.d_model, experts.num_experts, experts.gate_width)
+
+    @property
+    def max_target_length(self) -> int:
+        """Tokens that the decoder reads at most, those of the prompt among them."""
+        return int(self.whisper.config.max_target_positions)
+
+    def forward(self, features: Tensor, tokens: Tensor) -> Outputs:
+        """What follows ``tokens`` ``(row, token)``, for features ``(row, bin, frame)``."""
+        encoded = self.encode(features)
+        return Outputs(self.decode(tokens, encoded), encoded)
+
+    def encode(self, features: Tensor) -> Encoded:
+        """What the encoder makes of features ``(row, bin, frame)``."""
+        if self.gate is None or self.experts is None:
+            return Encoded(self._states(features))
+        with torch.no_grad():  # the base is frozen
+            states = self._states(features)
+        gate = self.gate(states.mean(1))
+        weights = top_k_weights(gate, self.experts.top_k)
+        if self.encodes_twice:
+            with self.routing.of(weights):
+                states = self._states(features)
+        return Encoded(states, gate, weights)
+
+    def _states(self, features: Tensor) -> Tensor:
+        states: Tensor = self.whisper.model.encoder(features).last_hidden_state
+        return states
+
+    def decode(self, tokens: Tensor, encoded: Encoded, cache: Any = None) -> Tensor:
+        """Logits ``(row, token, vocab)`` of what follows tokens; with a ``cache``, of tokens that follow its own."""
+        if encoded.weights is None:
+            return self._logits(tokens, encoded.states, cache)
+        with self.routing.of(encoded.weights):
+            return self._logits(tokens, encoded.states, cache)
+
+    def _logits(self, tokens: Tensor, states: Tensor, cache: Any) -> Tensor:
+        hidden = self.whisper.model.decoder(
+            input_ids=tokens, encoder_hidden_states=states, past_key_values=cache, use_cache=cache is not None
+        ).last_hidden_state
+        logits: Tensor = self.whisper.proj_out(hidden)
+        return logits
+
+
+def add_lora(model: nn.Module, options: LoraConfig) -> None:
+    """Freeze a model and add low-rank changes to its layers, in place.
+
+    Raises UserError where peft isn't installed, or no layer is called as ``options.targets`` say.
+    """
+    try:
+        import peft
+    except ImportError as error:
+        raise UserError(f"model.lora requires peft ({error}); pip install 'vaak[asr]'") from error
+    make: Any = peft.LoraConfig  # alpha may be any number
+    config = make(
+        r=options.rank, lora_alpha=options.alpha, lora_dropout=options.dropout, target_modules=list(options.targets)
+    )
+    linear = [name for name, one in model.named_modules() if isinstance(one, nn.Linear)]
+    _demand_layers(any(name.endswith(options.targets) for name in linear), "model.lora", model, options)
+    peft.inject_adapter_in_model(config, model)
+
+
+def _demand_layers(found: bool, section: str, model: nn.Module, options: LoraConfig) -> None:
+    """Raises UserError where no layer is called as ``options.targets`` say."""
+    if not found:
+        linear = (name for name, one in model.named_modules() if isinstance(one, nn.Linear))
+        layers = ", ".join(sorted({name.rpartition(".")[2] for name in linear}))
+        raise UserError(f"{section}.targets: no layer is called {' or '.join(options.targets)}; there are {layers}")

@@ -1,0 +1,196 @@
+"""Transcripts of audio of any length, by a trained model.
+
+audio ──cut at silences──▶ windows ──features──▶ encoder ──search, token by token──▶ transcripts, in order
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vaak.audio.waveforms.audio_file import AudioFile
+from vaak.audio.waveforms.speech_regions import FRAME, find_speech, frame_levels
+from vaak.nn.decoding.beam_search import BeamSettings, beam_search
+from vaak.nn.decoding.rows import Hypothesis, without_dropout, write
+from vaak.nn.decoding.sampling import SamplingSettings
+from vaak.tasks.asr.base import transformers_of
+from vaak.tasks.asr.config import AsrDecodingConfig
+from vaak.tasks.asr.data import SAMPLING_RATE, WhisperFeatures
+from vaak.tasks.asr.model import AsrModel, Encoded
+from vaak.tasks.asr.vocabulary import Vocabulary
+
+Channels = Any
+"""``mix`` or ``first``."""
+
+
+class Segment(NamedTuple):
+    """What is said from ``start`` to ``end``, in seconds."""
+
+    start: float
+    end: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Transcript:
+    """What is said in a recording; ``duration`` in seconds."""
+
+    name: str
+    segments: tuple[Segment, ...]
+    duration: float
+    seconds_taken: float = field(compare=False)
+
+    @property
+    def text(self) -> str:
+        return " ".join(segment.text for segment in self.segments if segment.text)
+
+    def __str__(self) -> str:
+        return self.text
+
+    @property
+    def srt(self) -> str:
+        """Subtitles."""
+        return "".join(
+            f"{number}\n{_clock(start)} --> {_clock(end)}\n{text}\n\n"
+            for number, (start, end, text) in enumerate((one for one in self.segments if one.text), start=1)
+        )
+
+
+@dataclass(frozen=True)
+class Transcriber:
+    """A model with what it reads and writes, and how transcripts are searched for."""
+
+    model: AsrModel
+    vocabulary: Vocabulary
+    features: WhisperFeatures
+    decoding: AsrDecodingConfig
+    channels: Channels = "mix"
+
+    def transcribe(self, path: Path) -> Transcript:
+        """What is said in an audio file; only a few windows of it are in memory at once.
+
+        Raises DataError, naming the file, if it can't be read.
+        """
+        begun, found = time.perf_counter(), list[Segment]()
+        with AudioFile(path, SAMPLING_RATE, self.channels) as file:
+            windows = windows_of(file.read, file.duration, self.features.seconds)
+            while together := list(islice(windows, self.decoding.batch_size)):
+                texts = self.texts(np.stack([self.features(samples) for _, _, samples in together]))
+                found += [Segment(start, end, text) for (start, end, _), text in zip(together, texts, strict=True)]
+            duration = file.duration
+        return Transcript(path.stem, tuple(found), duration, time.perf_counter() - begun)
+
+    def texts(self, features: np.ndarray) -> list[str]:
+        """The transcript of each row of ``features`` ``(row, bin, frame)``."""
+        rows = torch.from_numpy(features).to(next(self.model.parameters()).device)
+        with without_dropout(self.model), torch.inference_mode():
+            encoded = [self.model.encode(some) for some in rows.split(self.decoding.batch_size)]
+            return [text for some in encoded for text in self.texts_of(some)]
+
+    def texts_of(self, encoded: Encoded) -> list[str]:
+        """The transcript of each row of encoded audio."""
+        size = self.decoding.batch_size
+        parts = (encoded.rows(slice(first, first + size)) for first in range(0, len(encoded.states), size))
+        found = [best for some in parts for best in self.written(some)]
+        return [self.vocabulary.decode(list(best.tokens)) for best in found]
+
+    def written(self, encoded: Encoded) -> list[Hypothesis]:
+        """The most probable tokens that were found for each row of encoded audio."""
+        ids, options = self.vocabulary.ids, self.decoding
+        room = self.model.max_target_length - len(ids.prompt) + 1
+        longest = min(room, options.max_new_tokens or room)
+        with without_dropout(self.model), torch.inference_mode():
+            writer = TranscriptWriter(self.model, encoded, self.vocabulary)
+            begin = torch.full((len(encoded.states),), ids.prompt[-1], device=encoded.states.device)
+            if options.method == "beam":
+                settings = BeamSettings(ids.end, longest, options.beam_size, options.length_penalty)
+                return [best[0] for best in beam_search(writer, begin, settings)]
+            return write(writer, begin, SamplingSettings(longest, temperature=0, stop_ids=(ids.end,)))
+
+
+class TranscriptWriter:
+    """A model that is writing the transcripts of encoded audio (``vaak.nn.decoding.rows.Writer``)."""
+
+    def __init__(self, model: AsrModel, encoded: Encoded, vocabulary: Vocabulary) -> None:
+        self.model, self.encoded, device = model, encoded, encoded.states.device
+        self.rows = torch.arange(len(encoded.states), device=device)
+        """Of each hypothesis: whose it is."""
+        dynamic = transformers_of("speech recognition")
+        self.cache = dynamic.EncoderDecoderCache(dynamic.DynamicCache(), dynamic.DynamicCache())
+        self.never = torch.tensor(vocabulary.ids.never, dtype=torch.long, device=device)
+        self.never_first = torch.tensor(vocabulary.ids.never_first, dtype=torch.long, device=device)
+        self.is_first = True
+        if len(vocabulary.ids.prompt) > 1:
+            prompt = torch.tensor([vocabulary.ids.prompt[:-1]], device=device)
+            model.decode(prompt.expand(len(encoded.states), -1), encoded, self.cache)
+
+    def next_logits(self, tokens: Tensor) -> Tensor:
+        logits = self.model.decode(tokens[:, None], self.encoded, self.cache)[:, -1]
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32)).index_fill(1, self.never, -torch.inf)
+        if self.is_first:
+            logits = logits.index_fill(1, self.never_first, -torch.inf)
+        self.is_first = False
+        return logits
+
+    def select(self, rows: Tensor) -> None:
+        own = self.rows[rows]
+        if not torch.equal(own, self.rows):  # in a beam, hypotheses are exchanged within their row
+            self.encoded = self.encoded.rows(rows)
+            self.cache.cross_attention_cache.batch_select_indices(rows)
+        self.rows = own
+        self.cache.self_attention_cache.batch_select_indices(rows)
+
+
+def windows_of(
+    read: Callable[[float, float], np.ndarray], duration: float, longest: float
+) -> Iterator[tuple[float, float, np.ndarray]]:
+    """Start, end and samples of the windows of a recording, cut where it is quietest; silent ones are left out.
+
+    ``read(start, end)`` gives samples at 16 kHz. A window is at most ``longest`` seconds, and at least half as long
+    unless it is the last.
+    """
+    start = 0.0
+    while start < duration:
+        samples = read(start, min(start + longest, duration))
+        end = start + len(samples) / SAMPLING_RATE
+        if end < duration - 1e-3:
+            kept = len(samples) // 2 + quietest(samples[len(samples) // 2 :])
+            samples, end = samples[:kept], start + kept / SAMPLING_RATE
+        if not len(samples):
+            return
+        speech = find_speech(samples, SAMPLING_RATE)
+        if speech:
+            yield start + speech[0][0], start + speech[-1][1], samples
+        start = end
+
+
+def quietest(samples: np.ndarray) -> int:
+    """A place of samples ``(time,)`` in the middle of their longest quiet stretch, or at their quietest moment."""
+    levels = frame_levels(samples, SAMPLING_RATE)
+    if not len(levels):
+        return len(samples)
+    step = round(FRAME * SAMPLING_RATE)
+    low, high = np.percentile(levels, (0, 95))
+    edges = np.flatnonzero(np.diff((levels <= low + (high - low) / 5).astype(np.int8), prepend=0, append=0))
+    stretches = edges.reshape(-1, 2)
+    first, last = stretches[np.argmax(stretches[:, 1] - stretches[:, 0])]
+    return int(first + last) * step // 2
+
+
+def _clock(seconds: float) -> str:
+    """A time as subtitles have it.
+
+    >>> _clock(3725.5)
+    '01:02:05,500'
+    """
+    milliseconds = round(1000 * seconds)
+    minutes, rest = divmod(milliseconds, 60_000)
+    return f"{minutes // 60:02}:{minutes % 60:02}:{rest // 1000:02},{rest % 1000:03}"

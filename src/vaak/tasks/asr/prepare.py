@@ -1,0 +1,176 @@
+"""Corpora to utterances with transcripts, once; and the tokens and sizes of the base.
+
+FOLDER (RUN/prepared, or CACHE_DIR/FINGERPRINT, to which RUN/prepared then points)
+  vocabulary/                  tokens of transcripts (vaak.tasks.asr.vocabulary)
+  base/config.json             the sizes of a base that isn't trained from nothing
+  train/  valid/  test/        utterances (vaak.tasks.asr.utterances)
+  prepared.json                the fingerprint and statistics; written last: it means "complete"
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vaak.audio.config import AudioConfig
+from vaak.audio.corpora.corpus import AudioCorpus
+from vaak.core.errors import DataError
+from vaak.core.split_ranges import SPLITS
+from vaak.runs.prepared import PreparedFolder, Recipe, fingerprint_with_files
+from vaak.tasks.asr.base import fetched, source_of, transformers_of
+from vaak.tasks.asr.config import SCRATCH, AsrDataConfig, AsrExperiment, AsrModelConfig
+from vaak.tasks.asr.utterances import Limits, Utterances, write_utterances
+from vaak.tasks.asr.vocabulary import ABOUT, Vocabulary
+from vaak.tasks.prepared_cuts import PLACES, Datasets
+from vaak.text.tokenizers.training import TokenizerFactory
+
+if TYPE_CHECKING:
+    from transformers import WhisperConfig
+
+log = logging.getLogger("vaak")
+
+VOCABULARY, BASE = "vocabulary", "base"
+READING = frozenset({*PLACES, "num_jobs", "progress_bar", "cache_gigabytes"})
+"""Audio options that may differ when a trained model is used."""
+MAY_DIFFER = frozenset(AsrDataConfig.model_fields) - {"max_duration", "language", "tokenizer"}
+"""The same of data."""
+DECIDING = {"group", "percent", "max_samples", "sampling_seed", "max_duration", "too_long", "language"}
+
+
+@dataclass(frozen=True)
+class Prepared(PreparedFolder):
+    """The vocabulary, the sizes of the base, and utterances by split."""
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        return Vocabulary.load(self.folder / VOCABULARY)
+
+    @property
+    def base_config(self) -> WhisperConfig:
+        """The sizes of a base that isn't trained from nothing."""
+        config: WhisperConfig = transformers_of("speech recognition").WhisperConfig.from_pretrained(self.folder / BASE)
+        return config
+
+    def utterances(self, split: str) -> Utterances:
+        """Those of a split. Raises UserError for an unknown split."""
+        return Utterances(self.split_folder(split))
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Everything that utterances are made of; ``folder`` is where a user's files are looked for."""
+
+    datasets: Datasets
+    audio: AudioConfig
+    model: AsrModelConfig
+    data: AsrDataConfig
+    skip_bad: bool
+    folder: Path
+
+    @classmethod
+    def of(cls, experiment: AsrExperiment, datasets: Datasets, folder: Path) -> Sources:
+        audio, skip_bad = experiment.global_config, experiment.skips_bad_examples
+        return cls(datasets, audio, experiment.model, experiment.data, skip_bad, folder)
+
+    def corpora(self) -> list[AudioCorpus]:
+        return [AudioCorpus(dataset, self.audio) for dataset in self.datasets]
+
+    @property
+    def tokenizer(self) -> TokenizerFactory | None:
+        """What makes the tokenizer of a model trained from nothing."""
+        return TokenizerFactory(self.data.tokenizer, self.folder) if self.model.base == SCRATCH else None
+
+    def decides(self) -> dict[str, Any]:
+        """The options that determine what is made."""
+        factory = self.tokenizer
+        return {
+            "data": self.data.model_dump(mode="json", include=DECIDING),
+            "datasets": [one.model_dump(mode="json", exclude=set(PLACES)) for one in self.datasets],
+            "audio": self.audio.model_dump(mode="json", include={"channels"}),
+            "base": self.model.base,
+            "max_target_length": self.model.scratch.max_target_length,
+            "tokenizer": None if factory is None else factory.decides(),
+        }
+
+
+def recipe(sources: Sources, splits: tuple[str, ...] | None = None, own: Prepared | None = None) -> Recipe:
+    """How the utterances of ``splits`` (default: all) are made; ``own`` is what a run has prepared from other data.
+
+    Making them raises UserError and DataError for corpora and bases that can't be read.
+    """
+    decides = {**sources.decides(), "splits": None if splits is None else list(splits)}
+
+    def fingerprint() -> str:
+        path = sources.data.tokenizer.path if sources.model.base == SCRATCH else None
+        files = [path for corpus in sources.corpora() for path in corpus.files]
+        return fingerprint_with_files(decides, [*files, *([Path(path).expanduser()] if path else [])])
+
+    return Recipe(partial(_make, sources, splits, own), fingerprint, decides, "datasets, data or model.base")
+
+
+def _make(sources: Sources, splits: tuple[str, ...] | None, own: Prepared | None, folder: Path) -> dict[str, Any]:
+    """Fill ``folder``, and return its statistics."""
+    corpora, data = sources.corpora(), sources.data
+    base = None if own is not None else _base_vocabulary(sources, folder)
+    statistics: dict[str, Any] = {}
+    there = [split for split in SPLITS if any(split in corpus.splits for corpus in corpora)]
+    vocabulary = own.vocabulary if own is not None else base
+    if own is not None and sources.model.base != SCRATCH:
+        own.base_config.save_pretrained(folder / BASE)
+    longest = sources.model.scratch.max_target_length
+    if sources.model.base != SCRATCH:
+        longest = Prepared(folder).base_config.max_target_positions
+    for split in there if splits is None else splits:
+        cuts = (cut for corpus in corpora if split in corpus.splits for cut in corpus.cuts(split))
+        writing = write_utterances(folder / split, cuts, Limits(data, longest, is_sampled=split == "train"))
+        if vocabulary is None:
+            vocabulary = _trained_vocabulary(sources, writing.texts())  # of train, which is the first
+        statistics[split] = writing.finish(vocabulary)
+        _report(split, statistics[split], corpora)
+    assert vocabulary is not None
+    vocabulary.save(folder / VOCABULARY)
+    return {"statistics": statistics}
+
+
+def _base_vocabulary(sources: Sources, folder: Path) -> Vocabulary | None:
+    """The vocabulary of a base, whose sizes are written to ``folder``; None for one that is trained from nothing."""
+    if sources.model.base == SCRATCH:
+        return None
+    transformers = transformers_of("speech recognition")
+    source = source_of(sources.model, sources.folder)
+    config = fetched(source, lambda: transformers.WhisperConfig.from_pretrained(source))
+    if (Path(source) / ABOUT).exists():  # exported by Vaak
+        config.save_pretrained(folder / BASE)
+        return Vocabulary.load(Path(source))
+    tokenizer = fetched(source, lambda: transformers.WhisperTokenizer.from_pretrained(source))
+    try:
+        generation = transformers.GenerationConfig.from_pretrained(source)
+    except OSError:  # a folder may have none
+        generation = transformers.GenerationConfig.from_model_config(config)
+    config.save_pretrained(folder / BASE)
+    return Vocabulary.of_whisper(tokenizer, config, generation, sources.data.language)
+
+
+def _trained_vocabulary(sources: Sources, texts: Iterable[str]) -> Vocabulary:
+    factory = sources.tokenizer
+    assert factory is not None
+    return Vocabulary.of_tokenizer(factory.create_tokenizer(texts))
+
+
+def _report(split: str, about: dict[str, Any], corpora: list[AudioCorpus]) -> None:
+    """Log what a split has and lacks. Raises DataError where it has nothing."""
+    dropped = dict(about["left_out"])
+    for corpus in corpora:
+        if split in corpus.statistics:
+            dropped |= corpus.statistics[split].dropped
+    for reason, times in dropped.items():
+        log.warning("%s: %s skipped: %s", split, f"{times:,}", reason)
+    if not about["utterances"]:
+        raise DataError(f"datasets: {split} is empty: no dataset has a usable utterance")
+    hours, groups = about["seconds"] / 3600, about["groups"]
+    listed = ", ".join(f"{name} {number:,}" for name, number in groups.items())
+    log.info("%s: %s utterances, %.2f hours; %s: %s", split, f"{about['utterances']:,}", hours, about["group"], listed)

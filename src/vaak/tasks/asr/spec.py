@@ -1,0 +1,25 @@
+"""The specification of the speech recognition task. Imports no torch."""
+
+from vaak.audio.config import AudioConfig, DatasetConfig
+from vaak.config.task_spec import TaskSpec
+from vaak.tasks.asr.checks import LOAD_BALANCING, checks, metrics, num_parameters
+from vaak.tasks.asr.config import ALIASES, DEFAULTS, AsrDataConfig, AsrModelConfig
+from vaak.text.checks import losses_of_tokens
+
+SPEC = TaskSpec(
+    task="vaak.tasks.asr.task:AsrTask",
+    model=AsrModelConfig,
+    data=AsrDataConfig,
+    audio=AudioConfig,
+    corpus=DatasetConfig,
+    recognised_by=("model.base", "model.scratch", "model.lora", "model.experts", "whisper_model", "data.normaliser"),
+    length_unit="seconds",
+    defaults=DEFAULTS,
+    aliases=ALIASES,
+    metrics=metrics,
+    losses=losses_of_tokens,
+    auxiliary_losses=(LOAD_BALANCING,),
+    refused_batching={"packed": "utterances can't be put together in a row; expected fixed, bucketed or stratified"},
+    num_parameters=num_parameters,
+    checks=checks,
+)

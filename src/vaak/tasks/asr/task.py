@@ -1,0 +1,190 @@
+"""The speech recognition task: what the engine asks, answered.
+
+- ``prepare``: corpora as utterances, and the vocabulary of transcripts, once (prepare.py)
+- ``dataset``: Whisper's features and tokens of transcripts (data.py)
+- ``losses``: cross-entropy of each token given the audio and the true tokens before it; per token
+- ``meters``: loss and accuracy, WER and CER in total and by group (metrics.py)
+- ``predict``: audio files as transcripts (predict.py)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from torch import nn
+
+from vaak.audio.config import DatasetConfig
+from vaak.audio.sources.cut_findings import cut_findings
+from vaak.core.batch import Batch, Term
+from vaak.core.errors import UserError
+from vaak.core.task import DataFinding
+from vaak.engine.objective.losses import losses_of_logits
+from vaak.nn.lora_experts import load_balancing
+from vaak.runs.prepared import Recipe
+from vaak.tasks.asr.base import loaded_whisper, positions_of, random_whisper, scratch_config, source_of
+from vaak.tasks.asr.checks import LOAD_BALANCING
+from vaak.tasks.asr.config import SCRATCH, AsrDecodingConfig, AsrExperiment
+from vaak.tasks.asr.data import AsrDataset, WhisperFeatures
+from vaak.tasks.asr.estimate import sketch, sketch_batch, source_files
+from vaak.tasks.asr.export import write_adapter, write_whisper
+from vaak.tasks.asr.metrics import AsrMeters
+from vaak.tasks.asr.model import AsrModel, Encoded, Outputs
+from vaak.tasks.asr.predict import Transcriber, Transcript
+from vaak.tasks.asr.prepare import MAY_DIFFER, READING, Prepared, Sources, recipe
+from vaak.tasks.asr.spec import SPEC
+from vaak.tasks.base import PreparedTask, refuse_other_options
+from vaak.tasks.prepared_cuts import read_for
+
+log = logging.getLogger("vaak")
+
+VOICES = (DatasetConfig(type="voices"),)
+SHOWN = 5
+"""Validation utterances whose transcripts are shown after training."""
+
+
+class AsrTask(PreparedTask[AsrExperiment, Prepared]):
+    """Trains a Whisper to write down what is said."""
+
+    SPEC = SPEC
+    PREPARED = Prepared
+    auxiliary_losses = (LOAD_BALANCING,)
+
+    def __init__(self, experiment: AsrExperiment, directory: Path, folder: Path) -> None:
+        super().__init__(experiment, directory, folder)
+        self.options, self.data, self.audio = experiment.model, experiment.data, experiment.global_config
+        self.datasets = experiment.datasets or VOICES
+        self._datasets: dict[str, AsrDataset] = {}
+
+    # Data.
+
+    def recipe(self, splits: tuple[str, ...] | None = None) -> Recipe:
+        return recipe(Sources.of(self.experiment, self.datasets, self.folder), splits)
+
+    def prepare_others(self, own: AsrExperiment, folder: Path, splits: tuple[str, ...]) -> None:
+        """With the run's vocabulary and base. If the corpora are the run's own, its utterances are used.
+
+        Raises UserError for other features.
+        """
+        refuse_other_options(own.global_config, self.audio, "global_config", READING)
+        refuse_other_options(own.data, self.data, "data", MAY_DIFFER)
+        datasets = own.datasets or VOICES
+        if splits and (datasets != self.datasets or self.data.group != own.data.group):
+            others = Sources.of(self.experiment, read_for(splits, self.datasets), self.folder)
+            self.prepared = Prepared.make(recipe(others, splits, self.prepared), folder)
+        self._datasets.clear()
+
+    def dataset(self, split: str) -> AsrDataset:
+        if split not in self._datasets:
+            is_train = split == "train"
+            self._datasets[split] = AsrDataset(
+                self.prepared.utterances(split),
+                self.prepared.vocabulary,
+                self.features,
+                self.audio,
+                self.data.augmentation if is_train else None,
+                self.data.decoding.valid_examples if split == "valid" else None,
+            )
+        return self._datasets[split]
+
+    @property
+    def features(self) -> WhisperFeatures:
+        """Those that the model reads."""
+        scratch = self.options.base == SCRATCH
+        num_bins = self.audio.num_mel_bins if scratch else self.prepared.base_config.num_mel_bins
+        return WhisperFeatures(num_bins, self.data.max_duration)
+
+    def sources(self) -> list[Path]:
+        """The files that ``prepare`` would read. Raises DataError for one that doesn't exist."""
+        return source_files(self.experiment, self.datasets, self.folder)
+
+    def data_findings(self, split: str) -> Iterator[DataFinding]:
+        """What is wrong with the audio of the utterances."""
+        return cut_findings(self.prepared.utterances(split).cuts, self.audio)
+
+    # Training.
+
+    def sketch(self) -> AsrModel | None:
+        """A model like the trained one, before its vocabulary is known; None for a base of the Hub."""
+        return sketch(self.experiment, self.folder)
+
+    def sketch_batch(self) -> Batch | None:
+        """A microbatch as large as one of training may become; None for a base of the Hub."""
+        return sketch_batch(self.experiment, self.folder)
+
+    def model(self) -> AsrModel:
+        """The base, with what is added to it.
+
+        Where a run has checkpoints, which have all weights, its base may have gone.
+        """
+        options, seconds = self.options, self.data.max_duration
+        if options.base == SCRATCH:
+            ids = self.prepared.vocabulary.ids
+            whisper = random_whisper(scratch_config(options.scratch, ids, self.audio.num_mel_bins, seconds))
+            return AsrModel(whisper)
+        try:
+            whisper = loaded_whisper(source_of(options, self.folder), seconds)
+        except UserError as error:
+            if not any((self.directory / "checkpoints").glob("step-*")):
+                raise
+            log.info("%s; the checkpoints of this run have all weights", error)
+            config = self.prepared.base_config
+            config.max_source_positions = positions_of(seconds)
+            whisper = random_whisper(config)
+        return AsrModel(whisper, options.lora, options.experts)
+
+    def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
+        outputs: Outputs = model(batch["features"], batch["inputs"])
+        auxiliary, encoded = self.experiment.training.loss.auxiliary, outputs.encoded
+        terms = losses_of_logits(self.main_loss, auxiliary, outputs.logits, batch["targets"], per="token")
+        if LOAD_BALANCING in auxiliary and encoded.gate is not None and encoded.weights is not None:
+            balance = load_balancing(encoded.gate, encoded.weights)
+            terms[LOAD_BALANCING] = Term(batch.num_rows * balance, per="example", splittable=False)
+        return terms
+
+    def meters(self, split: str) -> AsrMeters:
+        decoding, dataset = self.data.decoding, self.dataset(split)
+        protocol = {"split": split, "normaliser": self.data.normaliser, "decoding": decoding.method}
+        if decoding.method == "beam":
+            protocol |= {name: str(getattr(decoding, name)) for name in ("beam_size", "length_penalty")}
+        protocol["transcribed"] = str(min(dataset.num_transcribed, len(dataset.utterances)))
+
+        def transcribe(model: AsrModel, encoded: Encoded) -> list[str]:
+            return self.transcriber(model).texts_of(encoded)
+
+        return AsrMeters(protocol, transcribe, dataset.utterances.group_names)
+
+    def show(self, batch: Batch) -> list[str]:
+        """The name and the transcript of each row."""
+        return [f"{name}: {text}" for name, text in zip(batch.extra["names"], batch.extra["texts"], strict=True)]
+
+    # Use.
+
+    def transcriber(self, model: nn.Module, **options: Any) -> Transcriber:
+        """The model with what it reads and writes; ``options`` override those of ``data.decoding``."""
+        decoding = AsrDecodingConfig(**{**self.data.decoding.model_dump(), **options})
+        vocabulary = self.prepared.vocabulary
+        return Transcriber(cast("AsrModel", model), vocabulary, self.features, decoding, self.audio.channels)
+
+    def predict(self, model: nn.Module, inputs: Iterable[Path | str]) -> Iterator[Transcript]:
+        """The transcript of each audio file."""
+        transcriber = self.transcriber(model)
+        return (transcriber.transcribe(Path(path)) for path in inputs)
+
+    def export_hf(self, model: nn.Module, folder: Path, expert: int | None = None) -> None:
+        """Write a Whisper that transformers loads, low-rank changes merged; of experts, the one that is chosen."""
+        write_whisper(cast("AsrModel", model), self.prepared.vocabulary, folder, expert)
+
+    def export_peft(self, model: nn.Module, folder: Path, expert: int | None = None) -> None:
+        """Write the low-rank changes as an adapter that peft loads on the base; of experts, the one that is chosen."""
+        write_adapter(cast("AsrModel", model), self.options, folder, expert)
+
+    def samples(self, model: nn.Module) -> list[str]:
+        """What is written for the first validation utterances, with their transcripts."""
+        dataset, rng = self.dataset("valid"), np.random.default_rng(0)
+        examples = [dataset.example(index, rng) for index in range(min(SHOWN, len(dataset.utterances)))]
+        texts = self.transcriber(model).texts(np.stack([one.features for one in examples]))
+        return [f"{one.name}: {text} (reference: {one.text})" for one, text in zip(examples, texts, strict=True)]

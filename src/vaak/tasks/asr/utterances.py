@@ -1,0 +1,218 @@
+"""The utterances of a split on disk: those that fit the model, each in its group; which of them are used.
+
+FOLDER/
+  cuts/               the utterances (vaak.audio.sources.cut_store)
+  groups.bin          int32, the group of each
+  used.bin            int64, the numbers of those that are used, in order
+  left_out.jsonl      the name of each utterance that is left out, with the reason
+  utterances.json     names of the groups, and the label that they come from; written last
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from vaak.audio.sources.cut_store import CutStore, write_cuts
+from vaak.audio.sources.utterances import WITHOUT_TEXT, describe, section, utterances_of
+from vaak.audio.waveforms.reading import alignment_of, text_of
+from vaak.core.errors import DataError
+from vaak.core.storage.files import fingerprint_of, read_json, sync_file, write_json
+from vaak.core.storage.mapped_lines import mapped
+from vaak.data.sampling import sample_size, stratified_sample
+from vaak.tasks.asr.config import AsrDataConfig
+from vaak.tasks.asr.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from lhotse.cut import Cut
+
+log = logging.getLogger("vaak")
+
+ABOUT, GROUPS, USED, LEFT_OUT = "utterances.json", "groups.bin", "used.bin", "left_out.jsonl"
+LABELS = ("etiology", "accent", "severity", "group")
+"""Where groups are looked for, in this order."""
+NO_GROUP = "all"
+UNLABELLED = "unlabelled"
+TOO_LONG = "utterances longer than data.max_duration"
+NO_WORD_TIMES = "utterances longer than data.max_duration whose words have no times, so that they can't be cut"
+TOO_MANY_TOKENS = "utterances with more tokens than the decoder writes"
+TOLERANCE = 0.01
+"""Seconds beyond max_duration that aren't worth losing an utterance for; they are cut off."""
+
+
+class Limits(NamedTuple):
+    """What an utterance may be, and whether only a part of them is used."""
+
+    data: AsrDataConfig
+    most_tokens: int
+    """That the decoder reads, those of the prompt among them."""
+    is_sampled: bool
+
+
+class Utterances:
+    """The utterances in a folder; pickles as its path."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        about = read_json(self.folder / ABOUT)
+        self.cuts = CutStore(self.folder / "cuts")
+        self.used = mapped(self.folder / USED, "<i8")
+        self.group_names: tuple[str, ...] = tuple(about["groups"])
+        self.groups: np.ndarray = mapped(self.folder / GROUPS, "<i4")[self.used]
+        self.durations: np.ndarray = self.cuts.durations[self.used]
+        self.fingerprint = fingerprint_of([self.cuts.fingerprint, self.used.tolist(), about["groups"]])
+
+    def __len__(self) -> int:
+        return len(self.used)
+
+    def describe(self, index: int) -> str:
+        """The name and the file of utterance ``index``."""
+        return self.cuts.describe(int(self.used[index]))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Utterances, (self.folder,)
+
+
+@dataclass
+class Writing:
+    """The utterances of a split, written but for what their tokens decide."""
+
+    folder: Path
+    limits: Limits
+    store: CutStore
+    label: str | None
+    labels: list[str]
+    counts: Counter[str]
+
+    def texts(self) -> Iterator[str]:
+        """All transcripts."""
+        return (text_of(cut) or "" for cut in self.store)
+
+    def finish(self, vocabulary: Vocabulary) -> dict[str, Any]:
+        """Leave out what has too many tokens, draw the sample, and return the statistics."""
+        room = self.limits.most_tokens - len(vocabulary.ids.prompt)
+        fitting, names = list[int](), list[str]()
+        with open(self.folder / LEFT_OUT, "a", encoding="utf-8") as lines:
+            for index, cut in enumerate(self.store):
+                number = len(vocabulary.encode(text_of(cut) or ""))
+                if number <= room:
+                    fitting.append(index)
+                    names.append(cut.id)
+                    continue
+                _leave_out(cut, f"{number} tokens, more than the {room} that the decoder writes", self.limits, lines)
+                self.counts[TOO_MANY_TOKENS] += 1
+        if (self.folder / LEFT_OUT).stat().st_size:
+            log.warning("what is too long is listed in %s", self.folder / LEFT_OUT)
+        group_names = sorted(set(self.labels)) or [NO_GROUP]
+        places = {name: place for place, name in enumerate(group_names)}
+        groups = np.array([places[label] for label in self.labels], "<i4")
+        used = np.array(fitting, "<i8")
+        data = self.limits.data
+        if self.limits.is_sampled:
+            size = sample_size(len(used), data.percent, data.max_samples)
+            used = used[stratified_sample(names, groups[used], size, data.sampling_seed)]
+        for name, array in ((GROUPS, groups), (USED, used)):
+            array.tofile(self.folder / name)
+            sync_file(self.folder / name)
+        write_json(self.folder / ABOUT, {"groups": group_names, "label": self.label})
+        numbers = np.bincount(groups[used], minlength=len(group_names)).tolist()
+        return {
+            "utterances": len(used),
+            "seconds": float(self.store.durations[used].sum()),
+            "group": self.label or NO_GROUP,
+            "groups": dict(zip(group_names, numbers, strict=True)),
+            "left_out": dict(self.counts),
+        }
+
+
+def write_utterances(folder: Path, cuts: Iterable[Cut], limits: Limits) -> Writing:
+    """Write the utterances of the recordings ``cuts`` that aren't too long, without those without a transcript.
+
+    Raises DataError where one is too long and ``data.too_long`` is fail, or none has the label of groups.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    found: dict[str, list[str | None]] = {name: [] for name in ([limits.data.group] if limits.data.group else LABELS)}
+    counts = Counter[str]()
+
+    def kept() -> Iterator[Any]:
+        with open(folder / LEFT_OUT, "w", encoding="utf-8") as lines:
+            for cut in cuts:
+                for one in _fitting(cut, limits, counts, lines):
+                    for name, values in found.items():
+                        values.append(_label(one, name))
+                    yield one
+
+    store = write_cuts(folder / "cuts", kept())
+    label = next((name for name, values in found.items() if any(values)), None)
+    if label is None and limits.data.group and len(store):
+        raise DataError(f"data.group: no utterance of {folder.name} has a label {limits.data.group}")
+    labels = [value or UNLABELLED for value in found[label]] if label else [NO_GROUP] * len(store)
+    return Writing(folder, limits, store, label, labels, counts)
+
+
+def _fitting(cut: Any, limits: Limits, counts: Counter[str], lines: Any) -> Iterator[Any]:
+    """The utterances of a recording that have a transcript and fit the encoder."""
+    longest, how = limits.data.max_duration, limits.data.too_long
+    for one in utterances_of(cut):
+        if text_of(one) is None:
+            counts[WITHOUT_TEXT] += 1
+        elif one.duration <= longest + TOLERANCE:
+            yield one
+        else:
+            pieces = split_at_silences(one, longest) if how == "split" else []
+            yield from pieces
+            if not pieces:
+                counts[NO_WORD_TIMES if how == "split" else TOO_LONG] += 1
+                _leave_out(
+                    one, f"{one.duration:.2f} s, more than the {longest:g} s of data.max_duration", limits, lines
+                )
+
+
+def _leave_out(cut: Any, reason: str, limits: Limits, lines: Any) -> None:
+    """List an utterance that doesn't fit. Raises DataError where none may be left out."""
+    if limits.data.too_long == "fail":
+        raise DataError(f"{describe(cut)} has {reason}; set data.too_long to drop or split, or shorten it")
+    lines.write(json.dumps({"name": cut.id, "reason": reason}, ensure_ascii=False) + "\n")
+
+
+def _label(cut: Any, name: str) -> str | None:
+    """The label of an utterance by its name: its speaker, its language, or a key of its manifest."""
+    own = cut.supervisions[0]
+    value = getattr(own, name) if name in ("speaker", "language") else (own.custom or {}).get(name)
+    return None if value is None or value == "" else str(value)
+
+
+def split_at_silences(cut: Any, longest: float) -> list[Any]:
+    """The utterance in parts of at most ``longest`` seconds, cut in the longest pauses between its words.
+
+    Nothing where its words have no times, or one of them is longer.
+    """
+    words = [word for word in (alignment_of(cut) or {}).get("word", ()) if word.text]
+    said = (text_of(cut) or "").split()
+    texts = said if len(said) == len(words) else [word.text for word in words]  # with their punctuation, if they agree
+    parts, start, first = list[Any](), 0.0, 0
+    while first < len(words):
+        last = first
+        while last < len(words) and words[last].end - start <= longest:
+            last += 1
+        if last == first:
+            return []
+        end = min(cut.duration, start + longest)
+        if last < len(words):
+            ends = range(first + (last - first) // 2, last)
+            last = 1 + max(ends, key=lambda place: words[place + 1].start - words[place].end)
+            end = min(end, (words[last - 1].end + words[last].start) / 2)
+        part = section(cut, start, end)
+        part.id = f"{cut.id}-{len(parts):03}"
+        part.supervisions = part.supervisions[:1]
+        part.supervisions[0].text = " ".join(texts[first:last])
+        parts.append(part)
+        start, first = end, last
+    return parts

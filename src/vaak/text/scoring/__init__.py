@@ -1,0 +1,1 @@
+"""Error rates of texts against references."""

@@ -1,0 +1,142 @@
+"""Word and character error rates (WER, CER) of recognised texts, in total and by group, with intervals.
+
+A rate is a sum of errors over a sum of words, never a mean of rates. Intervals are percentiles of bootstrap samples of
+whole utterances, drawn with a fixed seed. Source: Bisani and Ney 2004, "Bootstrap Estimates for Confidence Intervals in
+ASR Performance Evaluation".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from vaak.core.errors import DataError, UserError
+from vaak.text.scoring.normalisers import normaliser
+
+NUM_SAMPLES = 1000
+SAMPLES_AT_ONCE = 50
+LEVEL = 0.95
+
+
+class Counts(NamedTuple):
+    """Errors of a text and what they are divided by; ``characters`` include the spaces between words."""
+
+    substitutions: int
+    deletions: int
+    insertions: int
+    words: int
+    character_errors: int
+    characters: int
+
+    @property
+    def word_errors(self) -> int:
+        return self.substitutions + self.deletions + self.insertions
+
+
+@dataclass(frozen=True)
+class Rates:
+    """The error rates of some utterances (1 is 100 %; None without any word), each with its interval."""
+
+    utterances: int
+    counts: Counts
+    wer: float | None
+    wer_interval: tuple[float, float] | None
+    cer: float | None
+    cer_interval: tuple[float, float] | None
+
+    def to_json(self) -> dict[str, Any]:
+        rates = {name: getattr(self, name) for name in ("wer", "wer_interval", "cer", "cer_interval")}
+        return {"utterances": self.utterances, **rates, **self.counts._asdict()}
+
+
+@dataclass(frozen=True)
+class TextScores:
+    """Rates of all utterances and of each group; ``protocol`` says under which conditions they were made."""
+
+    protocol: dict[str, str]
+    total: Rates
+    groups: dict[str, Rates]
+
+    def to_json(self) -> dict[str, Any]:
+        groups = {name: rates.to_json() for name, rates in self.groups.items()}
+        return {"protocol": self.protocol, "total": self.total.to_json(), "groups": groups}
+
+
+def count_errors(reference: str, hypothesis: str) -> Counts:
+    """The errors of a text, both as they are: normalise them before.
+
+    >>> count_errors("so it is", "so is it is")[:4]
+    (0, 0, 1, 3)
+    """
+    try:
+        import jiwer
+    except ImportError as error:
+        raise UserError(f"error rates require jiwer ({error}); pip install 'vaak[asr]'") from error
+    reference, hypothesis = " ".join(reference.split()), " ".join(hypothesis.split())
+    words = jiwer.process_words(reference, hypothesis)
+    letters = jiwer.process_characters(reference, hypothesis)
+    return Counts(
+        words.substitutions,
+        words.deletions,
+        words.insertions,
+        len(reference.split()),
+        letters.substitutions + letters.deletions + letters.insertions,
+        len(reference),
+    )
+
+
+def score_texts(
+    references: Mapping[str, str],
+    hypotheses: Mapping[str, str],
+    groups: Mapping[str, str] | None = None,
+    normaliser_name: str = "basic",
+) -> TextScores:
+    """The error rates of ``hypotheses`` by name; a reference without one counts as entirely missed.
+
+    ``groups`` are those of some names, and ``normaliser_name`` is applied to both sides. Raises DataError where a
+    hypothesis has no reference, or no reference any word.
+    """
+    others = sorted(hypotheses.keys() - references.keys())
+    if others:
+        raise DataError(f"there is no reference for {others[0]}" + (f" and {len(others) - 1} more" * (len(others) > 1)))
+    normalise = normaliser(normaliser_name)
+    counts = {
+        name: count_errors(normalise(text), normalise(hypotheses.get(name, ""))) for name, text in references.items()
+    }
+    if not any(one.words for one in counts.values()):
+        raise DataError("no reference has any word")
+    by_group: dict[str, list[Counts]] = {}
+    for name, group in sorted((groups or {}).items(), key=lambda item: item[1]):
+        if name in counts:
+            by_group.setdefault(group, []).append(counts[name])
+    protocol = {"normaliser": normaliser_name, "utterances": str(len(counts))}
+    missing = len(references.keys() - hypotheses.keys())
+    if missing:
+        protocol["without hypothesis"] = str(missing)
+    return TextScores(protocol, rates_of(counts.values()), {name: rates_of(own) for name, own in by_group.items()})
+
+
+def rates_of(counts: Iterable[Counts]) -> Rates:
+    """The rates of utterances together."""
+    rows = list(counts)
+    total = Counts(*(sum(column) for column in zip(*rows, strict=True))) if rows else Counts(0, 0, 0, 0, 0, 0)
+    words = _rate([(one.word_errors, one.words) for one in rows])
+    characters = _rate([(one.character_errors, one.characters) for one in rows])
+    return Rates(len(rows), total, *words, *characters)
+
+
+def _rate(pairs: Sequence[tuple[int, int]]) -> tuple[float | None, tuple[float, float] | None]:
+    """Errors over what they are divided by, and the interval of that."""
+    table = np.array(pairs, np.float64).reshape(-1, 2)
+    errors, number = table.sum(0)
+    if not number:
+        return None, None
+    rng, rates = np.random.default_rng(0), list[np.ndarray]()
+    for _ in range(NUM_SAMPLES // SAMPLES_AT_ONCE):
+        drawn = table[rng.integers(len(table), size=(SAMPLES_AT_ONCE, len(table)))].sum(1)
+        rates.append(drawn[:, 0] / np.maximum(drawn[:, 1], 1))
+    low, high = np.quantile(np.concatenate(rates), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return float(errors / number), (float(low), float(high))

@@ -1,0 +1,72 @@
+"""A Whisper as the Hub has them, but tiny: weights, sizes, tokenizer and generation options in a folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from transformers import GenerationConfig, WhisperConfig, WhisperForConditionalGeneration, WhisperTokenizer
+
+SPECIAL = ("<|startoftranscript|>", "<|en|>", "<|hi|>", "<|translate|>", "<|transcribe|>", "<|startofprev|>")
+LAST = ("<|nospeech|>", "<|notimestamps|>")
+NUM_TIMES = 5
+
+
+def whisper_tokenizer() -> WhisperTokenizer:
+    """Every byte is a token, then the special ones, and some for times."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {letter: number for number, letter in enumerate(letters)}
+    backend = Tokenizer(models.BPE(vocabulary, []))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    names = ["<|endoftext|>", *SPECIAL, *LAST, *(f"<|{0.02 * number:.2f}|>" for number in range(NUM_TIMES))]
+    backend.add_special_tokens([AddedToken(name, special=True) for name in names])
+    return WhisperTokenizer(tokenizer_object=backend)
+
+
+def write_whisper(folder: Path, seed: int = 0) -> Path:
+    """A folder that transformers' ``from_pretrained`` reads; its model has random weights, but not tiny ones."""
+    tokenizer = whisper_tokenizer()
+    ids = tokenizer.get_vocab()
+    end, start = ids["<|endoftext|>"], ids["<|startoftranscript|>"]
+    special = [number for name, number in ids.items() if name.startswith("<|") and number != end]
+    config = WhisperConfig(
+        vocab_size=max(ids.values()) + 1,
+        d_model=32,
+        encoder_layers=1,
+        decoder_layers=2,
+        encoder_attention_heads=2,
+        decoder_attention_heads=2,
+        encoder_ffn_dim=48,
+        decoder_ffn_dim=48,
+        max_target_positions=24,
+        pad_token_id=end,
+        bos_token_id=end,
+        eos_token_id=end,
+        decoder_start_token_id=start,
+        suppress_tokens=None,
+        begin_suppress_tokens=None,
+        init_std=0.4,
+    )
+    torch.manual_seed(seed)
+    model = WhisperForConditionalGeneration(config)
+    make: Any = GenerationConfig  # it has no types
+    model.generation_config = make(
+        decoder_start_token_id=start,
+        eos_token_id=end,
+        pad_token_id=end,
+        bos_token_id=end,
+        suppress_tokens=[ids["#"], ids["%"], *special],
+        begin_suppress_tokens=[ids["Ġ"], end],
+        is_multilingual=True,
+        lang_to_id={"<|en|>": ids["<|en|>"], "<|hi|>": ids["<|hi|>"]},
+        task_to_id={"transcribe": ids["<|transcribe|>"], "translate": ids["<|translate|>"]},
+        no_timestamps_token_id=ids["<|notimestamps|>"],
+        max_length=24,
+        return_timestamps=False,
+    )
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder

@@ -1,0 +1,75 @@
+"""A folder with Train and Dev is read by what it has: manifests, files of speakers, or texts next to audio."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+
+from vaak.audio.config import AudioConfig, DatasetConfig
+from vaak.audio.corpora.corpus import AudioCorpus
+from vaak.core.errors import DataError
+
+
+def found_in(root: Path) -> dict[str, list[tuple[str, str | None, str | None]]]:
+    """Speaker, text and etiology of each utterance, by split."""
+    corpus = AudioCorpus(DatasetConfig(name="sap", type="splits", corpus_dir=str(root)), AudioConfig())
+
+    def labels(split: str) -> list[Any]:
+        return [label for cut in corpus.cuts(split) for label in cut.supervisions]
+
+    return {
+        split: [(one.speaker, one.text, (one.custom or {}).get("etiology")) for one in labels(split)]
+        for split in corpus.splits
+    }
+
+
+def write_audio(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    soundfile.write(path, np.zeros(800), 8000)
+
+
+def test_files_of_speakers(tmp_path: Path):
+    for split, speaker, etiology in (("Train", "s1", "ALS"), ("Train", "s2", "Down Syndrome"), ("Dev", "s3", "ALS")):
+        folder = tmp_path / split / speaker
+        write_audio(folder / f"{speaker}_1.wav")
+        files = [{"Filename": f"{speaker}_1.wav", "Prompt": {"Transcript": f"said by {speaker}"}}]
+        about = {"Contact ID": speaker, "Etiology": etiology, "Files": files}
+        (folder / f"{speaker}.json").write_text(json.dumps(about))
+    assert found_in(tmp_path) == {
+        "train": [("s1", "said by s1", "ALS"), ("s2", "said by s2", "Down Syndrome")],
+        "valid": [("s3", "said by s3", "ALS")],
+    }
+    (tmp_path / "Train" / "s1" / "s1.json").write_text("{}")
+    with pytest.raises(DataError, match=r"s1\.json: expected Etiology and Files"):
+        found_in(tmp_path)
+
+
+def test_texts_next_to_audio_and_manifests(tmp_path: Path):
+    for name in ("ALS/a", "ALS/b", "Stroke/a"):
+        write_audio(tmp_path / "train" / f"{name}.flac")
+        (tmp_path / "train" / f"{name}.txt").write_text(f"text of {name}\n")
+    write_audio(tmp_path / "dev" / "clips" / "c.wav")
+    (tmp_path / "dev" / "all.csv").write_text("audio,text,etiology\nclips/c.wav,so it is,ALS\n")
+    found = found_in(tmp_path)
+    assert [(text, group) for _, text, group in found["train"]] == [
+        ("text of ALS/a", "ALS"),
+        ("text of ALS/b", "ALS"),
+        ("text of Stroke/a", "Stroke"),
+    ]
+    assert [(text, group) for _, text, group in found["valid"]] == [("so it is", "ALS")]
+    (tmp_path / "train" / "ALS" / "b.txt").unlink()
+    with pytest.raises(DataError, match=r"b\.txt: can't be read, the transcript of b\.flac"):
+        found_in(tmp_path)
+
+
+def test_a_folder_without_train_is_named(tmp_path: Path):
+    (tmp_path / "eval").mkdir()
+    with pytest.raises(DataError, match="has no folder Train; it has eval"):
+        found_in(tmp_path)
+    with pytest.raises(DataError, match="no such folder"):
+        found_in(tmp_path / "nowhere")

@@ -1,0 +1,219 @@
+"""A tiny recogniser: its data, its figures, its transcripts, and one line for what can't be used."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+from lhotse import MonoCut, Recording, SupervisionSegment
+from lhotse.audio import AudioSource
+from lhotse.supervision import AlignmentItem
+
+import tiny_listener
+from vaak.config.load import load
+from vaak.config.yaml.writer import yaml_text
+from vaak.core.errors import DataError, UserError
+from vaak.engine.checkpoint.files import resolve_checkpoint
+from vaak.runs.open_run import open_run
+from vaak.tasks.asr.data import SAMPLING_RATE
+from vaak.tasks.asr.predict import quietest, windows_of
+from vaak.tasks.asr.task import AsrTask
+from vaak.tasks.asr.utterances import split_at_silences
+
+
+@pytest.fixture(scope="module")
+def run(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run, trained to its end; tests leave it as it is."""
+    return tiny_listener.train(corpus, tmp_path_factory.mktemp("run") / "listener")
+
+
+def task_of(corpus: Path, folder: Path, **more: Any) -> AsrTask:
+    """A task, prepared."""
+    folder.mkdir(exist_ok=True)
+    file = folder / "case.yml"
+    file.write_text(yaml_text(tiny_listener.options(corpus, **more)))
+    task = AsrTask(load([file]).experiment, folder, folder)
+    task.prepare()
+    return task
+
+
+def test_figures_are_of_all_and_of_each_group(run: Path):
+    lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    last = [line for line in lines if line["kind"] == "evaluation"][-1]
+    words = {"low": 9, "high": 3}  # of valid: utterances of 1, 2, 3, 1, 2, 3 words, every fourth from the first high
+    shares = {name: last[f"val_wer/{name}"] * number for name, number in words.items()}
+    assert last["val_wer"] == pytest.approx(sum(shares.values()) / 12)
+    assert 0 < last["val_accuracy"] <= 1
+    assert last["val_loss"] < 3
+
+
+def test_the_best_checkpoint_is_that_of_the_lowest_word_error_rate(run: Path):
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    rates = {line["step"]: line["val_wer"] for line in lines if line["kind"] == "evaluation" and line["scheduled"]}
+    assert rates[int(resolve_checkpoint(run).name.rpartition("-")[2])] == min(rates.values())
+
+
+def test_a_long_recording_is_transcribed_in_windows(run: Path, tmp_path: Path):
+    rng = np.random.default_rng(1)
+    pauses = [np.concatenate((tiny_listener.samples_of(["mi", "su"], "low", rng), np.zeros(2400))) for _ in range(5)]
+    soundfile.write(tmp_path / "long.wav", np.concatenate(pauses), tiny_listener.RATE)
+    opened = open_run(run)
+    (found,) = opened.task.predict(opened.model, [tmp_path / "long.wav"])
+    assert found.duration == pytest.approx(4.0)
+    assert len(found.segments) >= 5
+    for before, after in zip(found.segments, found.segments[1:], strict=False):
+        assert before.start < before.end <= after.start + 0.1
+    assert found.text == " ".join(segment.text for segment in found.segments if segment.text)
+    first = found.srt.splitlines()
+    assert first[0] == "1"
+    assert " --> " in first[1]
+
+
+def test_windows_are_cut_where_it_is_quiet_and_cover_all_speech():
+    rng = np.random.default_rng(0)
+    samples = rng.normal(0, 0.1, 10 * SAMPLING_RATE).astype(np.float32)
+    for second in (1.5, 3.1, 4.4, 6.0, 7.7, 9.0):
+        samples[round(second * SAMPLING_RATE) : round((second + 0.3) * SAMPLING_RATE)] *= 1e-3
+
+    def read(start: float, end: float) -> np.ndarray:
+        return samples[round(start * SAMPLING_RATE) : round(end * SAMPLING_RATE)]
+
+    windows = list(windows_of(read, 10.0, 2.0))
+    assert sum(len(window) for _, _, window in windows) == len(samples)
+    assert all(len(window) <= 2 * SAMPLING_RATE for _, _, window in windows)
+    assert windows[0][1] == pytest.approx(1.5, abs=0.1)
+    assert 1.5 * SAMPLING_RATE < len(windows[0][2]) < 1.8 * SAMPLING_RATE
+    assert list(windows_of(lambda start, end: np.zeros(round((end - start) * SAMPLING_RATE)), 10.0, 2.0)) == []
+    assert 0 <= quietest(np.zeros(10)) <= 10
+
+
+def test_a_run_transcribes_where_its_corpus_is_gone(run: Path, corpus: Path, tmp_path: Path):
+    moved = tmp_path / "elsewhere"
+    shutil.copytree(run, moved, ignore=shutil.ignore_patterns("train", "valid", "test"))
+    opened = open_run(moved)
+    expected = open_run(run)
+    files = [corpus / "test0.wav", corpus / "test2.wav"]
+    texts = [[str(found) for found in one.task.predict(one.model, files)] for one in (opened, expected)]
+    assert texts[0] == texts[1]
+
+
+def test_a_part_of_training_has_the_proportions_of_groups(corpus: Path, tmp_path: Path):
+    task = task_of(corpus, tmp_path / "half", data={"percent": 50.0})
+    about = task.prepared.about["statistics"]
+    assert about["train"]["groups"] == {"high": 3, "low": 9}
+    assert about["valid"]["utterances"] == tiny_listener.NUM_UTTERANCES["valid"]
+    dataset = task.dataset("train")
+    assert dataset.strata is not None
+    assert len(dataset.strata) == len(dataset.lengths) == 12
+    names = {dataset.example(index, np.random.default_rng(0)).name for index in range(12)}
+    assert len(names) == 12
+
+
+def test_speakers_can_be_the_groups_and_an_unknown_label_is_an_error(corpus: Path, tmp_path: Path):
+    assert len(task_of(corpus, tmp_path / "a", data={"group": "speaker"}).dataset("valid").utterances.group_names) == 6
+    with pytest.raises(DataError, match=r"data\.group: no utterance of train has a label etiology"):
+        task_of(corpus, tmp_path / "b", data={"group": "etiology"})
+
+
+def test_what_is_too_long_is_listed_before_training(corpus: Path, tmp_path: Path):
+    sizes = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "num_heads": 2, "max_target_length": 6}
+    limits = {"model": {"scratch": sizes}, "data": {"max_duration": 0.6}}  # <s> and "ba do", but not three words
+    task = task_of(corpus, tmp_path / "case", **limits)
+    about = task.prepared.about["statistics"]["train"]
+    listed = (tmp_path / "case" / "prepared" / "train" / "left_out.jsonl").read_text().splitlines()
+    assert about["left_out"] == {"utterances longer than data.max_duration": 8}
+    assert (about["utterances"], len(listed)) == (16, 8)
+    assert json.loads(listed[0]) == {"name": "train2", "reason": "0.75 s, more than the 0.6 s of data.max_duration"}
+    sizes["max_target_length"] = 5
+    about = task_of(corpus, tmp_path / "tokens", **limits).prepared.about["statistics"]["train"]
+    assert about["left_out"]["utterances with more tokens than the decoder writes"] == 8
+    with pytest.raises(DataError, match=r"has 0\.75 s, more than .*; set data\.too_long to drop or split"):
+        task_of(corpus, tmp_path / "fails", model=limits["model"], data={"max_duration": 0.6, "too_long": "fail"})
+
+
+def spoken(times: list[tuple[str, float, float]], text: str, duration: float) -> MonoCut:
+    """A cut with words at these times."""
+    recording = Recording("a", [AudioSource("file", [0], "a.wav")], 16_000, round(duration * 16_000), duration)
+    items = [AlignmentItem(word, start, round(end - start, 6)) for word, start, end in times]
+    label = SupervisionSegment("a", "a", 0.0, duration, text=text, alignment={"word": items} if items else None)
+    return MonoCut("a", 0.0, duration, 0, supervisions=[label], recording=recording)
+
+
+def test_long_utterances_are_cut_in_the_longest_pauses_with_their_words():
+    times = [("so", 0.1, 0.5), ("it", 0.6, 0.9), ("is", 1.6, 1.9), ("not", 2.0, 2.4), ("so", 2.5, 2.8)]
+    parts = split_at_silences(spoken(times, "So, it is not so.", 3.0), 2.0)
+    assert [part.supervisions[0].text for part in parts] == ["So, it", "is not so."]
+    assert [(part.start, part.duration) for part in parts] == [(0.0, 1.25), (1.25, 1.75)]
+    assert len({part.id for part in parts}) == 2
+    assert split_at_silences(spoken([], "So it is.", 3.0), 2.0) == []
+    assert split_at_silences(spoken([("sooo", 0.0, 2.5)], "Sooo", 3.0), 2.0) == []
+
+
+def lines(corpus: Path, folder: Path, **changes: Any) -> Path:
+    """A copy of the corpus with another first line."""
+    shutil.copytree(corpus, folder)
+    first, *rest = (folder / "train.jsonl").read_text().splitlines()
+    entry = {name: value for name, value in {**json.loads(first), **changes}.items() if value is not None}
+    (folder / "train.jsonl").write_text("\n".join([json.dumps(entry), *rest]) + "\n")
+    return folder
+
+
+def test_an_utterance_without_a_transcript_is_counted(corpus: Path, tmp_path: Path):
+    task = task_of(lines(corpus, tmp_path / "c", text=""), tmp_path / "case")
+    assert task.prepared.about["statistics"]["train"]["left_out"] == {"utterances without a text": 1}
+    assert len(task.dataset("train").lengths) == 23
+
+
+def test_audio_that_is_missing_or_unreadable_is_named(corpus: Path, tmp_path: Path):
+    with pytest.raises(DataError, match=r"train\.jsonl:1: .*nowhere\.wav"):
+        task_of(lines(corpus, tmp_path / "c", audio="nowhere.wav"), tmp_path / "case")
+    (tmp_path / "c" / "nowhere.wav").write_bytes(b"RIFF no")
+    with pytest.raises(DataError, match=r"train\.jsonl:1: .*nowhere\.wav"):
+        task_of(tmp_path / "c", tmp_path / "case")
+
+
+def test_a_table_is_read_and_a_missing_column_named(corpus: Path, tmp_path: Path):
+    shutil.copytree(corpus, tmp_path / "c")
+    entries = [json.loads(line) for line in (corpus / "train.jsonl").read_text().splitlines()]
+    rows = [f"{one['audio']},{one['text']},{one['accent']}" for one in entries]
+    (tmp_path / "c" / "train.csv").write_text("path,sentence,accent\n" + "\n".join(rows) + "\n")
+    options = tiny_listener.options(tmp_path / "c")
+    options["datasets"][0] |= {"train": [f"{tmp_path}/c/train.csv"], "columns": {"audio": "path", "text": "sentence"}}
+    options["datasets"] = [{**options["datasets"][0], "valid": [], "test": []}]
+
+    def prepared(columns: dict[str, str]) -> AsrTask:
+        options["datasets"][0]["columns"] = columns
+        (tmp_path / "case.yml").write_text(yaml_text(options))
+        task = AsrTask(load([tmp_path / "case.yml"]).experiment, tmp_path / "run", tmp_path)
+        task.prepare()
+        return task
+
+    (tmp_path / "run").mkdir()
+    statistics = prepared({"audio": "path", "text": "sentence"}).prepared.about["statistics"]
+    assert sum(about["utterances"] for about in statistics.values()) == 24
+    assert set(statistics["train"]["groups"]) == {"high", "low"}
+    with pytest.raises(DataError, match=r"train\.csv:2: there is no column words .*; there are path, sentence, accent"):
+        prepared({"audio": "path", "text": "words"})
+    with pytest.raises(DataError, match=r"train\.csv:2: the key audio is missing.*; there are path, sentence, accent"):
+        prepared({})
+
+
+def test_a_base_is_fine_tuned_and_found_in_its_checkpoints(corpus: Path, whisper_folder: Path, tmp_path: Path):
+    shutil.copytree(whisper_folder, tmp_path / "base")
+    model = {"base": str(tmp_path / "base"), "lora": {"rank": 2}}
+    run = tiny_listener.train(corpus, tmp_path / "run", "training.max_steps=2", model=model)
+    found = open_run(run)
+    shutil.rmtree(tmp_path / "base")
+    alone = open_run(run)
+    for (name, one), other in zip(found.model.named_parameters(), alone.model.parameters(), strict=True):
+        assert one.equal(other), name
+    trained = {name.split(".")[-3] for name, value in alone.model.named_parameters() if value.requires_grad}
+    assert trained == {"lora_A", "lora_B"}
+    shutil.rmtree(run / "checkpoints")
+    with pytest.raises(UserError, match=r"model\.base: no such folder"):
+        alone.task.model()

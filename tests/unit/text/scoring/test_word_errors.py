@@ -1,0 +1,90 @@
+"""Error rates are jiwer's; intervals are deterministic and hold the rate; files are read by name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jiwer
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vaak.core.errors import DataError, UserError
+from vaak.text.scoring.normalisers import basic, normaliser
+from vaak.text.scoring.reading import read_transcripts
+from vaak.text.scoring.word_errors import count_errors, rates_of, score_texts
+
+words = st.lists(st.sampled_from(["so", "it", "is", "नमस्ते"]), max_size=6).map(" ".join)
+
+
+@given(st.lists(st.tuples(words, words), min_size=1, max_size=8))
+@settings(max_examples=20, deadline=None)
+def test_rates_are_those_of_jiwer_over_the_whole_set(pairs: list[tuple[str, str]]):
+    references, hypotheses = map(list, zip(*pairs, strict=True))
+    rates = rates_of(count_errors(*pair) for pair in pairs)
+    if not any(references):
+        assert rates.wer is None
+        return
+    assert rates.wer == pytest.approx(jiwer.wer(references, hypotheses))
+    assert rates.cer == pytest.approx(jiwer.cer(references, hypotheses))
+    assert rates.wer_interval is not None
+    assert rates.wer_interval == rates_of(count_errors(*pair) for pair in pairs).wer_interval
+    low, high = rates.wer_interval
+    assert 0 <= low <= high
+
+
+def test_the_interval_is_as_wide_as_chance_makes_it():
+    """Of 400 words, each wrong with probability 0.1, the standard deviation of the rate is 1.5 %."""
+    counts = [count_errors("a", "b" if number % 10 == 0 else "a") for number in range(400)]
+    low, high = rates_of(counts).wer_interval or (0, 0)
+    assert low == pytest.approx(0.1 - 1.96 * 0.015, abs=0.006)
+    assert high == pytest.approx(0.1 + 1.96 * 0.015, abs=0.006)
+
+
+def test_groups_and_what_is_missing():
+    references = {"1": "So it is.", "2": "no", "3": "never"}
+    scores = score_texts(references, {"1": "so it was", "2": "no"}, {"1": "en", "2": "hi", "3": "hi"})
+    assert scores.protocol == {"normaliser": "basic", "utterances": "3", "without hypothesis": "1"}
+    assert scores.groups["en"].wer == pytest.approx(1 / 3)
+    assert scores.groups["hi"].wer == pytest.approx(1 / 2)
+    assert scores.total.wer == pytest.approx(2 / 5)
+    with pytest.raises(DataError, match="no reference for 4"):
+        score_texts(references, {"4": ""})
+
+
+def test_basic_is_whispers_own_but_keeps_vowel_signs():
+    from transformers.models.whisper.english_normalizer import BasicTextNormalizer
+
+    whispers = BasicTextNormalizer()
+    for text in ("It's [noise] 5 o'clock, <x>(laughs) OK?", "Straße & ﬁn"):
+        assert basic(text) == " ".join(whispers(text).split())
+    assert basic("क्या हाल है?") == "क्या हाल है"
+    assert basic("क्या") != basic("का")
+    assert " ".join(whispers("क्या हाल है?").split()) != basic("क्या हाल है?")
+
+
+def test_whispers_english_normaliser_has_its_spelling():
+    normalise = normaliser("whisper-english")
+    assert normalise("Mr. Park's colour isn't twenty-five, um!") == "mister park is color is not 25"
+    with pytest.raises(UserError, match="unknown normaliser english"):
+        normaliser("english")
+
+
+def test_transcripts_are_read_from_lines_tables_and_texts(tmp_path: Path):
+    lines = [{"id": "a", "transcript": "so"}, {"id": 7, "transcript": "it", "accent": "hi"}]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (tmp_path / "a.csv").write_text('id,text,accent\na,"so, it",\n7,it,hi\n')
+    (tmp_path / "a.txt").write_text("a so\n7 it is\n")
+    assert read_transcripts(tmp_path / "a.jsonl", "accent") == ({"a": "so", "7": "it"}, {"7": "hi"})
+    assert read_transcripts(tmp_path / "a.csv", "accent") == ({"a": "so, it", "7": "it"}, {"7": "hi"})
+    assert read_transcripts(tmp_path / "a.txt", named=True).texts == {"a": "so", "7": "it is"}
+    assert read_transcripts(tmp_path / "a.txt").texts == {"1": "a so", "2": "7 it is"}
+    (tmp_path / "b.csv").write_text("id,words\na,so\n")
+    with pytest.raises(DataError, match=r"b\.csv:2: expected a text under text or .*; there are id, words"):
+        read_transcripts(tmp_path / "b.csv")
+    (tmp_path / "c.csv").write_text("id,text\na,so\na,it\n")
+    with pytest.raises(DataError, match=r"c\.csv:3: there are two texts of a"):
+        read_transcripts(tmp_path / "c.csv")
+    with pytest.raises(DataError, match=r"no\.txt: can't be read"):
+        read_transcripts(tmp_path / "no.txt")
