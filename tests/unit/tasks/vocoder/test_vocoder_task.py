@@ -136,7 +136,7 @@ def test_a_vocoder_learns_to_be_nearer_than_griffin_lim(tmp_path: Path):
     corpus = tiny_voice.write_voice(tmp_path / "corpus")
     run = tiny_vocoder.train(corpus, tmp_path / "run", "data.num_samples=0", model=sizes, training=training)
     first, *_, last = records(run, "evaluation")
-    assert last["val_spectral_vs_griffin_lim"] < 0.9 < 1 < first["val_spectral_vs_griffin_lim"]
+    assert last["val_spectral_vs_griffin_lim"] < 0.95 < 1 < first["val_spectral_vs_griffin_lim"]
     assert last["val_mel_distance"] < 0.7 * first["val_mel_distance"]
 
 
