@@ -138,7 +138,8 @@ def test_speech_is_scored_with_its_texts(vaak, speech):
     found = json.loads(out)
     assert found["total"]["skipped_words"] == pytest.approx(1 / 17)
     assert found["total"]["recorded_skipped_words"] == found["total"]["repeated_words"] == 0
-    assert found["utterances"]["b"]["mcd_db"] < 1e-3 < found["utterances"]["a"]["mcd_db"]
+    assert found["utterances"]["b"]["mcd_db"] == pytest.approx(0, abs=1e-3)
+    assert found["utterances"]["a"]["mcd_db"] > 1
     assert found["total"]["wer"] >= found["total"]["recorded_wer"]
     assert set(found["protocol"]) == {"speech", "recogniser"}
 
@@ -155,7 +156,7 @@ def test_speech_is_scored_without_texts(vaak, speech, caplog):
         "f0_rmse_cents",
         "voicing_error",
     ]
-    assert "c.wav: only in one of the folders" in caplog.text
+    assert "c.wav: only in one of the folders" in caplog.text  # a process has it on stderr
 
 
 @pytest.mark.parametrize(
