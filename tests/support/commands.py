@@ -87,7 +87,30 @@ training:
   checkpoint: {{interval: 3, resume: auto}}
   logging: {{interval: 1, tensorboard: false}}
 """
-JOBS = {"tiny": TINY, "translator": TRANSLATOR, "diarizer": DIARIZER}
+VOICE = """
+task: tts
+name: voice
+model:
+  encoder: {d_model: 32, num_layers: 1, num_heads: 2, dropout: 0.1}
+  duration_predictor: {width: 16}
+  decoder_type: flow_matching
+  flow_matching: {width: 16}
+  pitch: true
+global_config: {mel: {sampling_rate: 8000, n_fft: 256, win_length: 256, hop_length: 128, n_mels: 12, f_max: null}}
+datasets:
+  - {name: voices, type: voices, num_voices: 2, num_sentences: 40, valid_fraction: 0.1, output_dir: FOLDER/voices}
+data: {samples: [], cache_dir: FOLDER/prepared}
+training:
+  max_steps: 21
+  batch_size: 4
+  gradient_accumulation_steps: 3
+  optimizer: {type: adamw, lr: 1e-3}
+  scheduler: {type: cosine, warmup_steps: 5}
+  validation: {interval: 4}
+  checkpoint: {interval: 3, resume: auto}
+  logging: {interval: 1, tensorboard: false}
+"""
+JOBS = {"voice": VOICE, "tiny": TINY, "translator": TRANSLATOR, "diarizer": DIARIZER}
 
 
 def write_jobs(folder: Path) -> None:

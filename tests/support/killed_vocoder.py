@@ -54,7 +54,8 @@ def ends(corpus: Path, run: Path, kill_at: int | None = None) -> bool:
 
 
 def _kill_at(number: int) -> None:
-    score, calls = task.generator_loss, 0
+    losses: Any = task
+    score, calls = losses.generator_loss, 0
 
     def scored(*arguments: Any) -> Any:
         nonlocal calls
@@ -63,7 +64,7 @@ def _kill_at(number: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return score(*arguments)
 
-    task.generator_loss = scored  # type: ignore[assignment]
+    losses.generator_loss = scored
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import soundfile
 
 import tiny_runs
@@ -111,8 +112,9 @@ def _write_pairs(data: Path) -> None:
         _write_lines(data / f"{split}.jsonl", [*pairs, *pairs[:5]])
         (data / f"{split}.en").write_text("\n".join(one for one, _ in sides))
         (data / f"{split}.hi").write_text("\n".join(two for _, two in sides))
-    (data / "swapped.hi").write_text("\n".join(reversed((data / "train.hi").read_text().splitlines())))
-    rows = [{"en": f"a girl sees {number} birds", "hi": f"लड़की {number} चिड़िया"} for number in range(60)]
+    for split, name in (("train", "swapped.hi"), ("valid", "swapped_valid.hi")):
+        (data / name).write_text("\n".join(reversed((data / f"{split}.hi").read_text().splitlines())))
+    rows = [{"en": f"a girl sees {number} birds", "hi": f"लड़की {number} चिड़िया"} for number in range(200)]
     _write_hub(data / "hub", rows, rows[10:])
     _write_hub(data / "other_hub", rows[20:], rows)
     table = "".join(f"{row['en']}\t{row['hi']}\n" for row in rows)
@@ -130,6 +132,9 @@ def _write_recordings(data: Path) -> None:
     (data / "alignments").mkdir()
     (data / "alignments" / "train0.json").write_text('{"word": [[0, 0.3, "so"]]}')
     whole, rate = soundfile.read(data / "train0.wav")
+    for path in data.glob("train*.wav"):
+        samples, _ = soundfile.read(path)
+        soundfile.write(path, np.stack([samples, samples[::-1]], axis=1), rate)  # two channels
     soundfile.write(data / "damaged.flac", whole, rate)
     content = bytearray((data / "damaged.flac").read_bytes())
     content[len(content) // 2 :] = bytes(len(content) - len(content) // 2)  # the header says that all of it is there

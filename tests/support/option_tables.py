@@ -201,6 +201,11 @@ OF_A_TASK: dict[tuple[str, str], tuple[str, ...]] = {
     ("seq2seq", "data.tokenizer.vocab_size"): ("data.tokenizer={type: byte_level, vocab_size: 320}",),
     ("seq2seq", "data.decoding.beam_size"): ("data.decoding={method: beam, beam_size: 1, max_new_tokens: 24}", LONGER),
     ("seq2seq", "data.decoding.length_penalty"): ("data.decoding={method: beam, max_new_tokens: 24}", LONGER),
+    **{
+        ("seq2seq", f"model.{side}.{name}"): (f"model.{side}.attention_type={kind}",)
+        for side, kind in (("encoder", "linear"), ("decoder", "causal_linear"))
+        for name in ("kernel_type", "num_features", "orthogonal_features")
+    },
     ("seq2seq", "data.corpus.num_sentences"): (),
     ("seq2seq", "data.corpus.seed"): (),
     ("seq2seq", "data.corpus.train_fraction"): (),
@@ -214,6 +219,7 @@ OF_A_TASK: dict[tuple[str, str], tuple[str, ...]] = {
     },
     ("diarization", "data.on_bad_example"): ("datasets.0.train=[FOLDER/damaged.jsonl]",),
     ("diarization", "data.shift_windows"): ("data.window=0.6",),
+    ("diarization", "datasets.0.name"): (AMI,),
     ("diarization", "data.augmentation.noise.folder"): ("data.augmentation.noise={type: files, folder: FOLDER}",),
     **{
         ("diarization", f"model.{name}"): ("model.attention_type=linear",)
@@ -264,8 +270,8 @@ VALUES: dict[str, Any] = {
     "data.corpus.source_column": "other",
     "data.corpus.target_column": "other",
     "data.corpus.train_target": ["FOLDER/swapped.hi"],
-    "data.corpus.valid_target": ["FOLDER/train.hi"],
-    "data.corpus.test_target": ["FOLDER/train.hi"],
+    "data.corpus.valid_target": ["FOLDER/swapped_valid.hi"],
+    "data.corpus.test_target": ["FOLDER/swapped_valid.hi"],
     "training.optimizer.type": "sgd",
     "training.scheduler.type": "linear",
     "training.scheduler.min_lr": 0.005,

@@ -28,7 +28,14 @@ WORDS = {
     "she": ("SH", "IY1"),
 }
 PHONES = sorted({phone for phones in WORDS.values() for phone in phones})
-MEL = {"sampling_rate": RATE, "n_fft": 256, "win_length": 256, "hop_length": 64, "n_mels": 16, "f_max": None}
+MEL: dict[str, Any] = {
+    "sampling_rate": RATE,
+    "n_fft": 256,
+    "win_length": 256,
+    "hop_length": 64,
+    "n_mels": 16,
+    "f_max": None,
+}
 """Frames of 8 ms."""
 NUM_UTTERANCES = {"train": 20, "valid": 4, "test": 3}
 

@@ -35,6 +35,25 @@ def voice_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def flow_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of a tiny voice with all that a model may have: flow matching, pitch, energy, learned durations."""
+    import tiny_voice
+
+    folder = tmp_path_factory.mktemp("tiny_flow")
+    model = {
+        "decoder_type": "flow_matching",
+        "flow_matching": {"width": 32},
+        "pitch": True,
+        "energy": True,
+        "durations": "learned",
+        "encoder": {"d_model": 32, "num_layers": 1, "num_heads": 2, "dropout": 0.0},
+        "global_config": {},
+    }
+    overrides = ("training.logging.tensorboard=true", "training.validation.interval=15")
+    return tiny_voice.train(tiny_voice.write_voice(folder / "corpus"), folder / "voice", *overrides, model=model)
+
+
+@pytest.fixture(scope="session")
 def vocoder_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run directory of a tiny vocoder of the same spectrograms, whose discriminators begin in its ninth step."""
     import tiny_vocoder

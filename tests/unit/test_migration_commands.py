@@ -96,7 +96,7 @@ def test_public_names_have_short_paths():
 
 def test_requirements_pin_what_the_project_needs():
     lines = (ROOT / "requirements.txt").read_text().splitlines()
-    assert {"-c constraints.txt", "-e .[hf,wandb,plot,audio,tts,asr]"} <= set(lines)
+    assert {"-c constraints.txt", "-e .[hf,wandb,plot,audio,asr,tts,tts-eval]"} <= set(lines)
     makefile = (ROOT / "Makefile").read_text()
     assert f"TORCH := {next(line for line in lines if line.startswith('torch=='))}\n" in makefile
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -14,12 +14,18 @@ from vaak.config.base import Section
 
 
 def with_options_of(
-    section: type[Section], *, into: str, leave_out: Sequence[str] = (), show_defaults: bool = False
+    section: type[Section],
+    *,
+    into: str,
+    leave_out: Sequence[str] = (),
+    show_defaults: bool = False,
+    flags: Mapping[str, Sequence[str]] | None = None,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command an option for each of a section's, under its name, with its description as help.
 
     Those that are given reach the command as a dictionary, in its parameter ``into``. Bounds are not checked here: what
-    takes the values does that. With ``show_defaults`` the help shows the section's: no run has others.
+    takes the values does that. With ``show_defaults`` the help shows the section's: no run has others. ``flags`` gives
+    options other spellings than their names; the options in ``leave_out`` get none.
     """
     names = [name for name in section.model_fields if name not in leave_out]
 
@@ -36,7 +42,7 @@ def with_options_of(
             if one.name != into
         ]
         arguments = [one for one in own if one.default is one.empty]
-        options = [_option(section, name, show_defaults) for name in names]
+        options = [_option(section, name, show_defaults, (flags or {}).get(name, ())) for name in names]
         rest = [one for one in own if one.default is not one.empty]
         called.__signature__ = inspect.Signature([*arguments, *options, *rest])  # type: ignore[attr-defined]
         called.__annotations__ = {one.name: one.annotation for one in (*arguments, *options, *rest)}
@@ -46,11 +52,11 @@ def with_options_of(
     return decorate
 
 
-def _option(section: type[Section], name: str, show_default: bool) -> inspect.Parameter:
+def _option(section: type[Section], name: str, show_default: bool, flags: Sequence[str]) -> inspect.Parameter:
     field = section.model_fields[name]
     kind: Any = _type_of(name, field.annotation)
     shown = str(field.default) if show_default else False
-    annotation = Annotated[kind | None, typer.Option(help=field.description, show_default=shown)]
+    annotation = Annotated[kind | None, typer.Option(*flags, help=field.description, show_default=shown)]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 

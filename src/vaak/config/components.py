@@ -96,7 +96,7 @@ def resolve_class(reference: str, builtin: Mapping[str, str], folder: Path) -> A
     module_name, _, name = reference.rpartition(":")
     file = source_file(reference, folder)
     try:
-        module = _module_of(file) if file else importlib.import_module(module_name)
+        module = module_of(file) if file else importlib.import_module(module_name)
         return getattr(module, name)
     except (ImportError, AttributeError) as error:
         raise UserError(f"{reference} can't be loaded: {error}") from error
@@ -158,13 +158,21 @@ def files_being_imported() -> tuple[Path, ...]:
 _BEING_IMPORTED: list[Path] = []
 
 
+PREFIX = "vaak_user_"
+
+
+def users_files() -> tuple[Path, ...]:
+    """The users' files that this process has imported: others import them to unpickle what is in them."""
+    return tuple(Path(str(module.__file__)) for name, module in [*sys.modules.items()] if name.startswith(PREFIX))
+
+
 def _module_name(file: Path) -> str:
     """The name of the module in a user's file, made from its path."""
     real = file.resolve()
-    return f"vaak_user_{real.stem}_{hashlib.sha256(str(real).encode()).hexdigest()[:8]}"
+    return f"{PREFIX}{real.stem}_{hashlib.sha256(str(real).encode()).hexdigest()[:8]}"
 
 
-def _module_of(file: Path) -> Any:
+def module_of(file: Path) -> Any:
     """The module in a file, imported once."""
     name = _module_name(file)
     if name in sys.modules:

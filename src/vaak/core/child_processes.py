@@ -14,7 +14,7 @@ def begin_as_worker() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if sys.platform == "linux":
         parent = os.getppid()
-        _end_with_parent()
+        end_with_parent()
         if os.getppid() != parent:
             os._exit(1)
 
@@ -26,8 +26,9 @@ def end_with_launcher() -> None:
     from a shell have no launcher that waits for them.
     """
     if sys.platform == "linux" and ("TORCHELASTIC_RUN_ID" in os.environ or "ACCELERATE_MIXED_PRECISION" in os.environ):
-        _end_with_parent()
+        end_with_parent()
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
+    """Have the system kill this process when the one that started it ends."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG

@@ -112,7 +112,7 @@ class Forward:
             draw_key(Purpose.MODEL, self.seed, step, piece.number, piece.piece, *objective), self.precision.device
         )
         with self.precision.autocast():
-            return self.losses(self.model, replace(piece.batch.to(self.precision.device), step=step))
+            return self.losses(self.model, piece.batch.to(self.precision.device))
 
 
 @dataclass(frozen=True)
@@ -131,13 +131,14 @@ class GradientPass:
     describe: Callable[[int], str]
 
     def pieces(self, piece_rules: PieceRules, data: StepData) -> list[MicrobatchPiece]:
-        """What is computed one after another in a step on this rank."""
+        """What is computed one after another in a step on this rank; what only takes part later is rehearsed, too."""
         found = []
+        step = None if data.is_rehearsal else data.step
         for microbatch in data.microbatches:
             if microbatch.batch is not None:
-                number = microbatch.address.number
+                number, batch = microbatch.address.number, replace(microbatch.batch, step=step)
                 cells = self.cells(microbatch) if piece_rules.rules else 0.0
-                batches = microbatch.batch.split(piece_rules.pieces(data.step, number, cells, self.forward.number))
+                batches = batch.split(piece_rules.pieces(data.step, number, cells, self.forward.number))
                 found += [MicrobatchPiece(batch, number, piece, len(batches)) for piece, batch in enumerate(batches)]
         return found
 

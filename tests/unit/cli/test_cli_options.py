@@ -45,6 +45,7 @@ TAKES = {
     "data prepare": "output json",
     "data preprocess": "output json",  # the YAML's training.device has no part in it
     "score der": "json",
+    "score speech": "json",
 }
 
 

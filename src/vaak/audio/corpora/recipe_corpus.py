@@ -68,7 +68,10 @@ def prepare_corpus(dataset: DatasetConfig, audio: AudioConfig) -> dict[str, Path
 
     Raises DataError if the corpus is missing, or the recipe can't read it.
     """
-    recipe = recipe_named(dataset.name)
+    try:
+        recipe = recipe_named(dataset.name)
+    except UserError as error:
+        raise UserError(f"datasets, name: {error}") from error
     output = output_folder(dataset, audio)
     options = json.loads(json.dumps(dataset.options))
     try:

@@ -14,11 +14,9 @@ bytes, and an interrupted extraction makes only the missing shards.
 from __future__ import annotations
 
 import logging
-import multiprocessing
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +26,8 @@ from vaak.audio.config import AudioConfig
 from vaak.audio.features.extractors import Features
 from vaak.audio.features.shards import TYPES, Shard, lilcom_module, write_shard
 from vaak.audio.labelled import AudioSource
-from vaak.core.child_processes import begin_as_worker
 from vaak.core.errors import DataError, FormatError, UserError
+from vaak.core.process_pool import in_processes
 from vaak.core.progress import progress
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.storage.files import fingerprint_of, format_of, read_json, remedy_of, write_bytes, write_json
@@ -211,34 +209,21 @@ def _runs(durations: np.ndarray, seconds: float) -> list[range]:
 def _make_shards(extraction: _Extraction) -> None:
     """Make the shards that are missing, here or in separate processes."""
     audio, shards, durations = extraction.audio, extraction.shards, extraction.source.durations
-    worker = _Worker(extraction)
-    missing = extraction.missing(worker.features.dims)
+    missing = extraction.missing(Features(audio).dims)
     if len(missing) < len(shards):
         there = len(shards) - len(missing)
         log.info("features: %d of %d parts are in %s already", there, len(shards), extraction.folder)
     seconds = [float(np.sum(durations[indices.start : indices.stop])) for indices in shards]
-    made = map(worker.make, missing) if min(audio.num_jobs, len(missing)) < 2 else _in_processes(extraction, missing)
+    remedy = "the same command continues where it stopped, perhaps with fewer global_config.num_jobs"
     there_already = sum(seconds) - sum(seconds[number] for number in missing)
     with progress("extracting features", sum(seconds), audio.progress_bar, there_already) as advance:
-        for number in made:
+        for number, _ in in_processes(partial(_maker, extraction), missing, audio.num_jobs, remedy):
             advance(seconds[number])
 
 
-def _in_processes(extraction: _Extraction, missing: list[int]) -> Iterator[int]:
-    """Make shards in ``num_jobs`` processes; yields their numbers as they are done."""
-    jobs = min(extraction.audio.num_jobs, len(missing))
-    context = multiprocessing.get_context("spawn")  # a fork would share what torch's threads and CUDA hold
-    with ProcessPoolExecutor(jobs, context, _start_worker, (extraction,)) as pool:
-        try:
-            for done in as_completed([pool.submit(_make_in_worker, number) for number in missing]):
-                yield done.result()
-        except BrokenProcessPool as error:
-            raise UserError(
-                "a process that extracts features was killed, often because memory ran out; the same "
-                "command continues where it stopped, perhaps with fewer global_config.num_jobs"
-            ) from error
-        finally:
-            pool.shutdown(cancel_futures=True)  # waits for those that are being made: the folder is ours that long
+def _maker(extraction: _Extraction) -> Callable[[int], None]:
+    """What makes the shards of a number, in the process that calls this."""
+    return _Worker(extraction).make
 
 
 class _Worker:
@@ -248,10 +233,9 @@ class _Worker:
         self.extraction = extraction
         self.features = Features(extraction.audio, extraction.device)
 
-    def make(self, number: int) -> int:
+    def make(self, number: int) -> None:
         recordings = self._recordings(self.extraction.shards[number])
         write_shard(self.extraction.path(number), recordings, self.extraction.audio.storage_type)
-        return number
 
     def _recordings(self, indices: range) -> Iterator[np.ndarray]:
         """The features of recordings, some minutes of audio at a time."""
@@ -261,22 +245,6 @@ class _Worker:
             rngs = [np.random.default_rng(draw_key(Purpose.FEATURE_EXTRACTION, index)) for index in batch]
             loaded = [source.load(index, rng).samples for index, rng in zip(batch, rngs, strict=True)]
             yield from self.features.batch(loaded)
-
-
-_workers: list[_Worker] = []
-"""The one of this process, if it belongs to a pool."""
-
-
-def _start_worker(extraction: _Extraction) -> None:
-    import torch
-
-    begin_as_worker()
-    torch.set_num_threads(1)  # the processes share the cores
-    _workers.append(_Worker(extraction))
-
-
-def _make_in_worker(number: int) -> int:
-    return _workers[0].make(number)
 
 
 def _finish(extraction: _Extraction, mark: str) -> None:

@@ -7,6 +7,8 @@ FRACTIONS = frozenset(
         *("accuracy", "frame_accuracy", "token_accuracy", "exact_match"),
         *("wer", "cer"),
         *("der", "miss", "false_alarm", "confusion", "jer", "speaker_ceiling"),
+        *("voicing_error", "wer", "skipped_words", "repeated_words"),
+        *("recorded_wer", "recorded_skipped_words", "recorded_repeated_words"),
     )
 )
 """Figures from 0 to 1 (an error rate may be above) that are read as percent."""

@@ -141,3 +141,28 @@ def _cells(row: Score) -> tuple[str, ...]:
     kinds = (part / error.scored if error.scored else None for part in (error.miss, error.false_alarm, error.confusion))
     rates = error.rate, *kinds, row.jaccard_rate
     return row.recording, *("-" if rate is None else f"{100 * rate:.2f}" for rate in rates), f"{error.scored:.2f}"
+
+
+@app.command()
+def speech(
+    reference: Annotated[Path, typer.Argument(metavar="REF", help="A folder of recordings.")],
+    hypothesis: Annotated[Path, typer.Argument(metavar="HYP", help="A folder of spoken audio with the same names.")],
+    texts: Annotated[
+        Path | None, typer.Option(help="A file with a line NAME|TEXT for each: words are scored, too, by PocketSphinx.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print how far speech is from recordings of the same texts: spectrum, pitch and, with --texts, words.
+
+    Example: vaak score speech wavs spoken --texts metadata.csv
+    """
+    from vaak.cli.results import print_figures
+    from vaak.tasks.tts.scoring.speech_scores import score_folders
+
+    scores = score_folders(reference, hypothesis, texts)
+    if as_json:
+        print(json.dumps({"protocol": scores.protocol, "total": scores.total, "utterances": scores.rows}))
+        return
+    print_figures({"utterances": len(scores.rows), **scores.total})
+    for name, value in scores.protocol.items():
+        print(f"{name}: {value}")

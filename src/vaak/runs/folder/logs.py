@@ -44,12 +44,19 @@ class JsonHandler(logging.Handler):
 
 
 @contextlib.contextmanager
-def logging_to(directory: Path, rank: int, json_lines: bool = False) -> Iterator[None]:
-    """Send messages to the console (on ranks other than the first, only warnings) and to train.log."""
+def logging_to(
+    directory: Path, rank: int, json_lines: bool = False, name: str = "train.log", mode: str = "a"
+) -> Iterator[None]:
+    """Send messages to the console (on ranks other than the first, only warnings) and to a file.
+
+    The file is ``name`` in ``directory``, opened with ``mode``; ``rank`` is on its lines. With ``json_lines`` the
+    console gets JSON. Within a context that sends them to the console already, this sends them to the file alone.
+    """
     least = logging.INFO if rank == 0 else logging.WARNING
-    handlers: list[logging.Handler] = [JsonHandler(least, rank) if json_lines else ConsoleHandler(least)]
-    handlers.append(logging.FileHandler(directory / "train.log", encoding="utf-8"))
-    handlers[1].setFormatter(logging.Formatter(f"%(asctime)s rank {rank} %(levelname)s %(message)s"))
+    handlers: list[logging.Handler] = [logging.FileHandler(directory / name, mode, encoding="utf-8")]
+    handlers[0].setFormatter(logging.Formatter(f"%(asctime)s rank {rank} %(levelname)s %(message)s"))
+    if not any(isinstance(handler, ConsoleHandler) for handler in log.handlers):
+        handlers.append(JsonHandler(least, rank) if json_lines else ConsoleHandler(least))
     level, propagate = log.level, log.propagate
     log.setLevel(logging.INFO)
     log.propagate = False

@@ -21,6 +21,12 @@ ALIGNMENT, BINARISATION = "alignment", "binarisation"
 LOSSES = (MEL, DURATION, STOP, ALIGNMENT, BINARISATION, "pitch", "voicing", "energy", "flow", "norm_reg")
 """All have the weight 1 unless training.loss.auxiliary gives another; norm_reg is computed only where it does."""
 
+SPOKEN_FIGURES = ("mcd_db", "f0_rmse_hz", "f0_rmse_cents", "voicing_error", "real_time_factor")
+WORD_FIGURES = tuple(
+    f"{whose}{name}" for name in ("wer", "skipped_words", "repeated_words") for whose in ("", "recorded_")
+)
+"""Figures of what is spoken (scoring/speech_scores.py)."""
+
 UNREAD = ("dither", "storage_path", "cache_gigabytes")
 
 SYMBOLS_PER_SECOND = 30
@@ -40,6 +46,8 @@ def checks(experiment: TtsExperiment) -> Iterator[CheckFinding]:
     if not model.has_prosody:
         yield no_effect("global_config.pitch", "neither model.pitch nor model.energy is true")
     yield from _datasets(experiment)
+    if experiment.data.evaluation.recogniser and experiment.data.evaluation.speak == 0:
+        yield no_effect("data.evaluation.recogniser", "data.evaluation.speak is 0: nothing is spoken")
     if experiment.data.speaking.vocoder is not None:
         yield no_effect("data.speaking.num_iterations", "data.speaking.vocoder is given, which has no iterations")
     budget = experiment.training.batching.max_duration
@@ -111,8 +119,11 @@ def losses(experiment: TtsExperiment) -> tuple[str, ...]:
 
 def metrics(experiment: TtsExperiment) -> list[str]:
     """The figures that evaluations give."""
-    absent = dict(_without_loss(experiment.model))
-    return [f"val_{name}" for name in ("loss", *LOSSES, "duration_error_ms") if name not in absent]
+    absent, evaluation = dict(_without_loss(experiment.model)), experiment.data.evaluation
+    names = ["loss", *(name for name in LOSSES if name not in absent), "duration_error_ms"]
+    if evaluation.speak != 0:
+        names += [*SPOKEN_FIGURES, *(WORD_FIGURES if evaluation.recogniser else ())]
+    return [f"val_{name}" for name in names]
 
 
 def num_parameters(experiment: TtsExperiment) -> int:

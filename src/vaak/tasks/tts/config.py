@@ -176,6 +176,23 @@ class SpeakingConfig(Section):
     num_iterations: int = option("Iterations of Griffin–Lim.", 32, gt=0, le=10_000)
 
 
+class EvaluationConfig(Section):
+    """What evaluations hear, besides the losses."""
+
+    bare: ClassVar[str | None] = "speak"
+    resume_class: ClassVar[ResumeClass | None] = "other numbers"
+
+    speak: int | None = option(
+        "Speak the texts of the first N utterances of a split and compare them with the recordings (mel-cepstral "
+        "distortion, F0, real-time factor); 0 speaks none, null all.",
+        0,
+        ge=0,
+    )
+    recogniser: bool = option(
+        "Also count wrong, skipped and repeated words, by PocketSphinx, in what is spoken and in the recordings.", False
+    )
+
+
 class TtsDataConfig(Section):
     """How recordings and their texts become examples, and texts audio."""
 
@@ -192,6 +209,7 @@ class TtsDataConfig(Section):
         resume="free",
     )
     speaking: SpeakingConfig = option("How a trained model speaks.", SpeakingConfig())
+    evaluation: EvaluationConfig = option("What evaluations hear, besides the losses.", EvaluationConfig())
     on_bad_example: Literal["fail", "skip"] = option(
         "What to do with an utterance that can't be used: audio that can't be read, text that can't be spoken, an "
         "alignment that is missing or wrong.",

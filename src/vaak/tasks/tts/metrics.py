@@ -7,6 +7,8 @@ stop                 cross-entropy of the end of speech, per frame
 alignment            learned durations: negative log-likelihood of all alignments, per frame
 binarisation         learned durations: negative log-probability of the best one, per frame
 duration_error_ms    absolute error of predicted durations, per symbol, in milliseconds
+
+With data.evaluation, also the figures of scoring/speech_scores.py.
 """
 
 from __future__ import annotations
@@ -35,12 +37,15 @@ class TtsMeters(Meters):
         weights: dict[str, float],
         frame_shift: float,
         durations: str,
+        spoken: Meters | None = None,
     ) -> None:
         """``score`` gives the losses of a batch and what they were made of; their ``weights`` are those of training.
 
         ``split`` and where ``durations`` come from are conditions of the figures; ``frame_shift`` is in seconds.
+        ``spoken`` measures speech.
         """
-        self.protocol = {"split": split, "durations": durations}
+        self._spoken = spoken
+        self.protocol = {"split": split, "durations": durations, **(spoken.protocol if spoken else {})}
         self._score, self._milliseconds = score, 1000 * frame_shift
         self._losses = LossMeters(lambda model, batch: self._kept(model, batch), split, weights)
         self._outputs: Outputs | None = None
@@ -57,11 +62,16 @@ class TtsMeters(Meters):
         mask = length_mask(batch["symbol_lengths"], batch["symbols"].shape[1])
         difference = (frames_of(outputs.log_durations) - outputs.durations).abs()
         self._error += float(masked_sum(difference, mask))
+        if self._spoken is not None:
+            self._spoken.update(model, batch)
 
     def sums(self) -> dict[str, float]:
-        return {**self._losses.sums(), "duration_error": self._error}
+        spoken = self._spoken.sums() if self._spoken is not None else {}
+        return {**self._losses.sums(), "duration_error": self._error, **spoken}
 
     def results(self, sums: dict[str, float]) -> dict[str, float]:
-        found = self._losses.results({name: value for name, value in sums.items() if name != "duration_error"})
-        symbols = sums["duration count"]
-        return {**found, "duration_error_ms": self._milliseconds * sums["duration_error"] / symbols}
+        spoken = self._spoken.sums() if self._spoken is not None else {}
+        others = {"duration_error", *spoken}
+        found = self._losses.results({name: value for name, value in sums.items() if name not in others})
+        found["duration_error_ms"] = self._milliseconds * sums["duration_error"] / sums["duration count"]
+        return found if self._spoken is None else {**found, **self._spoken.results(sums)}

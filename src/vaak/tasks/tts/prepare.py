@@ -154,7 +154,7 @@ def _write(
     for reason, times in left_out.counts.items():
         log.warning("%s: %s skipped: %s", split, f"{times:,}", reason)
     if not len(store):
-        first = f": {left_out.messages[0]}" if left_out.messages else ""
+        first = f": {left_out.messages[0]}" if left_out.messages else "; give more, or other fractions (train_fraction)"
         raise DataError(f"datasets: {split} is empty: no dataset has a usable utterance{first}")
     seconds, speakers = float(store.durations.sum()), len(store.cuts.speakers)
     about = {

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -39,6 +40,7 @@ from vaak.tasks.tts.metrics import Scored, TtsMeters
 from vaak.tasks.tts.model import Inventory, Outputs, Recording, Text, TtsModel
 from vaak.tasks.tts.predict import Speaker, Speech
 from vaak.tasks.tts.prepare import READING, Prepared, Sources, read_for, recipe
+from vaak.tasks.tts.scoring.meters import SpokenMeters
 from vaak.tasks.tts.shown.meters import ShownMeters
 from vaak.tasks.tts.spec import SPEC
 from vaak.tasks.tts.utterances.findings import unusual_rates
@@ -160,8 +162,15 @@ class TtsTask(PreparedTask[TtsExperiment, Prepared]):
     def meters(self, split: str) -> ShownMeters:
         weights = self.experiment.training.loss.auxiliary
         numbers = {name: weight for name, weight in weights.items() if isinstance(weight, float)}
-        figures = TtsMeters(split, self.score, numbers, self.audio.frame_shift, self.options.durations)
+        spoken = None
+        if self.data.evaluation.speak != 0:
+            spoken = SpokenMeters(self.dataset(split), self.audio, self.data.evaluation, cache(self._one_of_training))
+        figures = TtsMeters(split, self.score, numbers, self.audio.frame_shift, self.options.durations, spoken)
         return ShownMeters(figures, self.dataset(split), self.score, self.speaker, self.data.samples)
+
+    def _one_of_training(self, model: nn.Module, name: str) -> Speaker:
+        """Speaks as the speaker, or as the one that speaking chooses where training doesn't have the name."""
+        return self.speaker(model, **({"speaker": name} if name in self.prepared.speakers else {}))
 
     def show(self, batch: Batch) -> list[str]:
         """The name and the text of each row."""

@@ -190,7 +190,8 @@ def test_a_corpus_that_is_not_there_says_what_to_do(audio: AudioConfig):
     with pytest.raises(DataError, match=r"recipe yesno: no corpus in .*data/yesno, .*vaak data get yesno"):
         AudioCorpus(DatasetConfig(name="yesno"), audio)
     with pytest.raises(
-        UserError, match=r"Lhotse has no recipe yesnoo; did you mean yesno\? \(vaak data list lists all\)"
+        UserError,
+        match=r"^datasets, name: Lhotse has no recipe yesnoo; did you mean yesno\? \(vaak data list lists all\)",
     ):
         AudioCorpus(DatasetConfig(name="yesnoo"), audio)
 

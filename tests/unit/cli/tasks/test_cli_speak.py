@@ -51,6 +51,15 @@ def test_a_text_of_two_thousand_words_is_spoken_in_parts(vaak, voice_run: Path, 
     assert soundfile.info(tmp_path / "a.wav").duration > 20
 
 
+def test_the_picture_has_what_was_spoken(vaak, flow_run: Path, tmp_path: Path):
+    arguments = ("-o", tmp_path / "a.wav", "--plot", tmp_path / "a.png", "--pitch", 2, "--energy", 2, "--num-steps", 3)
+    code, _, err = vaak("speak", flow_run, "He saw me. Now she may go.", *arguments)
+    assert code == 0, err
+    content = (tmp_path / "a.png").read_bytes()
+    assert content.startswith(b"\x89PNG")
+    assert int.from_bytes(content[20:24]) == 2 * 260  # a row for each sentence
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -59,6 +68,8 @@ def test_a_text_of_two_thousand_words_is_spoken_in_parts(vaak, voice_run: Path, 
         (("он",), "can't be read in English"),
         (("He saw me.", "--speaker", "bob"), "unknown speaker bob; the model has ann"),
         (("He saw me.", "--speed", "0"), "data.speaking.speed: is 0.0; expected a number at least 0.1"),
+        (("He saw me.", "--pitch", "2"), "data.speaking.pitch: 2, but the model predicts no pitch; train with"),
+        (("He saw me.", "--plot", "a.jpg"), "--plot: a.jpg: expected a file that ends in .png"),
         (("gone.txt",), "file gone.txt does not exist"),
         (("He saw me.", "-o", "out.mp3"), "out.mp3: expected a file that ends in .wav or .flac"),
     ],

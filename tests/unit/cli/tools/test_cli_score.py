@@ -7,7 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import soundfile
 
 from vaak.audio.formats.rttm import write_rttm
 from vaak.audio.formats.uem import write_uem
@@ -110,3 +112,68 @@ def test_mistakes(vaak, folder, arguments, wrong):
     (folder / "empty").mkdir()
     code, out, errors = vaak("score", "der", *arguments)
     assert (code, out, errors) == (2, "", f"{wrong}\n")
+
+
+@pytest.fixture
+def speech(tmp_path: Path) -> tuple[Path, Path]:
+    """Two recordings of espeak-ng's voice, and the same without a word, at another rate."""
+    from vaak.audio.synthesis.voices import make_voices, utter
+
+    (voice,) = make_voices(1, seed=0)
+    texts = {"a": "Peter said that the bus driver would go to work by bus.", "b": "Ruth hoped it would stop."}
+    (tmp_path / "texts.csv").write_text("".join(f"{name}|x|{text}\n" for name, text in texts.items()))
+    for folder, words in (("ref", ""), ("hyp", "bus ")):
+        (tmp_path / folder).mkdir()
+        for name, text in texts.items():
+            samples = utter(voice, text.replace(words, "", 1)).samples
+            soundfile.write(tmp_path / folder / f"{name}.wav", samples, 16_000)
+    return tmp_path / "ref", tmp_path / "hyp"
+
+
+def test_speech_is_scored_with_its_texts(vaak, speech):
+    pytest.importorskip("pocketsphinx")
+    ref, hyp = map(str, speech)
+    code, out, errors = vaak("score", "speech", ref, hyp, "--texts", f"{ref}/../texts.csv", "--json")
+    assert (code, errors) == (0, "")
+    found = json.loads(out)
+    assert found["total"]["skipped_words"] == pytest.approx(1 / 17)
+    assert found["total"]["recorded_skipped_words"] == found["total"]["repeated_words"] == 0
+    assert found["utterances"]["b"]["mcd_db"] == pytest.approx(0, abs=1e-3)
+    assert found["utterances"]["a"]["mcd_db"] > 1
+    assert found["total"]["wer"] >= found["total"]["recorded_wer"]
+    assert set(found["protocol"]) == {"speech", "recogniser"}
+
+
+def test_speech_is_scored_without_texts(vaak, speech, caplog):
+    ref, hyp = map(str, speech)
+    soundfile.write(Path(hyp) / "c.wav", np.zeros(1000), 16_000)
+    code, out, _ = vaak("score", "speech", ref, hyp)
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()][1:6] == [
+        "utterances",
+        "mcd_db",
+        "f0_rmse_hz",
+        "f0_rmse_cents",
+        "voicing_error",
+    ]
+    assert "c.wav: only in one of the folders" in caplog.text  # a process has it on stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("nowhere", "ref"), "nowhere is not a folder with audio files"),
+        (("ref", "other"), "rename it"),
+        (("ref", "hyp", "--texts", "none.csv"), "none.csv can't be read"),
+        (("ref", "hyp", "--texts", "few.csv"), "few.csv has no text of a; add a line a|TEXT"),
+    ],
+)
+def test_speech_that_cant_be_scored(vaak, speech, monkeypatch, arguments, said):
+    monkeypatch.chdir(speech[0].parent)
+    Path("other").mkdir()
+    soundfile.write("other/z.wav", np.zeros(1000), 16_000)
+    Path("few.csv").write_text("b|Ruth hoped it would stop.\n")
+    code, out, errors = vaak("score", "speech", *arguments)
+    assert (code, out) == (2, "")
+    assert said in errors
+    assert "Traceback" not in errors

@@ -9,7 +9,8 @@ import torch
 
 from vaak.nn.config import StackConfig
 from vaak.nn.speech.aligner import forward_sum_loss
-from vaak.tasks.tts.config import PredictorConfig, TtsModelConfig
+from vaak.nn.speech.flow_matching import Draws, row_draws
+from vaak.tasks.tts.config import FlowMatchingConfig, PredictorConfig, TtsModelConfig
 from vaak.tasks.tts.model import Controls, Inventory, Recording, Text, TtsModel
 from vaak.tasks.tts.utterances.normalisation import Normalisation
 
@@ -40,14 +41,76 @@ def text(*rows: list[int], speakers: list[int] | None = None) -> Text:
     return Text(symbols, torch.tensor([len(row) for row in rows]), torch.tensor(speakers or [0] * len(rows)))
 
 
-def test_a_row_is_spoken_alike_whatever_it_is_batched_with():
-    model = make()
+DECODERS: dict[str, dict[str, Any]] = {
+    "transformer": {"pitch": True, "energy": True},
+    "U-Net": {"decoder_type": "flow_matching", "pitch": True, "flow_matching": FlowMatchingConfig(width=16)},
+    "field of a transformer": {
+        "decoder_type": "flow_matching",
+        "flow_matching": FlowMatchingConfig(vector_field="transformer"),
+    },
+}
+decoders = pytest.mark.parametrize("options", DECODERS.values(), ids=list(DECODERS))
+
+
+@decoders
+def test_a_row_is_spoken_alike_whatever_it_is_batched_with(options: dict[str, Any]):
+    model = make(**options)
     together = model.speak(text([3, 4, 5], [6, 7, 8, 9, 10, 11], [3, 4, 5]))
     alone = model.speak(text([3, 4, 5]))
     frames = int(alone.plan.frame_lengths[0])
     for row in (0, 2):
         assert together.plan.frame_lengths[row] == frames
         torch.testing.assert_close(together.mel[row, :frames], alone.mel[0], atol=1e-5, rtol=1e-5)
+
+
+@decoders
+def test_the_same_text_always_sounds_the_same_and_another_speaker_not(options: dict[str, Any]):
+    model = make(num_speakers=2, speaker_embedding=False, **options)
+    first, again, other = (model.speak(text([3, 4, 5], speakers=[speaker])).mel for speaker in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert torch.equal(first, other) == (not model.config.matches_flows)  # other noise
+
+
+def test_without_noise_flow_matching_begins_at_nothing():
+    """One step of Euler's method from 0: the field there, at time 0."""
+    model = make(**DECODERS["U-Net"])
+    controls = Controls(num_steps=1, temperature=0.0)
+    spoken = model.speak(text([3, 4, 5]), controls)
+    with torch.no_grad():
+        zeros = torch.zeros_like(spoken.mel)
+        velocity = model.decoder(zeros, torch.zeros(1), spoken.plan.frames.clone(), spoken.plan.mask)
+    torch.testing.assert_close(spoken.mel, velocity * 2.0 - 4.0)
+
+
+def test_the_loss_of_flow_matching_is_that_of_its_formula():
+    model = make(**(DECODERS["U-Net"] | {"pitch": False})).double()
+    rows, durations = text([3, 4, 5], [6, 7]), torch.tensor([[2, 1, 3], [3, 1, 0]])
+    mel, draws = torch.randn(2, 6, NUM_BINS).double(), row_draws([1, 2], [6, 4], NUM_BINS)
+    draws = Draws(draws.noise.double(), draws.times.double())
+    term = model(rows, Recording(mel, durations.sum(1), durations, draws=draws)).terms["flow"]
+    total = torch.zeros(()).double()
+    for row, frames in enumerate((6, 4)):
+        one = text([3, 4, 5]) if row == 0 else text([6, 7])
+        encoded = model.encoder(model.embedded(one), mask=one.mask)
+        condition = encoded.repeat_interleave(durations[row, : one.symbols.shape[1]], 1)
+        time, noise, target = draws.times[row], draws.noise[row, :frames], mel[row, :frames]
+        x = (1 - (1 - 1e-4) * time) * noise + time * target
+        velocity = model.decoder(x[None], time[None], condition, torch.ones(1, frames).bool())[0]
+        total += (velocity - (target - (1 - 1e-4) * noise)).square().sum()
+    assert term.per == "mel_bin"
+    torch.testing.assert_close(term.total, total)
+
+
+def test_semitones_raise_the_pitch_that_is_planned():
+    model = make(**DECODERS["transformer"])
+    assert model.adaptor is not None
+    assert model.adaptor.pitch is not None
+    with torch.no_grad():
+        model.adaptor.pitch.predictor.output.bias[1] = 5.0  # everything is voiced
+    usual, high = (model.speak(text([3, 4, 5]), Controls(pitch=pitch)) for pitch in (0.0, 3.0))
+    torch.testing.assert_close(high.plan.pitch, usual.plan.pitch * 2 ** (3 / 12))
+    assert torch.equal(high.plan.durations, usual.plan.durations)
+    assert not torch.equal(high.mel, usual.mel)
 
 
 def test_speed_divides_the_durations():

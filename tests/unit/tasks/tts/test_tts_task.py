@@ -92,3 +92,22 @@ def test_long_sentences_are_divided_at_commas_or_between_words():
     found = divided(" ".join(phrases))
     assert [len(part.split()) for part in found] == [36, 36, 36]
     assert [len(part.split()) for part in divided("word " * 150)] == [MOST_WORDS, MOST_WORDS, 30]
+
+
+def test_an_evaluation_speaks_and_compares_with_the_recordings(voice_run: Path):
+    from vaak.runs.evaluate import evaluate_run
+
+    plain = evaluate_run(voice_run, [], [], ["valid"])
+    report = evaluate_run(voice_run, [], ["data.evaluation=3"], ["valid"])
+    figures, protocol = report["metrics"], report["protocol"]["valid"]
+    assert {name: figures[name] for name in plain["metrics"]} == plain["metrics"]
+    assert set(figures) - set(plain["metrics"]) == {
+        f"val_{name}" for name in ("mcd_db", "f0_rmse_hz", "f0_rmse_cents", "voicing_error", "real_time_factor")
+    }
+    assert protocol["spoken"] == "3 utterances"
+    assert "cepstra 1 to 24" in protocol["speech"]
+    assert 0 < figures["val_mcd_db"] < 30
+    assert 0 <= figures["val_voicing_error"] <= 1
+    assert (
+        evaluate_run(voice_run, [], ["data.evaluation=2"], ["valid"])["metrics"]["val_mcd_db"] != figures["val_mcd_db"]
+    )

@@ -45,7 +45,7 @@ def test_a_step_is_what_two_optimizers_do_by_hand(kind: str, tmp_path: Path):
     }
     model_options = {"discriminators": {**tiny_vocoder.DISCRIMINATORS, "resolutions": [128, 64], "loss": kind}}
     trainer = trainer_of(tmp_path, training=training, model=model_options)
-    by_hand = trainer.task.model()
+    by_hand: Any = trainer.task.model()
     by_hand.load_state_dict(trainer.model.state_dict())
     others, generator = by_hand.discriminators, by_hand.generator
     high, low = {
@@ -54,7 +54,7 @@ def test_a_step_is_what_two_optimizers_do_by_hand(kind: str, tmp_path: Path):
     }[kind]
     with closing(trainer.data.steps(trainer.position)) as steps:
         for data in itertools.islice(steps, 2):
-            (real,) = [one.batch["samples"].double() for one in data.microbatches]
+            (real,) = [one.batch["samples"].double() for one in data.microbatches if one.batch is not None]
             mel = by_hand.mel(real)
             made = generator(mel)[:, : real.shape[1]].detach()
             pairs = list(zip(others(real), others(made), strict=True))
@@ -153,7 +153,7 @@ def test_the_vocoder_gives_the_samples_up_to_the_last_frame(vocoder_run: Path):
     samples = opened.task.vocoder(opened.model)(mel)
     assert samples.shape == (8 * tiny_voice.MEL["hop_length"],)
     with torch.no_grad():
-        torch.testing.assert_close(samples, opened.model.generator(mel[None])[0, : len(samples)])
+        torch.testing.assert_close(samples, opened.model(mel[None])[0, : len(samples)])
 
 
 # Speaking.
@@ -187,7 +187,7 @@ def test_a_vocoder_of_other_spectrograms_is_refused(vaak, voice_run: Path, vocod
         assert len(err.strip().splitlines()) == 1
     with pytest.raises(UserError, match="hop_length 32"):
         tiny_voice.train(corpus, tmp_path / "voice", f"data.speaking.vocoder={run}")
-    assert not list((tmp_path / "voice" / "checkpoints").glob("step-*"))
+    assert list((tmp_path / "voice").rglob("step-*")) == []
 
 
 def test_an_exported_vocoder_is_the_same_in_onnxruntime(vaak, vocoder_run: Path, tmp_path: Path):

@@ -1,0 +1,101 @@
+"""Whether trained voices speak as they should: the figures of docs/tts-scoring.md, next to their aims.
+
+    vaak train configs/tts/ljspeech_mini.yml
+    vaak train configs/tts/ljspeech_mini.yml run_dir=runs/tts-lj-learned model.durations=learned
+    python benchmarks/tts_proofs.py seen runs/tts-ljspeech-mini runs/tts-lj-learned
+
+    vaak train configs/tts/builtin_voice.yml
+    python benchmarks/tts_proofs.py unseen runs/tts-builtin-voice
+
+``seen`` speaks the sentences that a run was trained on, and compares the alignment that the second run has learned
+with the one that was given to the first. ``unseen`` speaks 50 sentences of the split test.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import torch
+
+from vaak.callbacks.console.figures import in_words
+from vaak.runs.evaluate import evaluate_run
+from vaak.runs.open_run import open_run
+from vaak.tasks.tts.data import collate
+from vaak.tasks.tts.task import TtsTask
+
+
+def figures(run: Path, split: str, number: str, vocoder: str | None) -> dict[str, float]:
+    """What an evaluation of the split gives, printed with its protocol; without the prefix."""
+    overrides = [f"data.evaluation={{speak: {number}, recogniser: true}}"]
+    overrides += [f"data.speaking.vocoder={vocoder}"] if vocoder else []
+    report = evaluate_run(run, [], overrides, [split], "cpu")
+    print(f"\n{run}, {split}: " + ", ".join(f"{name} {value}" for name, value in report["protocol"][split].items()))
+    found = {name.partition("_")[2]: value for name, value in report["metrics"].items()}
+    for name, value in found.items():
+        print(f"  {name:<24} {in_words('x_' + name, value)}")
+    return found
+
+
+def judge(what: str, value: float, aim: float, unit: str) -> None:
+    """A figure and the most that it should be."""
+    print(f"  {'reached' if value <= aim else 'MISSED '}  {what}: {value:.2f} {unit}; aim: at most {aim:g}")
+
+
+def judge_words(found: dict[str, float], points: float) -> None:
+    """Wrong, skipped and repeated words, against those of the recordings."""
+    judge("WER above the recordings'", 100 * (found["wer"] - found["recorded_wer"]), points, "points")
+    for name in ("skipped_words", "repeated_words"):
+        own, recorded = 100 * found[name], 100 * found[f"recorded_{name}"]
+        judge(f"{name} ({recorded:.2f} % are found in the recordings)", own, recorded, "%")
+
+
+def boundaries(run: Path) -> dict[str, tuple[list[int], np.ndarray]]:
+    """The symbols of each training utterance, and when each of them ends, in ms, as the decoder was trained."""
+    opened = open_run(run, device="cpu")
+    task = cast("TtsTask", opened.task)
+    dataset, model, found = task.dataset("train"), opened.model.eval(), {}
+    for index in range(len(dataset.store)):
+        example = dataset.example(index, np.random.default_rng(0))
+        with torch.inference_mode():
+            durations = task.score(model, collate([example], dataset.pad_id))[1].durations[0]
+        found[example.name] = example.ids.tolist(), 1000 * task.audio.frame_shift * durations.cumsum(0).numpy()
+    return found
+
+
+def compare_alignments(given: Path, learned: Path) -> None:
+    """How far apart the ends of symbols are; the last one's is that of the utterance."""
+    ours, theirs = boundaries(given), boundaries(learned)
+    same = [name for name in ours if name in theirs and ours[name][0] == theirs[name][0]]
+    distances = np.concatenate([np.abs(ours[name][1] - theirs[name][1])[:-1] for name in same])
+    near = ", ".join(f"{100 * np.mean(distances <= limit):.1f} % within {limit} ms" for limit in (25, 50, 100))
+    middle = f"mean {distances.mean():.1f} ms, median {np.median(distances):.1f} ms"
+    print(f"\nends of {len(distances):,} symbols, given against learned: {middle}, {near}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("proof", choices=("seen", "unseen"))
+    parser.add_argument("runs", nargs="+", type=Path)
+    parser.add_argument("--utterances", help="how many are spoken (null: all)")
+    parser.add_argument("--vocoder", help="the run of a vocoder; without one, Griffin-Lim")
+    options = parser.parse_args()
+    logging.getLogger("vaak").addHandler(logging.NullHandler())
+    for run in options.runs:
+        if options.proof == "seen":
+            found = figures(run, "train", options.utterances or "null", options.vocoder)
+            judge("MCD", found["mcd_db"], 5, "dB")
+            judge_words(found, 10)
+        else:
+            found = figures(run, "test", options.utterances or "50", options.vocoder)
+            judge_words(found, 15)
+            judge("real-time factor", found["real_time_factor"], 0.3, "")
+    if options.proof == "seen" and len(options.runs) == 2:
+        compare_alignments(*options.runs)
+
+
+if __name__ == "__main__":
+    main()

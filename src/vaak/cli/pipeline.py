@@ -1,0 +1,143 @@
+"""``vaak pipeline``: run stages that feed each other; one command for each pipeline, with its options as flags."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from vaak.cli.config import AsJson
+
+if TYPE_CHECKING:
+    from vaak.pipeline.stage import Pipeline
+
+ABOUT = "Run the stages of a pipeline: NAME, ./file.py:NAME or package.module:NAME."
+
+
+class PipelineGroup(TyperGroup):
+    """A command for each pipeline; it is made from the pipeline's options when it is called."""
+
+    def __init__(self, **attributes: Any) -> None:
+        from vaak.pipeline.registry import PIPELINES
+
+        super().__init__(**attributes)
+        self.commands = {name: _command(name) for name in PIPELINES}
+
+    def get_command(self, context: Any, name: str) -> Any:
+        """The command of a pipeline that has a name, or of one that a user names by its place."""
+        return self.commands.get(name) or _command(name)
+
+
+app = typer.Typer(cls=PipelineGroup, help=ABOUT, no_args_is_help=True, add_completion=False)
+
+
+@app.callback()
+def pipeline() -> None:
+    """Run the stages of a pipeline."""
+
+
+def _command(reference: str) -> Any:
+    """The command of a pipeline."""
+    from vaak.cli.section_options import with_options_of
+    from vaak.pipeline.registry import find_pipeline
+
+    found = find_pipeline(reference, Path.cwd())
+
+    @with_options_of(found.options, into="given", show_defaults=True, flags=found.flags)
+    def command(
+        resume: Annotated[
+            bool, typer.Option("--resume", help="Resume where the last start was cut; options not given stay as then.")
+        ] = False,
+        first: Annotated[
+            str | None, typer.Option("--from", metavar="STAGE", help="Run this stage and all after it again.")
+        ] = None,
+        only: Annotated[str | None, typer.Option(metavar="STAGE", help="Run this stage alone.")] = None,
+        dry_run: Annotated[
+            bool, typer.Option("--dry-run", help="Print what would run, why, and what it would take; run nothing.")
+        ] = False,
+        config: Annotated[Path | None, typer.Option(help="A YAML or JSON file of options; flags override it.")] = None,
+        output_dir: Annotated[Path | None, typer.Option(help="Where the stages and their results are kept.")] = None,
+        log_file: Annotated[
+            Path | None, typer.Option(help="Where the log is written, appended on resume; default: pipeline.log there.")
+        ] = None,
+        executor: Annotated[
+            Literal["local", "ray"], typer.Option(help="Where shards are made: processes here, or a Ray cluster.")
+        ] = "local",
+        num_jobs: Annotated[int, typer.Option(min=1, help="How many processes make shards at once.")] = 1,
+        separate_processes: Annotated[
+            bool, typer.Option("--separate-processes", help="Run each stage in a separate process.")
+        ] = False,
+        as_json: AsJson = False,
+        given: dict[str, Any] | None = None,
+    ) -> None:
+        from vaak.pipeline.jobs import Jobs
+        from vaak.pipeline.run import Request
+
+        finding = partial(find_pipeline, _absolute(reference)) if separate_processes else None
+        request = Request(
+            resume=resume,
+            first=first,
+            only=only,
+            jobs=Jobs(executor, num_jobs),
+            log_file=log_file,
+            find=None if finding is None else partial(finding, Path("/")),
+            shows_progress=not as_json,
+        )
+        _run(found, _values_of(config) | (given or {}), output_dir, request, dry_run, as_json)
+
+    command.__doc__ = f"{found.about}\n\nStages: {', '.join(stage.name for stage in found.stages)}."
+    one = typer.Typer(add_completion=False)
+    one.command()(command)
+    made = get_command(one)
+    made.name = reference
+    return made
+
+
+def _absolute(reference: str) -> str:
+    """A reference as it reads from the root."""
+    path, colon, name = reference.rpartition(":")
+    return f"{Path(path).resolve()}:{name}" if colon and path.endswith(".py") else reference
+
+
+def _values_of(config: Path | None) -> dict[str, Any]:
+    from vaak.config.yaml.reader import read_yaml
+    from vaak.config.yaml.tree import to_plain
+
+    values: dict[str, Any] = {} if config is None else to_plain(read_yaml(config))
+    return values
+
+
+def _run(
+    found: Pipeline, given: dict[str, Any], output_dir: Path | None, request: Any, dry_run: bool, as_json: bool
+) -> None:
+    """Run a pipeline, or say what would run, and print the table.
+
+    ``given`` are options of the pipeline that was ``found``, ``output_dir`` where it runs, ``request`` what to do;
+    with ``dry_run`` nothing is done, with ``as_json`` the table is JSON.
+    """
+    from vaak.config.base import from_options
+    from vaak.pipeline.run import Plan, options_before, run_pipeline, space_left
+    from vaak.pipeline.table import forecast_table
+
+    options = from_options(found.options, given, found.name)
+    directory = output_dir or found.place_of(options)
+    if request.continues:
+        options = from_options(found.options, options_before(found, directory) | given, found.name)
+    if dry_run:
+        planned = list(Plan(found, options, directory, request).forecast())
+        if as_json:
+            print(json.dumps([{**asdict(row), **asdict(forecast)} for row, forecast in planned], ensure_ascii=False))
+        else:
+            print("\n".join(forecast_table(planned, space_left(directory))))
+        return
+    rows = run_pipeline(found, options, directory, request)
+    if as_json:
+        print(json.dumps({"directory": str(directory), "stages": [asdict(row) for row in rows]}, ensure_ascii=False))
+    else:
+        print(f"the results are in {directory}")

@@ -1,0 +1,216 @@
+"""Rows of numbers by key, in shards: such as an embedding of every utterance. Read from disk, never all in memory.
+
+::
+
+    FOLDER/
+      index.json         shape and type of a row, rows of a shard, and the keys in order; written first
+      rows-00000.bin     rows of consecutive keys, little-endian; written completely or not at all
+
+A shard is what a killed process may lose: at most 100 rows. Shards are cut by the keys alone and each is made by
+itself, so any number of processes makes the same files.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vaak.core.errors import DataError, FormatError, UserError
+from vaak.core.progress import progress
+from vaak.core.storage.files import format_of, read_json, write_bytes, write_json
+from vaak.pipeline.jobs import Jobs
+
+log = logging.getLogger("vaak")
+
+FORMAT = "vaak rows 1"
+INDEX = "index.json"
+ROWS_PER_SHARD = 100
+SHARD_BYTES = 64 << 20
+TYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype("<f4"), "float16": np.dtype("<f2")}
+
+Maker = Callable[[list[str]], np.ndarray]
+"""Gives the rows of keys: ``(len(keys), *shape)``."""
+
+
+class RowStore:
+    """The rows in a folder; ``keys`` in order, ``shape`` of a row. Raises DataError where there are none."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, path = folder, folder / INDEX
+        try:
+            about = read_json(path)
+        except (OSError, ValueError) as error:
+            raise DataError(f"{path}: this can't be read ({error}); run the stage that makes it") from error
+        if format_of(about) != FORMAT:
+            raise FormatError(path, "rows", format_of(about), FORMAT)
+        self.keys: list[str] = about["keys"]
+        self.shape: tuple[int, ...] = tuple(about["shape"])
+        self.dtype: str = about["dtype"]
+        self.rows_per_shard: int = about["rows_per_shard"]
+        self._places = {key: place for place, key in enumerate(self.keys)}
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def __contains__(self, key: object) -> bool:
+        """Whether a row is there, whole."""
+        place = self._places.get(str(key))
+        return place is not None and self.has_shard(place // self.rows_per_shard)
+
+    @property
+    def num_shards(self) -> int:
+        return -(-len(self) // self.rows_per_shard)
+
+    def keys_of(self, shard: int) -> list[str]:
+        """The keys of a shard."""
+        return self.keys[shard * self.rows_per_shard : (shard + 1) * self.rows_per_shard]
+
+    def path(self, shard: int) -> Path:
+        """The file of a shard."""
+        return self.folder / f"rows-{shard:05d}.bin"
+
+    def has_shard(self, shard: int) -> bool:
+        """Whether a shard is there, whole."""
+        size = disk_bytes(len(self.keys_of(shard)), self.shape, self.dtype)
+        path = self.path(shard)
+        return path.is_file() and path.stat().st_size == size
+
+    def shard(self, number: int) -> np.ndarray:
+        """The rows of a shard, memory-mapped, as they are stored. Raises DataError where it is missing or truncated."""
+        if not self.has_shard(number):
+            raise DataError(f"{self.path(number)}: this is missing or truncated; --resume makes it again")
+        return np.asarray(np.memmap(self.path(number), TYPES[self.dtype], "r")).reshape(-1, *self.shape)
+
+    def row(self, key: str) -> np.ndarray:
+        """The row of a key, float32, its own memory. Raises KeyError where the key is unknown."""
+        shard, place = divmod(self._places[key], self.rows_per_shard)
+        row: np.ndarray = self.shard(shard)[place].astype(np.float32)
+        return row
+
+    def blocks(self) -> Iterator[np.ndarray]:
+        """The rows in order, a shard at a time: ``(row, column)`` float32."""
+        for number in range(self.num_shards):
+            rows = self.shard(number)
+            yield rows.reshape(len(rows), -1).astype(np.float32)
+
+    def columns(self, first: int, last: int) -> np.ndarray:
+        """Some columns of all rows: ``(row, last - first)`` float32."""
+        parts = (self.shard(number) for number in range(self.num_shards))
+        return np.concatenate([part.reshape(len(part), -1)[:, first:last].astype(np.float32) for part in parts])
+
+    @property
+    def num_columns(self) -> int:
+        return int(np.prod(self.shape))
+
+    def matrix(self) -> np.ndarray:
+        """All rows in memory: ``(row, column)`` float32."""
+        return self.columns(0, self.num_columns)
+
+
+def disk_bytes(num_rows: int, shape: Sequence[int], dtype: str) -> int:
+    """The bytes of rows on disk, without their keys.
+
+    >>> disk_bytes(10_000, (1280,), "float32") / 2**20, disk_bytes(10_000, (1280,), "float16") / 2**20
+    (48.828125, 24.4140625)
+    """
+    return num_rows * int(np.prod(shape)) * TYPES[dtype].itemsize
+
+
+def make_rows(
+    folder: Path,
+    keys: Sequence[str],
+    begin: Callable[[], Maker],
+    *,
+    shape: Sequence[int],
+    dtype: str = "float32",
+    jobs: Jobs | None = None,
+) -> RowStore:
+    """The rows of ``keys``, made in ``folder`` as far as they are missing there; messages call them by its name.
+
+    ``begin`` has to pickle; each process of ``jobs`` calls it for the function that makes rows of this ``shape``, which
+    are stored as ``dtype``.
+
+    Raises DataError for a row that has another shape or isn't finite, UserError for a key that occurs twice.
+    """
+    if len(set(keys)) != len(keys):
+        ((twice, _),) = Counter(keys).most_common(1)
+        raise UserError(f"{folder.name}: the key {twice} occurs twice; each has to be unique")
+    per_shard = min(ROWS_PER_SHARD, max(1, SHARD_BYTES // disk_bytes(1, shape, dtype)))
+    about = {"format": FORMAT, "shape": [*shape], "dtype": dtype, "rows_per_shard": per_shard, "keys": [*keys]}
+    folder.mkdir(parents=True, exist_ok=True)
+    _begin_folder(folder, about)
+    store = RowStore(folder)
+    missing = [number for number in range(store.num_shards) if not store.has_shard(number)]
+    there = store.num_shards - len(missing)
+    if there and missing:
+        log.info("%s: %d of %d shards are there already", folder.name, there, store.num_shards)
+    with progress(folder.name, len(keys), already=min(there * per_shard, len(keys))) as advance:
+        for shard, made in (jobs or Jobs()).map(partial(_begin, begin, store), missing):
+            write_bytes(store.path(shard), made)
+            advance(len(store.keys_of(shard)))
+    return store
+
+
+def _begin_folder(folder: Path, about: dict[str, Any]) -> None:
+    """Write the index, unless it is there; shards of another one, and what was half-written, are removed."""
+    try:
+        same = read_json(folder / INDEX) == about
+    except (OSError, ValueError):
+        same = False
+    for path in folder.glob(".*.tmp" if same else "*rows-*"):
+        path.unlink()
+    if not same:
+        write_json(folder / INDEX, about)
+
+
+def _begin(begin: Callable[[], Maker], store: RowStore) -> Callable[[int], bytes]:
+    """What makes the content of a shard."""
+    make = begin()
+
+    def content(shard: int) -> bytes:
+        keys = store.keys_of(shard)
+        rows = np.asarray(make(keys))
+        if rows.shape != (len(keys), *store.shape):
+            raise DataError(f"rows of {keys[0]} and so on have the shape {rows.shape[1:]}; expected {store.shape}")
+        with np.errstate(over="ignore"):
+            stored = rows.astype(TYPES[store.dtype])
+        finite = np.isfinite(stored.reshape(len(keys), -1)).all(axis=1)
+        if not finite.all():
+            raise DataError(f"{keys[int(np.argmin(finite))]}: its row isn't finite as {store.dtype}; try float32")
+        return stored.tobytes()
+
+    return content
+
+
+class Rows:
+    """The rows of several stores by key, the first store that has one."""
+
+    def __init__(self, *stores: RowStore) -> None:
+        self.stores = stores
+
+    def row(self, key: str) -> np.ndarray:
+        """The row of a key, float32. Raises DataError where no store has it."""
+        for store in self.stores:
+            if key in store:
+                return store.row(key)
+        raise DataError(f"no row of {key} in {', '.join(str(store.folder) for store in self.stores)}")
+
+
+def completed(
+    store: RowStore, keys: Sequence[str], folder: Path, begin: Callable[[], Maker], jobs: Jobs | None = None
+) -> Rows:
+    """The rows of ``keys``: those that are missing in ``store`` are made in ``folder``, with a warning.
+
+    ``begin`` and ``jobs`` are those of ``make_rows``.
+    """
+    missing = [key for key in keys if key not in store]
+    if not missing:
+        return Rows(store)
+    log.warning("%s lacks %d of %d rows, such as %s: they are made", store.folder, len(missing), len(keys), missing[0])
+    return Rows(store, make_rows(folder, missing, begin, shape=store.shape, dtype=store.dtype, jobs=jobs))

@@ -1,0 +1,254 @@
+"""A pipeline in its directory: which stages are to run and why, and running them.
+
+RUN/
+  pipeline.json     which pipeline this is, and its options at the last start
+  pipeline.log      all messages; appended on resume
+  results.md        a row for each stage: state, time, disk, memory, figures
+  STAGE/            what a stage makes: see manifest.py        set-aside/  what runs again with other options
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vaak.core.errors import UserError
+from vaak.core.storage.files import read_json, write_json, write_text
+from vaak.core.storage.lock import holder_of, locked
+from vaak.pipeline.body import Job, make_ready, release_memory, run_body, run_in_own_process
+from vaak.pipeline.jobs import Jobs
+from vaak.pipeline.manifest import BEGUN, MANIFEST, Parts, Standing, parts_of, standing_of
+from vaak.pipeline.stage import Forecast, Options, Pipeline, Stage
+from vaak.pipeline.table import Row, markdown, table
+
+log = logging.getLogger("vaak")
+
+ABOUT, LOG, RESULTS, LOCK = "pipeline.json", "pipeline.log", "results.md", ".lock"
+ASKING_SECONDS = 0.5
+SAID = {"starts": "starts", "continues": "resumes", "repairs": "makes damaged outputs again"}
+STATES = {"starts": "run", "continues": "resumed", "repairs": "repaired"}
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the command asks for.
+
+    ``first`` is the stage from which all run again, ``only`` the one that alone runs. With ``find``, which gives the
+    pipeline in another process, each stage has its own.
+    """
+
+    resume: bool = False
+    first: str | None = None
+    only: str | None = None
+    jobs: Jobs = field(default_factory=Jobs)
+    log_file: Path | None = None
+    find: Callable[[], Pipeline] | None = None
+    shows_progress: bool = True
+
+    @property
+    def continues(self) -> bool:
+        """Whether it may find stages that are done."""
+        return self.resume or self.first is not None or self.only is not None
+
+
+def options_before(pipeline: Pipeline, directory: Path) -> dict[str, Any]:
+    """The options that a directory's pipeline last started with; none where none has started.
+
+    Raises UserError where another pipeline is there.
+    """
+    try:
+        about = read_json(directory / ABOUT)
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise UserError(f"{directory / ABOUT} can't be read: {error}; give another --output-dir") from error
+    if about["pipeline"] != pipeline.name:
+        raise UserError(f"{directory} has a run of the pipeline {about['pipeline']}; give another --output-dir")
+    known: dict[str, Any] = about["options"]
+    return {name: value for name, value in known.items() if name in pipeline.options.model_fields}
+
+
+class Plan:
+    """The stages that a request is about, and how each stands: asked for one after another, as they are done."""
+
+    def __init__(self, pipeline: Pipeline, options: Options, directory: Path, request: Request) -> None:
+        """Raises UserError for a stage that isn't there, or that the options leave out."""
+        self.pipeline, self.options, self.directory, self.request = pipeline, options, directory, request
+        asked = list(pipeline.asked_for(options))
+        for name in filter(None, (request.first, request.only)):
+            if pipeline.stage(name) not in asked:
+                raise UserError(f"stage {name} has no part in {pipeline.name} with these options")
+        self.stages = asked if request.only is None else [one for one in asked if one.name in self._needed(asked)]
+        names = [stage.name for stage in asked]
+        self._forced = set() if request.first is None else set(names[names.index(request.first) :])
+        self.digests: dict[str, str] = {}
+
+    def _needed(self, asked: list[Stage]) -> set[str]:
+        """The stage that alone is to run, and all that it reads directly or by way of others."""
+        needed = {self.request.only}
+        for stage in reversed(asked):
+            if stage.name in needed:
+                needed |= set(stage.after)
+        return {name for name in needed if name is not None}
+
+    def is_to_run(self, stage: Stage) -> bool:
+        """Whether a stage may run, and isn't only read."""
+        return self.request.only in (None, stage.name)
+
+    def standing(self, stage: Stage) -> tuple[Standing, Parts]:
+        """How a stage stands, and what its results depend on; where it is done, its digest counts for later ones.
+
+        Raises UserError where it isn't, and may not run.
+        """
+        forced = stage.name in self._forced and self.is_to_run(stage)
+        parts = parts_of(stage, self.options, self.digests)
+        standing = standing_of(stage, self.directory / stage.name, parts, forced)
+        if standing.verdict == "done":
+            self.digests[stage.name] = standing.digest
+        elif not self.is_to_run(stage):
+            raise UserError(
+                f"stage {self.request.only} reads {stage.name}, which is not done ({standing.why}); run it first: "
+                f"--only {stage.name}"
+            )
+        return standing, parts
+
+    def inputs(self, stage: Stage) -> dict[str, Path]:
+        """The folders that a stage reads."""
+        return {name: self.directory / name for name in stage.after if name in {one.name for one in self.stages}}
+
+    def forecast(self) -> Iterator[tuple[Row, Forecast]]:
+        """What would run and why, with what it would take: as the stage says, or as it took the last time."""
+        waiting: set[str] = set()
+        for stage in self.stages:
+            above = [name for name in stage.after if name in waiting]
+            for name in above:  # as if its outputs were to be the same again
+                self.digests[name] = self._digest_read(stage, name)
+            standing, _ = self.standing(stage)
+            row = Row(stage.name, standing.verdict, standing.why)
+            if standing.verdict == "done":
+                row = Row(stage.name, "may run", f"if other outputs come from {', '.join(above)}") if above else row
+            if row.state != "done":
+                waiting.add(stage.name)
+            yield row, self._forecast_of(stage) if stage.name in waiting else Forecast()
+
+    def _digest_read(self, stage: Stage, name: str) -> str:
+        for file in (MANIFEST, BEGUN):
+            with contextlib.suppress(OSError, ValueError, KeyError):
+                return str(read_json(self.directory / stage.name / file)["parts"]["reads"][name])
+        return ""
+
+    def _forecast_of(self, stage: Stage) -> Forecast:
+        if stage.forecast is not None:
+            return stage.forecast(self.options, self.inputs(stage))
+        for folder in (self.directory, self.directory / "set-aside"):
+            with contextlib.suppress(OSError, ValueError, KeyError):
+                last = read_json(folder / stage.name / MANIFEST)
+                return Forecast(last["seconds"], last["disk_bytes"], last["memory_bytes"])
+        return Forecast()
+
+
+def run_pipeline(pipeline: Pipeline, options: Options, directory: Path, request: Request) -> list[Row]:
+    """Run what a request is about, in a directory; a row for each stage.
+
+    Raises UserError where the directory is another's or holds a run that is not to be resumed, and what a stage raises;
+    what was done is done, and ``results.md`` says so.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UserError("a pipeline runs in one process: start it without torchrun or accelerate launch")
+    plan = Plan(pipeline, options, directory, request)
+    has_begun = any((directory / stage.name).exists() for stage in pipeline.stages)
+    if options_before(pipeline, directory) and has_begun and not request.continues:
+        raise UserError(f"{directory} already holds a run: add --resume to resume it, or give another --output-dir")
+    with _held(directory), _logged(directory, request) as log_file:
+        write_json(directory / ABOUT, {"pipeline": pipeline.name, "options": options.model_dump(mode="json")})
+        rows: list[Row] = [Row(stage.name, "not reached") for stage in plan.stages]
+        try:
+            for place, stage in enumerate(plan.stages):
+                rows[place] = Row(stage.name, "failed")
+                rows[place] = _run(plan, stage, log_file)
+        except (KeyboardInterrupt, Exception) as error:
+            reason = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error) or type(error).__name__
+            rows = [row if row.state != "failed" else Row(row.stage, "failed", reason) for row in rows]
+            raise
+        finally:
+            with contextlib.suppress(OSError):
+                write_text(directory / RESULTS, markdown(pipeline, options, rows))
+            for line in table(rows):
+                log.info("%s", line)
+    return rows
+
+
+def _run(plan: Plan, stage: Stage, log_file: Path) -> Row:
+    """Run a stage unless it is done; its row."""
+    (standing, parts), request, directory = plan.standing(stage), plan.request, plan.directory
+    if standing.verdict == "done":
+        log.info("%s: up to date", stage.name)
+        return Row.of(stage.name, "up to date", standing.manifest)
+    log.info("%s: %s (%s)", stage.name, SAID[standing.verdict], standing.why)
+    job = Job(
+        stage=stage.name,
+        directory=directory,
+        values=plan.options.model_dump(),
+        reads=tuple(plan.inputs(stage)),
+        jobs=request.jobs,
+        parts=parts,
+        log_file=log_file,
+        shows_progress=request.shows_progress,
+    )
+    if moved := make_ready(standing, job):
+        log.info("%s: what it had made is in %s now; delete it if you don't need it", stage.name, moved)
+    if request.find is None:
+        run_body(plan.pipeline, job)
+        release_memory()
+    else:
+        run_in_own_process(request.find, stage, job)
+    made = Standing("done", "", read_json(job.folder / MANIFEST))
+    plan.digests[stage.name] = made.digest
+    return Row.of(stage.name, STATES[standing.verdict], made.manifest)
+
+
+@contextlib.contextmanager
+def _held(directory: Path) -> Iterator[None]:
+    """Make the directory and hold its lock. Raises UserError where it can't be made, or another process has it."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{directory} can't be created: {error.strerror}; give another --output-dir") from error
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(locked(directory / LOCK, ASKING_SECONDS))
+        except BlockingIOError as error:
+            holder = holder_of(directory / LOCK)
+            raise UserError(
+                f"{directory} is being written by {holder}; wait for it, or give another --output-dir"
+            ) from error
+        yield
+
+
+@contextlib.contextmanager
+def _logged(directory: Path, request: Request) -> Iterator[Path]:
+    """Send messages to the console and the log's file, whose path this yields. Raises UserError where it can't be."""
+    from vaak.runs.folder.logs import logging_to
+
+    path = (request.log_file or directory / LOG).absolute()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(logging_to(directory, 0, name=str(path), mode="a" if request.continues else "w"))
+            started = stack.pop_all()
+    except OSError as error:
+        raise UserError(f"--log-file {path} can't be written: {error.strerror}") from error
+    with started:
+        yield path
+
+
+def space_left(directory: Path) -> int:
+    """Bytes free on the disk of a directory, which need not be there."""
+    there = next(folder for folder in (directory.absolute(), *directory.absolute().parents) if folder.exists())
+    return shutil.disk_usage(there).free

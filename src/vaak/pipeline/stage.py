@@ -1,0 +1,132 @@
+"""What a pipeline is: stages with their options, what they read and what they make.
+
+embeddings ──▶ clusters ──▶ gate       an arrow is ``after``: the second reads what the first made
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vaak.config.base import Section
+from vaak.core.errors import UserError
+from vaak.pipeline.jobs import Jobs
+
+if TYPE_CHECKING:
+    from vaak.runs.start import Outcome
+
+SIGNALS = ("SIGINT", "SIGTERM")
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What a stage will take; None for what isn't known."""
+
+    seconds: float | None = None
+    disk_bytes: float | None = None
+    memory_bytes: float | None = None
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a stage's body gets.
+
+    ``folder`` is the stage's own: what the stage left there if it was cut, else empty. ``inputs`` are the folders of
+    the stages that it reads.
+    """
+
+    folder: Path
+    options: Any
+    inputs: Mapping[str, Path]
+    jobs: Jobs
+
+    def train(self, values: Mapping[str, Any], name: str = "run") -> Outcome:
+        """Train what a configuration describes, as a run in the stage's folder; it resumes as every run does.
+
+        ``values`` are its sections, without ``name`` and ``run_dir``. Raises KeyboardInterrupt, and UserError after
+        SIGTERM, where it was stopped: the stage isn't done.
+        """
+        from vaak.config.load import load_layers
+        from vaak.runs.start import train
+
+        place = {"name": name, "run_dir": str(self.folder / name), "training": {"checkpoint": {"resume": "auto"}}}
+        outcome = train(load_layers([values, place], trust_code=True))
+        if outcome.reason == "SIGINT":
+            raise KeyboardInterrupt
+        if outcome.reason in SIGNALS:
+            raise UserError(f"{outcome.directory} was stopped at step {outcome.step} ({outcome.reason})")
+        return outcome
+
+
+Options = Any
+"""The section of a pipeline's options; each pipeline has its own type."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage.
+
+    ``make`` is its body, a function at the top level of a module, which returns figures for the table of results.
+    ``options`` names those options of the pipeline that its results depend on. ``outputs`` are the files and folders in
+    its folder that other stages read. ``sources`` returns, as JSON, what changes with all that it reads from outside;
+    without absolute paths, so that the folder may move. ``wanted`` tells whether the options ask for it at all.
+    ``version`` is raised when code that it calls changes its results; a change of its module's file is noticed.
+    ``repairs``: its body makes just those outputs that are missing.
+    """
+
+    name: str
+    make: Callable[[Work], Mapping[str, Any] | None]
+    about: str
+    options: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    sources: Callable[[Options], Any] | None = None
+    wanted: Callable[[Options], bool] | None = None
+    forecast: Callable[[Options, Mapping[str, Path]], Forecast] | None = None
+    version: int = 1
+    repairs: bool = False
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """Stages in the order in which they run; each reads only those before it.
+
+    ``options`` is the section of all their options, each of which is a flag of the command; ``flags`` gives flags other
+    spellings. ``directory`` is where it runs if the command doesn't say: ``runs/NAME``.
+    """
+
+    name: str
+    about: str
+    options: type[Section]
+    stages: tuple[Stage, ...]
+    directory: Callable[[Options], Path] | None = None
+    flags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for a stage that names an option or a stage that isn't there."""
+        before: set[str] = set()
+        for stage in self.stages:
+            if unknown := [name for name in stage.options if name not in self.options.model_fields]:
+                raise ValueError(f"stage {stage.name}: the pipeline has no option {unknown[0]}")
+            if unknown := [name for name in stage.after if name not in before]:
+                raise ValueError(f"stage {stage.name}: no stage {unknown[0]} before it")
+            if stage.name in before or not stage.name.isidentifier():
+                raise ValueError(f"stage {stage.name!r}: each has its own name, of letters, digits and underscores")
+            before.add(stage.name)
+
+    def stage(self, name: str) -> Stage:
+        """The stage of a name. Raises UserError where there is none."""
+        for stage in self.stages:
+            if stage.name == name:
+                return stage
+        raise UserError(f"{self.name} has no stage {name}; it has {', '.join(stage.name for stage in self.stages)}")
+
+    def place_of(self, options: Options) -> Path:
+        """Where it runs if the command doesn't say."""
+        return Path("runs") / self.name if self.directory is None else self.directory(options)
+
+    def asked_for(self, options: Options) -> Iterator[Stage]:
+        """The stages that the options ask for."""
+        return (stage for stage in self.stages if stage.wanted is None or stage.wanted(options))
