@@ -296,9 +296,8 @@ CASES = {
         model={"encoder": {"attention_type": "linear"}, "decoder": {"attention_type": "linear"}}, training=PERFORMER
     ),
     "asr": _listener(training={"loss": {"label_smoothing": 0.1}}),
-    "asr, stratified, augmented": _listener(
+    "asr, a part, augmented": _listener(
         data={"percent": 90.0, "augmentation": {"speed": [0.9, 1.1], "noise": "coloured", "spec_augment": {}}},
-        training={"batching": {"type": "stratified"}},
     ),
     "vocoder": _vocoder(),
     "vocoder, no discriminators": _vocoder({"discriminators": None}),

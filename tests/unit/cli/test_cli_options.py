@@ -24,6 +24,8 @@ TAKES = {
     "diarize": "output device json",
     "speak": "output device json",
     "tune": "device json",  # writes RUN/tuned.yml
+    "transcribe": "output device",
+    "score wer": "json",
     "export": "output json",  # copies weights: no device matters
     "find-batch-size": "device json",
     "find-lr": "output device json",

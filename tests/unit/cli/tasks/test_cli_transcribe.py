@@ -47,4 +47,4 @@ def test_files_that_cannot_be_read_are_reported_and_the_others_transcribed(vaak,
 def test_a_run_of_another_task_is_refused(vaak, voice_run: Path, run: Path):
     code, out, err = vaak("transcribe", voice_run, run.parent / "corpus" / "test0.wav")
     assert (code, out) == (2, "")
-    assert err == f"error: {voice_run} is a run of task tts; vaak transcribe requires a run of task asr\n"
+    assert err == f"{voice_run} is a run of task tts; vaak transcribe requires a run of task asr\n"
