@@ -9,8 +9,10 @@ with Permutation-Free Objectives", section 4 and algorithm 1: for each speaker, 
 order, each after a pause of exponential length with mean ``beta``; every speaker with another reverberation; tracks are
 added, the shorter ones padded at their ends; noise at an SNR of 10, 15 or 20 dB.
 
-What isn't in the paper: reverberation is exponentially decaying noise, the noise is pink. Utterances are whole, pauses
-within them too. Labels are the speech of the clean utterance before any reverberation or noise, by one of three ways
+As the paper's utterances were cut by a detector of speech, an utterance is a stretch between pauses longer than ``--gap``
+seconds; with ``--whole``, a recording with the pauses that are in it, of which 3 to 6 make a conversation as long.
+
+What isn't in the paper: reverberation is exponentially decaying noise, the noise is pink. Labels are the speech of the clean utterance before any reverberation or noise, by one of three ways
 that share nothing with Vaak's: ``words``, a forced alignment of the transcript by pocketsphinx, pauses up to ``--gap``
 seconds bridged (requires ``text`` in the manifest, and ``pip install pocketsphinx``); ``energy``, where the short-time
 energy comes within ``--threshold`` dB of the utterance's own maximum; ``utterances``, each as a whole, as read corpora
@@ -118,21 +120,29 @@ def loud(samples: np.ndarray, threshold: float) -> list[tuple[int, int]]:
     return [(a, min(a + WINDOW, len(samples))) for a in starts[energy > energy.max() - threshold].tolist()]
 
 
+def utterances(recording: Utterance, labels: Labels, whole: bool) -> list[tuple[np.ndarray, list[tuple[int, int]]]]:
+    """Samples of each utterance of a recording, and where in them speech is."""
+    samples = recording.samples()
+    spans = labels(recording, samples)
+    return [(samples, spans)] if whole else [(samples[a:b], [(0, min(b, len(samples)) - a)]) for a, b in spans]
+
+
 def conversation(
     speakers: list[list[Utterance]], labels: Labels, options: argparse.Namespace, rng: np.random.Generator
 ) -> tuple[np.ndarray, list[tuple[float, float, str]]]:
     """A mixture ``(time,)`` of the speakers' utterances, and its turns: start and end in seconds, speaker."""
+    least, most = options.utterances_per_speaker or ((3, 6) if options.whole else (10, 20))
     tracks, turns = [], []
-    for utterances in speakers:
+    for recordings in speakers:
+        said = [piece for recording in recordings for piece in utterances(recording, labels, options.whole)]
         pieces, place = [], 0
-        number = int(rng.integers(options.utterances_per_speaker[0], options.utterances_per_speaker[1] + 1))
-        for index in rng.choice(len(utterances), number, replace=number > len(utterances)):
-            pause, said = round(rng.exponential(options.beta) * RATE), utterances[index].samples()
+        number = int(rng.integers(least, most + 1))
+        for index in rng.choice(len(said), number, replace=number > len(said)):
+            pause, (samples, spoken) = round(rng.exponential(options.beta) * RATE), said[index]
             place += pause
-            spoken = labels(utterances[index], said)
-            turns += [((place + a) / RATE, (place + b) / RATE, utterances[index].speaker) for a, b in spoken]
-            pieces += [np.zeros(pause), said]
-            place += len(said)
+            turns += [((place + a) / RATE, (place + b) / RATE, recordings[0].speaker) for a, b in spoken]
+            pieces += [np.zeros(pause), samples]
+            place += len(samples)
         tracks.append(reverberant(np.concatenate(pieces), rng))
     length = max(map(len, tracks))
     mixture = np.sum([np.pad(track, (0, length - len(track))) for track in tracks], axis=0)
@@ -166,11 +176,12 @@ def main() -> None:
     parser.add_argument("--utterances", type=Path, required=True, metavar="MANIFEST")
     parser.add_argument("--number", type=int, default=100)
     parser.add_argument("--speakers", type=int, default=2)
-    parser.add_argument("--utterances-per-speaker", type=int, nargs=2, default=(3, 6), metavar=("LEAST", "MOST"))
+    parser.add_argument("--utterances-per-speaker", type=int, nargs=2, metavar=("LEAST", "MOST"))
+    parser.add_argument("--whole", action="store_true", help="recordings as they are, with their pauses")
     parser.add_argument("--beta", type=float, default=2.0, help="mean pause in seconds")
     parser.add_argument("--labels", choices=("words", "energy", "utterances"), default="words")
     parser.add_argument("--threshold", type=float, default=35.0, help="energy: dB below the loudest frame")
-    parser.add_argument("--gap", type=float, default=0.2, help="seconds of a pause that counts as speech")
+    parser.add_argument("--gap", type=float, default=0.3, help="seconds of a pause that counts as speech")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     speakers, labels = list(read_manifest(options.utterances).values()), Labels(options)
