@@ -9,14 +9,14 @@ with Permutation-Free Objectives", section 4 and algorithm 1: for each speaker, 
 order, each after a pause of exponential length with mean ``beta``; every speaker with another reverberation; tracks are
 added, the shorter ones padded at their ends; noise at an SNR of 10, 15 or 20 dB.
 
-As the paper's utterances were cut by a detector of speech, an utterance is a stretch between pauses longer than ``--gap``
-seconds; with ``--whole``, a recording with the pauses that are in it, of which 3 to 6 make a conversation as long.
+As the paper's utterances were cut by a detector of speech, an utterance is here a stretch between pauses longer than
+``--gap`` seconds; with ``--whole`` it is a recording with the pauses that are in it, and 3 to 6 make a conversation.
 
-What isn't in the paper: reverberation is exponentially decaying noise, the noise is pink. Labels are the speech of the clean utterance before any reverberation or noise, by one of three ways
-that share nothing with Vaak's: ``words``, a forced alignment of the transcript by pocketsphinx, pauses up to ``--gap``
-seconds bridged (requires ``text`` in the manifest, and ``pip install pocketsphinx``); ``energy``, where the short-time
-energy comes within ``--threshold`` dB of the utterance's own maximum; ``utterances``, each as a whole, as read corpora
-are labelled.
+What isn't in the paper: reverberation is exponentially decaying noise, the noise is pink. Labels are the speech of the
+clean utterance before any reverberation or noise, by one of three ways that share nothing with Vaak's: ``words``, a
+forced alignment of the transcript by pocketsphinx, pauses up to ``--gap`` seconds bridged (requires ``text`` in the
+manifest, and ``pip install pocketsphinx``); ``energy``, where the short-time energy comes within ``--threshold`` dB of
+the utterance's own maximum; ``utterances``, each as a whole, as read corpora are labelled.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import nn
 
-from shortage import out_of_memory
+from backwards import out_of_memory
 from toy import StopAt, ToyDataset, ToyTask, same_bits, toy_trainer, weights
 from vaak.core.batch import Batch, Term
 from vaak.core.callback import Callback

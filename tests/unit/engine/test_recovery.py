@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch import nn
 
-from shortage import SmallMachine, out_of_memory
+from backwards import out_of_memory
+from shortage import SmallMachine
 from toy import StopAt, ToyTask, same_bits, toy_trainer, weights
 from vaak.core.batch import Batch, Term
 from vaak.core.callback import Callback

@@ -13,8 +13,9 @@ from vaak.tasks.asr.base import positions_of, random_whisper, scratch_config, so
 from vaak.tasks.asr.config import SCRATCH, AsrExperiment
 from vaak.tasks.asr.data import AsrExample, collate
 from vaak.tasks.asr.model import AsrModel
-from vaak.tasks.asr.prepare import Datasets, Sources
+from vaak.tasks.asr.prepare import Sources
 from vaak.tasks.asr.vocabulary import SpecialIds, Vocabulary
+from vaak.tasks.prepared_cuts import Datasets
 
 if TYPE_CHECKING:
     from transformers import WhisperConfig

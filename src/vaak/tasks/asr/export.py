@@ -66,7 +66,8 @@ def write_whisper(model: AsrModel, vocabulary: Vocabulary, folder: Path, expert:
         parent, _, own = name.rpartition(".")
         setattr(merged.get_submodule(parent), own, layer)
     ids = vocabulary.ids
-    merged.generation_config.update(
+    settings: Any = merged.generation_config
+    settings.update(
         suppress_tokens=list(ids.never),
         begin_suppress_tokens=list(ids.never_first) or None,
         max_length=model.max_target_length,

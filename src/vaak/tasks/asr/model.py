@@ -37,7 +37,8 @@ class Encoded(NamedTuple):
 
     def rows(self, rows: Tensor | slice) -> Encoded:
         """These rows, in this order."""
-        return Encoded(*(None if part is None else part[rows] for part in self))
+        gate, weights = (None if part is None else part[rows] for part in (self.gate, self.weights))
+        return Encoded(self.states[rows], gate, weights)
 
 
 class Outputs(NamedTuple):

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from shortage import out_of_memory
+from backwards import out_of_memory
 from toy import QUIET, StopAt, same_bits, weights
 from toy_duel import Duel, DuelTask
 from vaak.callbacks.step_log import StepLogCallback

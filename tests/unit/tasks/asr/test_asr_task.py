@@ -37,7 +37,8 @@ def task_of(corpus: Path, folder: Path, **more: Any) -> AsrTask:
     folder.mkdir(exist_ok=True)
     file = folder / "case.yml"
     file.write_text(yaml_text(tiny_listener.options(corpus, **more)))
-    task = AsrTask(load([file]).experiment, folder, folder)
+    experiment: Any = load([file]).experiment
+    task = AsrTask(experiment, folder, folder)
     task.prepare()
     return task
 
@@ -189,7 +190,8 @@ def test_a_table_is_read_and_a_missing_column_named(corpus: Path, tmp_path: Path
     def prepared(columns: dict[str, str]) -> AsrTask:
         options["datasets"][0]["columns"] = columns
         (tmp_path / "case.yml").write_text(yaml_text(options))
-        task = AsrTask(load([tmp_path / "case.yml"]).experiment, tmp_path / "run", tmp_path)
+        experiment: Any = load([tmp_path / "case.yml"]).experiment
+        task = AsrTask(experiment, tmp_path / "run", tmp_path)
         task.prepare()
         return task
 

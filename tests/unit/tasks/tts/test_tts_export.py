@@ -39,7 +39,7 @@ def test_the_exported_model_says_the_same(name: str, vaak, request: pytest.Fixtu
     assert durations.tolist() == spoken.plan.durations.tolist()
     np.testing.assert_allclose(mel, spoken.mel.numpy(), atol=1e-3)
     metadata = session.get_modelmeta().custom_metadata_map
-    assert json.loads(metadata["mel"])["hop_length"] == opened.experiment.global_config.mel.hop_length
+    assert json.loads(metadata["mel"])["hop_length"] == opened.task.audio.mel.hop_length
 
 
 def test_another_format_names_this_one(vaak, voice_run: Path):
