@@ -103,6 +103,7 @@ def prepare(
     from vaak.audio.config import AudioConfig, DatasetConfig
     from vaak.audio.corpora.corpus import AudioCorpus
     from vaak.audio.corpora.recipe_corpus import output_folder, prepare_corpus, write_splits
+    from vaak.audio.corpora.recipes import recipe_named
     from vaak.core.errors import UserError
 
     audio = AudioConfig(corpus_dir=corpus_dir, output_dir=output_dir)
@@ -115,7 +116,7 @@ def prepare(
     elif alignments is not None:
         raise UserError("--alignments is an option of vaak data prepare ljspeech FOLDER")
     else:
-        made = prepare_corpus(DatasetConfig(name=name, options=_values(options)), audio)
+        made = prepare_corpus(DatasetConfig(name=recipe_named(name).name, options=_values(options)), audio)
     parts = []
     for part, path in made.items():
         with open(path, "rb") as lines:
