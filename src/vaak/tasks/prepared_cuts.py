@@ -25,6 +25,7 @@ from vaak.tasks.base import without_unread_files
 log = logging.getLogger("vaak")
 
 PLACES = ("corpus_dir", "output_dir")
+CAME_LATER = ("alignments", "columns", "say")
 """Options for the path of a corpus, which may differ after a run was moved."""
 READING = frozenset(
     {*PLACES, "storage_path", "storage_type", "num_jobs", "progress_bar", "cache_gigabytes", "channels", "dither"}
@@ -89,9 +90,10 @@ def recipe(
 
 
 def _options(dataset: DatasetConfig) -> dict[str, Any]:
-    """What decides which cuts a dataset has; an option that came later is left out where it is null."""
-    without = {*PLACES, "conversations", *(() if dataset.alignments else ("alignments",))}
-    return dataset.model_dump(mode="json", exclude=without)
+    """What decides which cuts a dataset has; options that came later are left out where they have their defaults."""
+    fields = DatasetConfig.model_fields
+    unused = {name for name in CAME_LATER if getattr(dataset, name) == fields[name].default}
+    return dataset.model_dump(mode="json", exclude={*PLACES, "conversations", *unused})
 
 
 def _make(corpora: list[AudioCorpus], splits: tuple[str, ...] | None, choice: Choice, folder: Path) -> dict[str, Any]:

@@ -22,8 +22,7 @@ from vaak.core.storage.files import whole_folder
 from vaak.nn.onnx_file import OnnxModule, write_onnx
 from vaak.tasks.tts.config import SpeakingConfig
 from vaak.tasks.tts.model import Controls, Text, TtsModel
-from vaak.tasks.tts.prepare import PROCESSOR
-from vaak.text.speech.processor import PhonemeProcessor
+from vaak.text.speech.processor import PROCESSOR_FILE, PhonemeProcessor
 
 OUTPUTS = ("mel", "frame_lengths", "durations")
 AXES = {"symbols": {0: "batch", 1: "symbol"}, "symbol_lengths": {0: "batch"}, "speakers": {0: "batch"}}
@@ -70,6 +69,6 @@ def export_acoustic(
 
     metadata = {"sampling_rate": str(mel.sampling_rate), "mel": mel.model_dump_json()}
     with whole_folder(folder) as made:
-        processor.save(made / PROCESSOR)
+        processor.save(made / PROCESSOR_FILE)
         exported = OnnxModule(speech, inputs(9, 6), AXES, OUTPUTS, [inputs(3), inputs(25, 2, 14)], metadata)
         return write_onnx(made / "acoustic.onnx", exported)

@@ -28,14 +28,13 @@ from vaak.tasks.tts.config import TtsDataConfig, TtsExperiment
 from vaak.tasks.tts.utterances.normalisation import Normalisation
 from vaak.tasks.tts.utterances.reading import utterances
 from vaak.tasks.tts.utterances.store import UtteranceStore, write_utterances
-from vaak.text.speech.processor import PhonemeProcessor
+from vaak.text.speech.processor import PROCESSOR_FILE, PhonemeProcessor
 
 if TYPE_CHECKING:
     from lhotse.cut import Cut
 
 log = logging.getLogger("vaak")
 
-PROCESSOR = "processor.json"
 PLACES = ("corpus_dir", "output_dir")
 """Options for the path of a corpus, which may differ after a run was moved."""
 READING = frozenset({*PLACES, "storage_path", "storage_type", "num_jobs", "progress_bar", "cache_gigabytes", "dither"})
@@ -50,7 +49,7 @@ class Prepared(PreparedFolder):
 
     @cached_property
     def processor(self) -> PhonemeProcessor:
-        return PhonemeProcessor.load(self.folder / PROCESSOR)
+        return PhonemeProcessor.load(self.folder / PROCESSOR_FILE)
 
     @cached_property
     def speakers(self) -> tuple[str, ...]:
@@ -120,7 +119,7 @@ def recipe(sources: Sources, splits: tuple[str, ...] | None = None, own: Prepare
 def _make(sources: Sources, splits: tuple[str, ...] | None, own: Prepared | None, folder: Path) -> dict[str, Any]:
     """Fill ``folder``, and return its statistics."""
     processor = PhonemeProcessor(sources.data.front_end) if own is None else own.processor
-    processor.save(folder / PROCESSOR)
+    processor.save(folder / PROCESSOR_FILE)
     corpora = sources.corpora()
     there = [split for split in SPLITS if any(split in corpus.splits for corpus in corpora)]
     statistics: dict[str, Any] = {}

@@ -27,6 +27,8 @@ from vaak.text.speech.phonemes.lexicon import has_stress, read_lexicon
 from vaak.text.speech.phonemes.pronunciation import Words, demoted, pronunciation_of
 from vaak.text.speech.phrases import Piece, pieces
 
+PROCESSOR_FILE = "processor.json"
+"""Its name in the prepared data of a run."""
 FORMAT = "vaak.phoneme_processor"
 VERSION = 1
 MOST_PHRASES = 100_000

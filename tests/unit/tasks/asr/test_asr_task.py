@@ -201,7 +201,7 @@ def test_a_table_is_read_and_a_missing_column_named(corpus: Path, tmp_path: Path
     assert set(statistics["train"]["groups"]) == {"high", "low"}
     with pytest.raises(DataError, match=r"train\.csv:2: there is no column words .*; there are path, sentence, accent"):
         prepared({"audio": "path", "text": "words"})
-    with pytest.raises(DataError, match=r"train\.csv:2: the key audio is missing.*; there are path, sentence, accent"):
+    with pytest.raises(DataError, match=r"train\.csv:\d: the key audio is missing.*; there are path, sentence, accent"):
         prepared({})
 
 
