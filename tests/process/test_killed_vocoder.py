@@ -23,7 +23,11 @@ def test_killed_between_its_objectives_it_ends_with_the_same_bits(tmp_path: Path
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1]) == ["step-00000004", "step-00000004"]  # in steps 5 and 6
+    newest = json.loads(
+        done.stdout.splitlines()[-1]
+    )  # when it was killed; that of step 4 may not have been written yet
+    assert len(newest) == 2
+    assert {*newest} <= {"step-00000002", "step-00000004"}
     ours, theirs = (tmp_path / name / "checkpoints" / "step-00000008" for name in ("killed", "whole"))
     for file in ("model", "optimizer"):
         assert (ours / f"{file}.safetensors").read_bytes() == (theirs / f"{file}.safetensors").read_bytes(), file

@@ -12,26 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from numbered_rows import begin, row
 from vaak.core.errors import DataError, FormatError, UserError
 from vaak.pipeline import rows
 from vaak.pipeline.jobs import Jobs
-from vaak.pipeline.rows import Maker, RowStore, completed, disk_bytes, make_rows
+from vaak.pipeline.rows import RowStore, completed, disk_bytes, make_rows
 
 KEYS = [f"utterance {number}" for number in range(230)]
-
-
-def row(key: str, shape: tuple[int, ...]) -> np.ndarray:
-    return np.random.default_rng(int(key.split()[1])).normal(size=shape)
-
-
-def begin(shape: tuple[int, ...], journal: Path | None = None) -> Maker:
-    def make(keys: list[str]) -> np.ndarray:
-        if journal is not None:
-            with open(journal, "a", encoding="utf-8") as file:
-                file.writelines(f"{key}\n" for key in keys)
-        return np.stack([row(key, shape) for key in keys])
-
-    return make
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
