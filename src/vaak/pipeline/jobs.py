@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -40,23 +39,37 @@ class Jobs:
         """
         if self.executor == "local" and min(self.num_jobs, len(tasks)) < 2:
             return in_processes(begin, tasks, 1, REMEDY)
-        carried = _Carried(users_files(), pickle.dumps(begin))
+        carried = _Carried(_UsersFiles(users_files()), begin)
         if self.executor == "ray":
             return _on_ray(carried, tasks, self.num_jobs)
         return in_processes(carried, tasks, self.num_jobs, REMEDY)
 
 
 @dataclass(frozen=True)
-class _Carried:
-    """A function for other processes, which may be in a user's file that they have to import first."""
+class _UsersFiles:
+    """Users' files; a process that receives them has imported them."""
 
-    files: tuple[Path, ...]
-    function: bytes
+    paths: tuple[Path, ...]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _imported, (self.paths,)
+
+
+def _imported(paths: tuple[Path, ...]) -> _UsersFiles:
+    for path in paths:
+        module_of(path)
+    return _UsersFiles(paths)
+
+
+@dataclass(frozen=True)
+class _Carried:
+    """A function for other processes, which may be in a user's file: that comes first, since fields come in order."""
+
+    files: _UsersFiles
+    function: Callable[[], Any]
 
     def __call__(self) -> Any:
-        for file in self.files:
-            module_of(file)
-        return pickle.loads(self.function)()
+        return self.function()
 
 
 def _on_ray(
@@ -96,7 +109,7 @@ def _ray(num_cpus: int) -> Iterator[Any]:
     try:
         import ray
     except ImportError as error:
-        raise UserError("--executor ray requires Ray: pip install 'vaak[asr]'") from error
+        raise UserError("--executor ray requires Ray: pip install 'vaak[ray]'") from error
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     started = not ray.is_initialized()
     if started:
