@@ -24,6 +24,7 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -169,6 +170,17 @@ def pink(length: int, rng: np.random.Generator) -> np.ndarray:
     return np.fft.irfft(spectrum / np.sqrt(np.maximum(np.arange(len(spectrum)), 20)), length)
 
 
+def shares_of(turns: list[tuple[float, float, str]]) -> tuple[float, float]:
+    """Seconds in which one speaks, and in which several do."""
+    changes = sorted([(start, 1) for start, _, _ in turns] + [(end, -1) for _, end, _ in turns])
+    alone, together, speaking = 0.0, 0.0, 0
+    for (time, change), (after, _) in pairwise(changes):
+        speaking += change
+        alone += (after - time) * (speaking == 1)
+        together += (after - time) * (speaking > 1)
+    return alone, together
+
+
 def main() -> None:
     """Write the conversations."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -187,14 +199,22 @@ def main() -> None:
     speakers, labels = list(read_manifest(options.utterances).values()), Labels(options)
     for name in ("audio", "rttm"):
         (options.folder / name).mkdir(parents=True, exist_ok=True)
+    seconds, spoken, overlapping = 0.0, 0.0, 0.0
     for number in range(options.number):
         rng = np.random.default_rng((options.seed, number))
         chosen = [speakers[index] for index in rng.choice(len(speakers), options.speakers, replace=False)]
         mixture, turns = conversation(chosen, labels, options, rng)
         name = f"conversation-{number:04}"
         soundfile.write(options.folder / "audio" / f"{name}.flac", mixture, RATE)
+        seconds += len(mixture) / RATE
+        spoken += sum(shares := shares_of(turns))
+        overlapping += shares[1]
         lines = [f"SPEAKER {name} 1 {a:.3f} {b - a:.3f} <NA> <NA> {who} <NA> <NA>\n" for a, b, who in turns]
         (options.folder / "rttm" / f"{name}.rttm").write_text("".join(lines), encoding="utf-8")
+    mean, share = seconds / options.number, overlapping / spoken
+    print(f"{options.number} conversations of {mean:.0f} s; {share:.0%} of speech overlaps")
+        f"{options.number} conversations of {seconds / options.number:.0f} s; {overlapping / spoken:.0%} of speech overlaps"
+    )
 
 
 if __name__ == "__main__":
