@@ -213,8 +213,6 @@ def main() -> None:
         (options.folder / "rttm" / f"{name}.rttm").write_text("".join(lines), encoding="utf-8")
     mean, share = seconds / options.number, overlapping / spoken
     print(f"{options.number} conversations of {mean:.0f} s; {share:.0%} of speech overlaps")
-        f"{options.number} conversations of {seconds / options.number:.0f} s; {overlapping / spoken:.0%} of speech overlaps"
-    )
 
 
 if __name__ == "__main__":

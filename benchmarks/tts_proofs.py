@@ -7,8 +7,11 @@
     vaak train configs/tts/builtin_voice.yml
     python benchmarks/tts_proofs.py unseen runs/tts-builtin-voice
 
+    python benchmarks/tts_proofs.py copied $VAAK_DATA/ljspeech_mini
+
 ``seen`` speaks the sentences that a run was trained on, and compares the alignment that the second run has learned
-with the one that was given to the first. ``unseen`` speaks 50 sentences of the split test.
+with the one that was given to the first. ``unseen`` speaks 50 sentences of the split test. ``copied`` turns
+recordings in LJ Speech's layout into mel spectrograms and back by Griffin-Lim, as the best that such a voice can do.
 """
 
 from __future__ import annotations
@@ -19,12 +22,18 @@ from pathlib import Path
 from typing import cast
 
 import numpy as np
+import soundfile
 import torch
 
+from vaak.audio.features.griffin_lim import waveform_of
+from vaak.audio.features.mel import MelSpectrogram
+from vaak.audio.mel_config import MelConfig
+from vaak.audio.scoring.recogniser import Recogniser
 from vaak.callbacks.console.figures import in_words
 from vaak.runs.evaluate import evaluate_run
 from vaak.runs.open_run import open_run
 from vaak.tasks.tts.data import collate
+from vaak.tasks.tts.scoring.speech_scores import SpeechScores, figures_of
 from vaak.tasks.tts.task import TtsTask
 
 
@@ -76,16 +85,30 @@ def compare_alignments(given: Path, learned: Path) -> None:
     print(f"\nends of {len(distances):,} symbols, given against learned: {middle}, {near}")
 
 
+def copied(folder: Path) -> None:
+    """The figures of recordings that were turned into mel spectrograms and back."""
+    scores, layer = SpeechScores(Recogniser()), MelSpectrogram(MelConfig())
+    for line in (folder / "metadata.csv").read_text(encoding="utf-8").splitlines():
+        name, *_, text = line.split("|")
+        samples, rate = soundfile.read(folder / "wavs" / f"{name}.wav", dtype="float32")
+        back = waveform_of(layer(torch.from_numpy(samples)[None])[0], layer, 32).numpy()
+        scores.add(samples, back, rate, text)
+    for figure, value in figures_of(scores.sums).items():
+        print(f"  {figure:<24} {in_words('x_' + figure, value)}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("proof", choices=("seen", "unseen"))
+    parser.add_argument("proof", choices=("seen", "unseen", "copied"))
     parser.add_argument("runs", nargs="+", type=Path)
     parser.add_argument("--utterances", help="how many are spoken (null: all)")
     parser.add_argument("--vocoder", help="the run of a vocoder; without one, Griffin-Lim")
     options = parser.parse_args()
     logging.getLogger("vaak").addHandler(logging.NullHandler())
     for run in options.runs:
-        if options.proof == "seen":
+        if options.proof == "copied":
+            copied(run)
+        elif options.proof == "seen":
             found = figures(run, "train", options.utterances or "null", options.vocoder)
             judge("MCD", found["mcd_db"], 5, "dB")
             judge_words(found, 10)
