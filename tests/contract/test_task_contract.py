@@ -13,7 +13,15 @@ def test_every_task_is_under_contract():
     assert {case.task for case in CASES.values()} == set(TASKS)
 
 
-@pytest.fixture(scope="module", params=[*CASES.values(), *TOYS.values()], ids=[*CASES, *TOYS])
+SLOW = ("classification, transformer, two columns, augmented", "classification, several labels")
+"""Further cases of a task, for which there is no time in every run of the tests."""
+PARAMETERS = [
+    pytest.param(case, id=name, marks=[pytest.mark.slow] if name in SLOW else [])
+    for name, case in {**CASES, **TOYS}.items()
+]
+
+
+@pytest.fixture(scope="module", params=PARAMETERS)
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
     return request.param.prepared(tmp_path_factory.mktemp("prepared"))
 

@@ -21,12 +21,13 @@ CASES: dict[str, dict[str, Any]] = {
     "losses": {**QUICK, "batch_size": 16, "gradient_accumulation_steps": 2, "loss": WITH_ALL},
     "odd": {**QUICK, "max_steps": 7, "batch_size": 8, "gradient_accumulation_steps": 2, "loss": WITH_ALL},
     "uneven": {**QUICK, "max_steps": 3, "batch_size": 8, "gradient_accumulation_steps": 5, "loss": WITH_ALL},
+    "balanced": {**QUICK, "max_steps": 3, "batch_size": 8, "gradient_accumulation_steps": 5},
     "skipping": {**QUICK, "max_steps": 3, "batch_size": 2, "gradient_accumulation_steps": 2},
 }
 """``odd`` goes into a second epoch; ``uneven`` ends its epoch with a step of two, after steps of three and two a rank;
 in ``skipping``, one rank has nothing to read in step 1, and neither has in step 2."""
 
-ALONE = {"plain": (32, 1), "losses": (32, 1), "odd": (16, 1), "uneven": (8, 5), "skipping": (4, 1)}
+ALONE = {"plain": (32, 1), "losses": (32, 1), "odd": (16, 1), "uneven": (8, 5), "balanced": (8, 5), "skipping": (4, 1)}
 """Microbatch size and number with which one process takes the same steps."""
 
 
@@ -51,7 +52,19 @@ def test_two_processes_give_the_gradients_of_one(name: str, results: Path, tmp_p
             for parameter, gradient in gradients.items():
                 torch.testing.assert_close(gradient, expected[parameter], rtol=1e-10, atol=1e-10, msg=parameter)
             assert said["counts"] == report.counts
+            assert said["buffers"] == {key: value.tolist() for key, value in trainer.model.named_buffers()}
             assert said["losses"] == pytest.approx({key: float(value) for key, value in report.losses.items()}, 1e-10)
+
+
+def test_the_bias_of_experts_follows_the_choices_of_all_ranks(results: Path):
+    """Up and down by 0.1 in each step, by counts that no rank alone has."""
+    said = [json.loads((results / f"balanced-0-{step}.json").read_text()) for step in range(1, 4)]
+    bias = [0.0, 0.0, 0.0]
+    for one in said:
+        use = [one["losses"][f"expert_use/{expert}"] for expert in range(3)]
+        bias = [old + 0.1 * ((sum(use) > 3 * own) - (sum(use) < 3 * own)) for old, own in zip(bias, use, strict=True)]
+        assert one["buffers"]["gate.bias"] == pytest.approx(bias, abs=1e-6)
+    assert len(set(bias)) > 1
 
 
 @pytest.mark.parametrize("name", CASES)

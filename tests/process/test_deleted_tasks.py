@@ -20,6 +20,7 @@ GOES_WITH = {
     "seq2seq": ("cli/tasks/translate.py",),
     "tts": ("cli/tasks/speak.py",),
     "asr": ("cli/tasks/transcribe.py",),
+    "classification": ("cli/tasks/classify.py",),
     "diarization": ("cli/tasks/diarize.py", "cli/tasks/tune.py"),
 }
 """What stands above a task for its sake alone: its commands, and the names of the system that it replaces."""
@@ -39,6 +40,8 @@ assert gone not in TASKS and len(TASKS) == int(sys.argv[2])
 for name in TASKS:
     task_class(name)
 for file in sorted(Path(sys.argv[3]).rglob("*.yml")):
+    if "pipelines" in file.parts:  # options of a pipeline
+        continue
     try:
         loaded += load([file]).experiment.task in TASKS
     except UserError as error:

@@ -100,7 +100,7 @@ def test_a_killed_worker_ends_the_run_with_a_clear_line(start: Callable[..., Com
     workers = workers_of(command.pid)
     assert len(workers) == 2
     os.kill(workers[0], signal.SIGKILL)
-    ended = command.wait(20)
+    ended = command.wait()
     assert ended.status == 2, ended.errors
     said = [line for line in ended.errors.splitlines() if line.startswith("a process that loads data was killed")]
     assert len(said) == 1, ended.errors

@@ -203,7 +203,7 @@ class Commands:
         assert self.server.stdin is not None
         self.server.stdin.write(json.dumps([number, request]) + "\n")
         self.server.stdin.flush()
-        assert command.started.wait(PATIENCE_SECONDS)
+        assert command.started.wait(4 * PATIENCE_SECONDS), "the server is still importing what it serves"
         return command
 
     def start_ranks(self, world_size: int, arguments: Sequence[str | Path], folder: Path) -> list[Command]:

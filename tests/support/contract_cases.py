@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import tiny_listener
 import tiny_vocoder
 import tiny_voice
+from tiny_whisper import write_whisper
 from toy_duel import DuelTask
 from toy_speech import RATE, dataset_of, write_recordings, write_utterances
 from vaak.config.load import load
@@ -187,20 +189,34 @@ def _speech(*, model: dict[str, Any] | None = None, training: dict[str, Any] | N
     return TaskCase("tts", options, training or {}, about)
 
 
-def _tokens_to_write(batch: Batch) -> dict[str, float]:
-    """Targets that are real; the encoder's positions, each of two frames, and the decoder's."""
-    rows, tokens = len(batch["targets"]), sum(target >= 0 for row in batch["targets"].tolist() for target in row)
-    return {
-        "token": float(tokens),
-        "position": float(rows * (batch["features"].shape[2] / 2) + tokens),
-        "example": float(rows),
-    }
+def _about_listening(num_prompt: int) -> dict[str, Any]:
+    """What is counted after a prompt of so many tokens, the last of which predicts the first that is real."""
+
+    def counted(batch: Batch) -> dict[str, float]:
+        """Targets that are real; the encoder's positions, each of two frames, and the decoder's."""
+        rows, tokens = len(batch["targets"]), sum(target >= 0 for row in batch["targets"].tolist() for target in row)
+        positions = rows * (batch["features"].shape[2] / 2 + num_prompt - 1) + tokens
+        return {"token": float(tokens), "position": float(positions), "example": float(rows)}
+
+    return {"counted": counted, "row_length": lambda batch: batch["features"].shape[2] / 100}
+
+
+def _write_tones_and_base(folder: Path) -> Sequence[Any]:
+    write_whisper(folder / "whisper")
+    return tiny_listener.write_listener(folder)
+
+
+def _mixture() -> TaskCase:
+    """Experts on a base, balanced by their bias."""
+    experts = {"num_experts": 3, "top_k": 2, "rank": 4, "gate_width": 8, "balancing_bias": 0.05}
+    model = {"base": "FOLDER/whisper", "experts": {**experts, "targets": ["q_proj", "fc1"]}}
+    options = tiny_listener.sections("FOLDER", model=model)
+    return TaskCase("asr", options, {}, _about_listening(4) | {"learning_rate": 0.03}, _write_tones_and_base)
 
 
 def _listener(*, data: dict[str, Any] | None = None, training: dict[str, Any] | None = None) -> TaskCase:
-    about = {"counted": _tokens_to_write, "row_length": lambda batch: batch["features"].shape[2] / 100}
     options = tiny_listener.sections("FOLDER", data=data or {})
-    return TaskCase("asr", options, training or {}, about, tiny_listener.write_listener)
+    return TaskCase("asr", options, training or {}, _about_listening(1), tiny_listener.write_listener)
 
 
 def _samples(batch: Batch) -> dict[str, float]:
@@ -224,6 +240,32 @@ def _vocoder(model: dict[str, Any] | None = None) -> TaskCase:
     about = {"counted": _samples, "row_length": _seconds_of_samples, "learned_loss": "mel", "learning_rate": 0.005}
     own = {name: options[name] for name in ("model", "global_config", "datasets", "data")}
     return TaskCase("vocoder", own, {}, about | {"learned": 0.6}, _write_tones)
+
+
+def _texts_and_tokens(batch: Batch) -> dict[str, float]:
+    return {"example": float(len(batch["targets"])), "position": float(sum(map(sum, batch["mask"].tolist())))}
+
+
+def _write_texts(folder: Path) -> Sequence[Any]:
+    """Short texts of two classes, which two words tell apart, with a second label and several of a third kind."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = []
+    for number in range(40):
+        words = [f"w{(number * 7 + place) % 23}" for place in range(2 + number % 6)]
+        word = ("good", "bad")[number % 2]
+        tags = [name for place, name in enumerate("abc") if number >> place & 1]
+        rows.append({"text": " ".join([*words, word, "w1"]), "label": word, "size": len(words), "tags": tags})
+    (folder / "texts.json").write_text(json.dumps(rows), encoding="utf-8")
+    (folder / "synonyms.txt").write_text("w1, w2, w3\n", encoding="utf-8")
+    return ["w1 good", ""]
+
+
+def _classifier(model: dict[str, Any] | None = None, corpus: dict[str, Any] | None = None, **data: Any) -> TaskCase:
+    sizes = {"architecture": "cnn", "embed_size": 16, "num_filters": 8, "filter_sizes": [2, 3], "dropout": 0.1}
+    files = {"train": "FOLDER/texts.json", "train_fraction": 0.7, "valid_fraction": 0.2, **(corpus or {})}
+    tokenizer = {"type": "word", "vocab_size": 100, "min_frequency": 1}
+    options = {"model": model or sizes, "data": {"corpus": files, "tokenizer": tokenizer, "max_length": 12, **data}}
+    return TaskCase("classification", options, {}, {"counted": _texts_and_tokens}, _write_texts)
 
 
 HELPED = {"loss": {"auxiliary": {"clustering": 0.5, "speaker": 0.1}}}
@@ -299,8 +341,19 @@ CASES = {
     "asr, a part, augmented": _listener(
         data={"percent": 90.0, "augmentation": {"speed": [0.9, 1.1], "noise": "coloured", "spec_augment": {}}},
     ),
+    "asr, experts": _mixture(),
     "vocoder": _vocoder(),
     "vocoder, no discriminators": _vocoder({"discriminators": None}),
+    "classification": _classifier(),
+    "classification, transformer, two columns, augmented": _classifier(
+        {"d_model": 16, "num_layers": 1, "num_heads": 2, "label_weights": [1.0, 0.5]},
+        {"label_columns": ["label", "size"]},
+        augmentation={"enabled": True, "probability": 0.3, "synonyms": "FOLDER/synonyms.txt"},
+    ),
+    "classification, several labels": _classifier(
+        {"d_model": 16, "num_layers": 1, "num_heads": 2, "pooling": "max"},
+        {"label_columns": "tags", "multi_label": True},
+    ),
     "diarization Performer": _diarizer("multilabel", model={"attention_type": "linear"}, training=PERFORMER),
 }
 

@@ -10,10 +10,13 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
+import tiny_listener
 import tiny_runs
+import tiny_voice
 import toy_speech
 from option_sweep import Sweep
 from option_tables import BASES
+from tiny_whisper import write_whisper
 from toy_corpora import write_ami
 from users_classes import CHARACTERS
 from vaak.audio.config import AudioConfig, DatasetConfig
@@ -52,6 +55,10 @@ def short(outputs, targets, valid, per):
     if len(outputs) > 4:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3 GiB")
     return Term(outputs.sum() * 0, per)
+
+
+def torn(outputs, targets, valid, per):
+    return Term(outputs.sum() * float("nan"), per)
 """
 
 
@@ -61,7 +68,7 @@ def sweep_of(task: str, folder: Path) -> Sweep:
     data.mkdir(parents=True)
     (data / "own.py").write_text(f"{OWN}\n\n{CHARACTERS}")
     (data / "base.yml").write_text(BASES[task].replace("FOLDER", str(data)))
-    {"lm": _write_texts, "seq2seq": _write_pairs, "diarization": _write_recordings}[task](data)
+    WRITERS[task](data)
     return Sweep(task, folder, data / "base.yml")
 
 
@@ -96,10 +103,7 @@ def _write_pairs(data: Path) -> None:
     _write_hub(data / "other_hub", rows[20:], rows)
     table = "".join(f"{row['en']}\t{row['hi']}\n" for row in rows)
     (data / "torn.tsv").write_bytes(f"en\thi\n{table}".encode() + b"a cat\t\xe0\xa4\n")
-    tiny_runs.write_corpus(data / "lm")
-    shutil.copytree(
-        tiny_runs.prepared_task(data / "lm", data / "lm" / "run").prepared.folder / "tokenizer", data / "tokenizer"
-    )
+    _write_tokenizer(data)
 
 
 def _write_recordings(data: Path) -> None:
@@ -111,23 +115,86 @@ def _write_recordings(data: Path) -> None:
         soundfile.write(path, np.pad(samples, 2000), rate)  # silence before and after speech
     (data / "alignments").mkdir()
     (data / "alignments" / "train0.json").write_text('{"word": [[0, 0.3, "so"]]}')
-    whole, rate = soundfile.read(data / "train0.wav")
     for path in data.glob("train*.wav"):
         samples, _ = soundfile.read(path)
         soundfile.write(path, np.stack([samples, samples[::-1]], axis=1), rate)  # two channels
-    soundfile.write(data / "damaged.flac", whole, rate)
+    _write_variants(data)
+    _write_meetings(data)
+
+
+def _write_variants(data: Path) -> None:
+    """Fewer lines of each manifest, those of train with a recording that can't be read, and a column of other names."""
+    samples, rate = soundfile.read(data / "train0.wav")
+    soundfile.write(data / "damaged.flac", samples, rate)
     content = bytearray((data / "damaged.flac").read_bytes())
     content[len(content) // 2 :] = bytes(len(content) - len(content) // 2)  # the header says that all of it is there
     (data / "damaged.flac").write_bytes(content)
     for split in ("train", "valid", "test"):
         lines = [json.loads(line) for line in (data / f"{split}.jsonl").read_text().splitlines()]
+        lines = [{**line, "spare": f"x{number}"} for number, line in enumerate(lines)]
+        _write_lines(data / f"{split}.jsonl", lines)
         _write_lines(data / f"fewer_{split}.jsonl", lines[1:])
         if split == "train":
             _write_lines(data / "damaged.jsonl", [*lines[1:], {**lines[0], "audio": "damaged.flac"}])
+
+
+def _write_meetings(data: Path) -> None:
+    """A corpus by its recipe, twice."""
     write_ami(data / "corpora" / "ami")
     write_ami(data / "other_corpora" / "ami", seed=10)
     corpus, manifests = str(data / "other_corpora" / "ami"), str(data / "manifests" / "ami")
     prepare_corpus(DatasetConfig(name="ami", corpus_dir=corpus, output_dir=manifests), AudioConfig())
+
+
+def _write_voices(data: Path) -> None:
+    """Sentences of two speakers in two channels, aligned in their manifest and otherwise elsewhere, and lexicons."""
+    rng = np.random.default_rng(0)
+    (data / "alignments").mkdir()
+    for split, number in (("train", 8), ("valid", 2), ("test", 2)):
+        lines = []
+        for index in range(number):
+            text, samples, phones = tiny_voice.utterance(rng, 2)
+            name, speaker = f"{split}{index}", ("Ann", "Bob")[index % 2]
+            soundfile.write(data / f"{name}.wav", np.stack([samples, samples[::-1]], axis=1), tiny_voice.RATE)
+            alignment = [[start, end, label] for label, start, end in phones]
+            lines.append({"audio": f"{name}.wav", "text": text, "speaker": speaker, "alignment": alignment})
+            earlier = [(label, max(0.0, start - 0.02), end - 0.02) for label, start, end in phones]
+            tiny_voice.write_phones(data / "alignments" / f"{name}.TextGrid", earlier)
+        _write_lines(data / f"{split}.jsonl", lines)
+    _write_variants(data)
+    _write_meetings(data)
+    for name, words in (("lexicon", ("he", "saw", "me")), ("other_lexicon", ("he", "saw", "may"))):
+        entries = (f"{word.upper()}  {' '.join(tiny_voice.WORDS[word])}\n" for word in words)
+        (data / f"{name}.txt").write_text("".join(entries))
+
+
+def _write_sentences(data: Path) -> None:
+    """Those, and a vocoder."""
+    _write_voices(data)
+    (data / "vocoder.yml").write_text(BASES["vocoder"].replace("FOLDER", str(data)))
+    train(load([data / "vocoder.yml"], [f"run_dir={data / 'vocoder'}"]))
+
+
+def _write_words(data: Path) -> None:
+    """Words of two groups of speakers, with marks, a tiny Whisper, and a tokenizer."""
+    tiny_listener.write_listener(data)
+    for path in data.glob("*.jsonl"):
+        path.write_text(path.read_text().replace('", "speaker"', '!", "speaker"'))
+    for path in data.glob("train*.wav"):
+        samples, rate = soundfile.read(path)
+        soundfile.write(path, np.stack([samples, samples[::-1]], axis=1), rate)
+    (data / "alignments").mkdir()
+    (data / "alignments" / "train0.json").write_text('{"word": [[0, 0.3, "so"]]}')
+    _write_variants(data)
+    _write_meetings(data)
+    write_whisper(data / "whisper")
+    _write_tokenizer(data)
+
+
+def _write_tokenizer(data: Path) -> None:
+    tiny_runs.write_corpus(data / "lm")
+    prepared = tiny_runs.prepared_task(data / "lm", data / "lm" / "run").prepared
+    shutil.copytree(prepared.folder / "tokenizer", data / "tokenizer")
 
 
 def _write_lines(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
@@ -141,3 +208,14 @@ def _write_hub(folder: Path, one: Sequence[Mapping[str, object]], two: Sequence[
     _write_lines(folder / "two.jsonl", two)
     configurations = "".join(f"- config_name: {name}\n  data_files: {name}.jsonl\n" for name in ("one", "two"))
     (folder / "README.md").write_text(f"---\nconfigs:\n{configurations}---\n")
+
+
+WRITERS = {
+    "lm": _write_texts,
+    "seq2seq": _write_pairs,
+    "diarization": _write_recordings,
+    "tts": _write_sentences,
+    "vocoder": _write_voices,
+    "asr": _write_words,
+}
+"""Of each task's data."""

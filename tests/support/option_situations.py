@@ -21,12 +21,14 @@ import pytest
 import soundfile
 import torch
 
+from vaak.audio.features import store
 from vaak.callbacks import memory_manager
 from vaak.callbacks.memory_manager import AdaptiveMemoryManager
 from vaak.callbacks.profiling import waiting
 from vaak.core import progress, terminal
 from vaak.core.errors import DataError
-from vaak.engine.memory.device import MemoryReading
+from vaak.core.process_pool import in_processes
+from vaak.engine.memory.device import MemoryReading, free_memory
 from vaak.tasks.lm.data import TextDataset
 from vaak.text.corpora.token_store import TokenStore
 
@@ -34,7 +36,7 @@ GIBIBYTE = 2**30
 
 
 class Asked:
-    """What a run asked of its libraries: calls of modules, loaders, compilers, recordings that were opened."""
+    """What a run asked for: calls of modules, loaders, compilers, processes, memory freed, recordings opened."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -62,6 +64,14 @@ def noted() -> Iterator[Asked]:
         asked.counts["recordings opened"] += 1
         opened(self, *arguments, **options)
 
+    def freed(device: torch.device) -> None:
+        asked.counts["memory freed"] += 1
+        free_memory(device)
+
+    def processes(make: Any, parts: Any, number: int, *rest: Any) -> Any:
+        asked.counts[f"{number} processes"] += 1
+        return in_processes(make, parts, 1, *rest)
+
     def compiled(model: torch.nn.Module, **options: Any) -> torch.nn.Module:
         asked.counts[f"compiler with {options}"] += 1
         return model
@@ -71,6 +81,8 @@ def noted() -> Iterator[Asked]:
         patch.setattr(torch.utils.data.DataLoader, "__init__", load)
         patch.setattr(soundfile.SoundFile, "__init__", read)
         patch.setattr(torch, "compile", compiled)
+        patch.setattr(memory_manager, "free_memory", freed)
+        patch.setattr(store, "in_processes", processes)
         try:
             yield asked
         finally:

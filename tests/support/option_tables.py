@@ -5,7 +5,7 @@ FOLDER stands for what option_files.py writes for a task, OWN for a folder of on
 
 from __future__ import annotations
 
-from typing import Any
+from vaak.audio.mel_config import MelConfig, PitchConfig
 
 BASES = {
     "lm": """\
@@ -60,6 +60,54 @@ training:
   checkpoint: {interval_epochs: null}
   logging: {interval: 1, tensorboard: false, system_metrics: false, progress_bar: false}
 """,
+    "tts": """\
+task: tts
+name: tiny
+model: {global_config: {d_model: 16, num_layers: 1, num_heads: 2, dropout: 0.1}, duration_predictor: {width: 16}}
+global_config: {mel: {sampling_rate: 8000, n_fft: 256, win_length: 256, hop_length: 64, n_mels: 16, f_max: null}}
+datasets: [{name: toy, type: json, train: [FOLDER/train.jsonl], valid: [FOLDER/valid.jsonl], test: [FOLDER/test.jsonl]}]
+data: {samples: [He saw me. Dr. May saw me.], speaking: {num_iterations: 2}}
+training:
+  max_steps: 3
+  batch_size: 4
+  device: cpu
+  optimizer: {type: adamw, lr: 1e-2}
+  checkpoint: {interval_epochs: null}
+  logging: {interval: 1, tensorboard: false, system_metrics: false, progress_bar: false}
+""",
+    "vocoder": """\
+task: vocoder
+name: tiny
+model:
+  width: 16
+  num_layers: 1
+  inner_width: 16
+  discriminators: {periods: [2], period_channels: 2, resolutions: [128], resolution_channels: 2}
+global_config: {mel: {sampling_rate: 8000, n_fft: 256, win_length: 256, hop_length: 64, n_mels: 16, f_max: null}}
+datasets: [{name: toy, type: json, train: [FOLDER/train.jsonl], valid: [FOLDER/valid.jsonl], test: [FOLDER/test.jsonl]}]
+data: {crop_frames: 16, evaluation_window: 1.0, num_samples: 1, num_iterations: 2}
+training:
+  max_steps: 3
+  batch_size: 4
+  device: cpu
+  optimizer: {type: adamw, lr: 1e-2}
+  checkpoint: {interval_epochs: null}
+  logging: {interval: 1, tensorboard: false, system_metrics: false, progress_bar: false}
+""",
+    "asr": """\
+task: asr
+name: tiny
+model: {scratch: {d_model: 16, encoder_layers: 1, decoder_layers: 1, num_heads: 2, max_target_length: 16}}
+datasets: [{name: toy, type: json, train: [FOLDER/train.jsonl], valid: [FOLDER/valid.jsonl], test: [FOLDER/test.jsonl]}]
+data: {max_duration: 0.8, decoding: {max_new_tokens: 4}}
+training:
+  max_steps: 3
+  batch_size: 4
+  device: cpu
+  optimizer: {type: adamw, lr: 1e-2}
+  checkpoint: {interval_epochs: null}
+  logging: {interval: 1, tensorboard: false, system_metrics: false, progress_bar: false}
+""",
 }
 CONVERSATIONS = (
     "datasets=[{name: toy, type: json, train: [FOLDER/voices/train.jsonl], valid: [FOLDER/voices/valid.jsonl], "
@@ -108,7 +156,7 @@ CIRCUMSTANCES: dict[str, tuple[str, ...]] = {
     "training.optimizer.options": ("training.optimizer.type=FOLDER/own.py:SignDescent",),
     "training.scheduler.options": ("training.scheduler.type=FOLDER/own.py:Stairs",),
     "training.memory.recovery": ("training.loss.auxiliary={short: {type: 'FOLDER/own.py:short', weight: 0.1}}",),
-    "training.non_finite.max_skipped": ("training.optimizer.lr=1e30",),
+    "training.non_finite.max_skipped": ("training.loss.auxiliary={torn: {type: 'FOLDER/own.py:torn', weight: 0.1}}",),
     "training.performance.prefetch_factor": ("training.performance.num_workers=1",),
     "training.performance.persistent_workers": ("training.performance.num_workers=1",),
     "training.logging.progress_bar": ("@terminal",),
@@ -194,6 +242,20 @@ LINES = (
 )
 HUB_OF_PAIRS = "data.corpus={type: huggingface, name: FOLDER/hub, source_column: en, target_column: hi}"
 LONGER = "training.max_steps=30"
+OF_AMI = {"tts": ("model.durations=learned",), "vocoder": (), "asr": ("data.max_duration=1.2",)}
+"""Tasks that read single utterances, with what the meetings of AMI need."""
+VOICES = (
+    "datasets=[{name: voices, type: voices, num_voices: 4, num_sentences: 8, train_fraction: 0.6, valid_fraction: 0.2, "
+    "output_dir: OWN/voices}]"
+)
+OF_VOICES = {"tts": ("data.samples=[He saw me.]",), "vocoder": (), "asr": ("data.max_duration=6",)}
+FLOW = ("model.decoder_type=flow_matching",)
+FLOW_OPTIONS = ("vector_field", "width", "num_levels", "blocks_per_level", "kernel_size", "sigma_min")
+FRONT_END_OPTIONS = ("normalise", "phonemizer", "language", "alphabet", "stress", "punctuation", "word_boundaries")
+LEXICON = ("model.durations=learned", "data.front_end={phonemizer: lexicon, lexicon: FOLDER/lexicon.txt}")
+LORA = ("model.base=FOLDER/whisper", "model.lora={rank: 2}")
+EXPERTS = ("model.base=FOLDER/whisper", "model.experts={rank: 2, num_experts: 3}")
+EXPERTS_OPTIONS = ("rank", "alpha", "dropout", "targets", "num_experts", "top_k", "gate_width")
 OF_A_TASK: dict[tuple[str, str], tuple[str, ...]] = {
     **{("seq2seq", f"data.corpus.{name}"): PAIRS for name in ("source_column", "target_column")},
     **{("seq2seq", f"data.corpus.{name}"): PAIRS for name in ("training_references", "deduplicate", "train", "valid")},
@@ -222,7 +284,53 @@ OF_A_TASK: dict[tuple[str, str], tuple[str, ...]] = {
     ("diarization", "data.inference.clustering_threshold"): ("data.inference.window=0.4",),
     ("diarization", "datasets.0.name"): (AMI,),
     ("diarization", "datasets.0.find_speech"): (CONVERSATIONS,),
-    ("diarization", "data.augmentation.noise.folder"): ("data.augmentation.noise={type: files, folder: FOLDER}",),
+    **{
+        (task, key): (*circumstances, *needed)
+        for task, needed in OF_AMI.items()
+        for key, circumstances in (
+            *((f"datasets.0.{name}", (AMI,)) for name in ("name", "options", "corpus_dir", "output_dir")),
+            *((f"global_config.{name}", AMI_BY_NAME) for name in ("corpus_dir", "output_dir")),
+        )
+    },
+    **{
+        (task, f"global_config.{name}"): ()
+        for task in OF_AMI
+        for name in ("energy_floor", "raw_energy", "num_ceps", "cepstral_lifter")
+    },
+    **{
+        (task, f"datasets.0.{name}"): (VOICES, *needed)
+        for task, needed in OF_VOICES.items()
+        for name in ("num_voices", "num_sentences", "say", "seed")
+    },
+    **{(task, "data.on_bad_example"): ("datasets.0.train=[FOLDER/damaged.jsonl]",) for task in OF_AMI},
+    **{
+        ("tts", f"global_config.pitch.{name}"): ("model.pitch=true", "global_config.pitch={}")
+        for name in ("f0_min", "f0_max", "voicing")
+    },
+    ("tts", "model.preset"): ("model.global_config={d_model: 16, num_heads: 2}",),
+    **{("tts", f"model.flow_matching.{name}"): FLOW for name in FLOW_OPTIONS},
+    **{("tts", f"data.speaking.{name}"): FLOW for name in ("num_steps", "method", "temperature")},
+    **{("tts", f"data.speaking.{name}"): (f"model.{name}=true",) for name in ("pitch", "energy")},
+    **{("tts", f"data.front_end.{name}"): ("model.durations=learned",) for name in FRONT_END_OPTIONS},
+    **{("tts", f"data.front_end.{name}"): LEXICON for name in ("lexicon", "unknown_words")},
+    ("tts", "data.max_duration"): ("data.max_duration=1.0",),
+    ("tts", "data.evaluation.recogniser"): ("data.evaluation=1",),
+    ("asr", "data.sampling_seed"): ("data.percent=50",),
+    ("asr", "data.too_long"): ("data.max_duration=0.6",),
+    ("asr", "data.tokenizer.vocab_size"): ("data.tokenizer={type: byte_level, vocab_size: 320}",),
+    ("asr", "global_config.cache_gigabytes"): ("training.max_steps=7",),
+    **{("asr", f"model.lora.{name}"): LORA for name in ("rank", "alpha", "dropout", "targets")},
+    **{("asr", f"model.experts.{name}"): EXPERTS for name in EXPERTS_OPTIONS},
+    **{
+        (task, "data.augmentation.noise.folder"): ("data.augmentation.noise={type: files, folder: FOLDER}",)
+        for task in ("diarization", "asr")
+    },
+    **{("asr", f"global_config.mel.{name}"): ("global_config.mel={}",) for name in MelConfig.model_fields},
+    **{
+        (task, f"global_config.pitch.{name}"): ("global_config.pitch={}",)
+        for task in ("asr", "vocoder")
+        for name in PitchConfig.model_fields
+    },
     **{
         ("diarization", f"model.{name}"): ("model.attention_type=linear",)
         for name in ("kernel_type", "num_features", "orthogonal_features")
@@ -232,104 +340,3 @@ OF_A_TASK: dict[tuple[str, str], tuple[str, ...]] = {
 
 CIRCUMSTANCES["data.corpus.seed"] = CIRCUMSTANCES["data.corpus.num_sentences"]
 CIRCUMSTANCES["data.corpus.valid_fraction"] = CIRCUMSTANCES["data.corpus.train_fraction"]
-
-VALUES: dict[str, Any] = {
-    "name": "other",
-    "run_dir": "FOLDER/elsewhere/run",
-    "data.cache_dir": "FOLDER/cache",
-    "data.corpus.name": "FOLDER/other_hub",
-    "data.corpus.subset": "two",
-    "data.tokenizer.options": {"unknown": "#"},
-    "data.target_tokenizer.options": {"unknown": "#"},
-    "datasets.0.options": {"normalize_text": "upper"},
-    "datasets.0.corpus_dir": "FOLDER/other_corpora/ami",
-    "datasets.0.output_dir": "FOLDER/manifests/ami",
-    "global_config.corpus_dir": "FOLDER/other_corpora",
-    "global_config.output_dir": "FOLDER/manifests",
-    "global_config.cache_gigabytes": 0.0,
-    "model.head": "attractors",
-    "training.device": "cuda",
-    "training.optimizer.options": {"momentum": 0.5},
-    "training.optimizer.fused": False,
-    "training.scheduler.options": {"every": 2},
-    "training.memory.thresholds": [0.01, 0.02, 0.03],
-    "training.memory.recovery": False,
-    "training.non_finite.max_skipped": 10,
-    "training.checkpoint.interval_minutes": 1e-9,
-    "training.checkpoint.init_rename": {r"blocks\.0": "blocks.x", r"blocks\.1": "blocks.0", r"blocks\.x": "blocks.1"},
-    "wandb.project": "other",
-    "wandb.entity": "other",
-    "wandb.name": "other",
-    "wandb.tags": ["one"],
-    "wandb.notes": "other",
-    "wandb.mode": "disabled",
-    "data.corpus.type": "grammar",
-    "data.corpus.train": ["FOLDER/more.txt"],
-    "data.corpus.valid": ["FOLDER/test.txt"],
-    "data.corpus.document": "file",
-    "data.corpus.test": ["FOLDER/valid.txt"],
-    "data.corpus.text_column": "other",
-    "data.corpus.source_column": "other",
-    "data.corpus.target_column": "other",
-    "data.corpus.train_target": ["FOLDER/swapped.hi"],
-    "data.corpus.valid_target": ["FOLDER/swapped_valid.hi"],
-    "data.corpus.test_target": ["FOLDER/swapped_valid.hi"],
-    "training.optimizer.type": "sgd",
-    "training.scheduler.type": "linear",
-    "training.scheduler.min_lr": 0.005,
-    "training.batching.max_tokens": 100,
-    "training.batching.max_duration": 10.0,
-    "data.minimal_pairs": ["FOLDER/pairs.jsonl"],
-    "data.tokenizer.path": "FOLDER/tokenizer",
-    "data.tokenizer.min_frequency": 40,
-    "data.target_tokenizer.path": "FOLDER/tokenizer",
-    "data.target_tokenizer.min_frequency": 40,
-    "global_config.snip_edges": True,
-    "global_config.high_freq": 3000.0,
-    "global_config.storage_path": "FOLDER/features",
-    "datasets.0.name": "other",
-    "datasets.0.alignments": "FOLDER/alignments",
-    "datasets.0.train": ["FOLDER/fewer_train.jsonl"],
-    "datasets.0.valid": ["FOLDER/fewer_valid.jsonl"],
-    "datasets.0.test": ["FOLDER/fewer_test.jsonl"],
-    "datasets.0.conversations.num_speakers": [1, 2],
-    "datasets.0.conversations.duration": [2.0, 3.0],
-    "datasets.0.conversations.train_duration": [2.0, 3.0],
-    "datasets.0.conversations.speed": [0.8, 1.2],
-    "datasets.0.conversations.noise.folder": "FOLDER/voices",
-    "datasets.0.conversations.noise.snr": [0.0, 1.0],
-    "datasets.0.conversations.room.t60": [0.5, 0.6],
-    "data.augmentation.speed": [0.8, 1.2],
-    "data.augmentation.volume": [-9.0, -6.0],
-    "data.augmentation.noise.folder": "FOLDER/voices",
-    "data.augmentation.noise.snr": [0.0, 1.0],
-    "data.augmentation.room.t60": [0.5, 0.6],
-    "data.augmentation.codecs": ["mulaw"],
-    "data.inference.clustering_threshold": 0.01,
-    "data.max_source_length": 30,
-    "data.max_target_length": 30,
-    "data.corpus.max_length_ratio": 1.05,
-    "training.max_steps": 4,
-    "training.optimizer.betas": [0.5, 0.6],
-    "training.optimizer.groups.0.match": "norm",
-    "training.freeze.0.match": "norm",
-    "training.loss.auxiliary": {"z_loss": 0.5},
-    "training.loss.main": "focal",
-    "training.early_stopping.metric": "val_accuracy",
-    "training.scheduler.metric": "val_accuracy",
-    "training.checkpoint.metric": "val_accuracy",
-    "training.checkpoint.save_dir": "FOLDER/elsewhere",
-    "training.checkpoint.init_from": "FOLDER/other",
-    "training.checkpoint.init_except": ["embedding"],
-    "training.checkpoint.resume": "FOLDER/other/checkpoints/last",
-    "training.logging.trackers": ["nothing"],
-    "training.logging.log_metrics": ["loss"],
-    "training.callbacks": ["lr_monitor"],
-    "training.performance.num_threads": 2,
-    "training.early_stopping.patience": 2,
-    "training.curriculum.difficulty": "lexical",
-    "training.scheduler.warmup_steps": 2,
-    "training.scheduler.warmup_ratio": 0.5,
-    "training.distributed.world_size": 2,
-}
-"""Other values, of options whose type doesn't say which are valid."""

@@ -8,20 +8,41 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
+from torch import nn
 
 from processes import join
-from toy import ToyTask, one_step, toy_trainer
+from toy import ToyModel, ToyTask, one_step, toy_trainer
+from vaak.core.batch import Batch, Term
 from vaak.data.batching.fixed import FixedPlanner
+from vaak.nn.lora_experts import Gate
 
 UNREADABLE = {"skipping": (1, 2, 3)}
 """Microbatches of two rows of the first epoch that can't be read: rank 1's of step 1, all of step 2."""
+
+
+class Balanced(ToyTask):
+    """Three experts that tokens choose by their remainder; a gate, with nothing else to do, follows how often."""
+
+    observed = ("expert_use/0", "expert_use/1", "expert_use/2")
+
+    def model(self) -> ToyModel:
+        model = super().model()
+        model.gate = Gate(4, 3, 2, bias_rate=0.1).to(self.dtype)
+        return model
+
+    def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
+        times = [(batch["inputs"] % 3 == expert).sum().double() for expert in range(3)]
+        return super().losses(model, batch) | dict(
+            zip(self.observed, [Term(one, "token") for one in times], strict=True)
+        )
 
 
 def task_of(case: str) -> ToyTask:
     """Ragged rows in float64, without what draws differently in microbatches of another size."""
     plan = FixedPlanner(96, 2, seed=42).plan(0)
     bad = tuple(index for number in UNREADABLE.get(case, ()) for (index,) in plan.microbatch(number))
-    return ToyTask(num_examples=96, dropout=0.0, dtype=torch.float64, bad=bad)
+    make = Balanced if case == "balanced" else ToyTask
+    return make(num_examples=96, dropout=0.0, dtype=torch.float64, bad=bad)
 
 
 def take_steps(rank: int, port: int, folder: Path, cases: dict[str, dict[str, Any]]) -> None:
@@ -35,5 +56,7 @@ def take_steps(rank: int, port: int, folder: Path, cases: dict[str, dict[str, An
             report, gradients = one_step(trainer)
             losses = {key: float(value) for key, value in report.losses.items()}
             save_file(gradients, folder / f"{name}-{rank}-{step}.safetensors")
-            (folder / f"{name}-{rank}-{step}.json").write_text(json.dumps({"counts": report.counts, "losses": losses}))
+            buffers = {buffer: value.tolist() for buffer, value in trainer.model.named_buffers()}
+            about = {"counts": report.counts, "losses": losses, "buffers": buffers}
+            (folder / f"{name}-{rank}-{step}.json").write_text(json.dumps(about))
     ranks.close()

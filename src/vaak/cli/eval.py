@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from vaak.cli.config import AsJson, Device, TrustCode, Weights, WhichWeights, files_and_overrides
+
+if TYPE_CHECKING:
+    from vaak.core.task import Meters
+    from vaak.runs.open_run import OpenedRun
 
 
 def evaluate(
@@ -21,7 +26,12 @@ def evaluate(
     ] = None,
     split: Annotated[list[str] | None, typer.Option(help="The split to evaluate on; may be repeated.")] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "--output-dir", help="Write evaluation.json to this folder.")
+        Path | None,
+        typer.Option(
+            "--output",
+            "--output-dir",
+            help="Write evaluation.json, and tables and pictures, if the task has some, to this folder.",
+        ),
     ] = None,
     device: Device = "auto",
     weights: Weights = WhichWeights.auto,
@@ -32,21 +42,26 @@ def evaluate(
 
     Example: vaak eval runs/quickstart --split test --output evaluation
     """
+    from vaak.cli.output import create_folder
     from vaak.cli.results import print_figures
-    from vaak.core.errors import UserError
     from vaak.core.storage.files import write_json
     from vaak.runs.evaluate import evaluate_run
 
-    try:
-        if output is not None:
-            output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"--output {output} can't be created: {error.strerror}") from error
+    create_folder(output)
     files, overrides = files_and_overrides(arguments or [])
     paths = [Path(file) for file in files]
-    report = evaluate_run(run, paths, overrides, split or ["valid"], device, weights, trust_code=trust_code)
+    shown: dict[str, Meters] = {}
+
+    def watched(opened: OpenedRun, name: str, meters: Meters) -> Meters:
+        shown[name] = meters
+        return meters
+
+    how: dict[str, Any] = {"trust_code": trust_code, "watched": watched}
+    report = evaluate_run(run, paths, overrides, split or ["valid"], device, weights, **how)
     if output is not None:
         write_json(output / "evaluation.json", report)
+        for name, meters in shown.items():
+            _write_tables(output, name, meters)
     if as_json:
         print(json.dumps(report, ensure_ascii=False))
         return
@@ -54,3 +69,18 @@ def evaluate(
     print_figures(report["metrics"])
     for name, protocol in report["protocol"].items():
         print(f"{name}: " + ", ".join(f"{key} {value}" for key, value in protocol.items() if key != "split"))
+
+
+def _write_tables(folder: Path, split: str, meters: Meters) -> None:
+    """Write the tables of a split as CSV and, if there are any, its pictures as PNG."""
+    from vaak.core.errors import UserError
+    from vaak.core.storage.files import write_bytes, write_text
+
+    tables = meters.tables()
+    for name, content in tables.items():
+        write_text(folder / f"{split}_{name}.csv", content)
+    try:
+        for name, picture in meters.pictures().items() if tables else ():
+            write_bytes(folder / f"{split}_{name}.png", picture)
+    except UserError as error:  # matplotlib is an extra
+        print(f"warning: no pictures: {error}", file=sys.stderr)

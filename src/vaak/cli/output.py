@@ -9,6 +9,20 @@ from pathlib import Path
 from vaak.core.errors import UserError
 from vaak.core.progress import followed
 from vaak.core.storage.files import write_text
+from vaak.runs.folder.directory import demand_writable
+
+
+def create_folder(output: Path | None) -> None:
+    """Create the folder of ``--output``, where it is given, before the work that it is for.
+
+    Raises UserError where it can't be created or written to.
+    """
+    try:
+        if output is not None:
+            output.mkdir(parents=True, exist_ok=True)
+            demand_writable(output)
+    except OSError as error:
+        raise UserError(f"--output {output} can't be created: {error.strerror}") from error
 
 
 def print_or_write(lines: Iterable[str], output: Path | None, total: int | None = None) -> None:

@@ -97,7 +97,10 @@ def _command(reference: str) -> Any:
             find=None if finding is None else partial(finding, Path("/")),
             shows_progress=not as_json,
         )
-        _run(found, _values_of(found, config) | (given or {}), output_dir, request, dry_run, as_json)
+        values = _values_of(found, config)
+        place = output_dir or (Path(values["output_dir"]) if values.get("output_dir") else None)
+        values.pop("output_dir", None)
+        _run(found, values | (given or {}), place, request, dry_run, as_json)
 
     stages = "".join(f"\n\n{stage.name}: {stage.about}" for stage in found.stages)
     command.__doc__ = f"{found.about}{stages}\n\nExample: vaak pipeline {reference} --resume --dry-run"

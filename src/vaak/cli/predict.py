@@ -28,7 +28,7 @@ def predict(
 ) -> None:
     """Print one line per input: the prediction as text or, with --json, as JSON.
 
-    The commands of the tasks (generate, translate, diarize) have more options.
+    The commands of the tasks (generate, translate, diarize, transcribe, speak) have more options; speak writes audio.
 
     Example: vaak predict runs/en_hi "The boy is good."
     """
@@ -47,6 +47,8 @@ def _lines() -> Iterator[str]:
 
 def _plain(result: Any) -> Any:
     """A result that can be written as JSON."""
+    if hasattr(result, "to_json"):
+        return result.to_json()
     if is_dataclass(result) and not isinstance(result, type):
         return asdict(result)
     return result if isinstance(result, str | int | float | bool | list | dict | None) else str(result)

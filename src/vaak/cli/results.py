@@ -18,6 +18,7 @@ NEXT = {
     "seq2seq": ("eval {run} --split test", 'translate {run} "…"'),
     "tts": ("eval {run} --split test", 'speak {run} "…" -o speech.wav'),
     "vocoder": ("eval {run} --split test", 'speak TTS_RUN "…" --vocoder {run}'),
+    "classification": ("eval {run} --split test", 'classify {run} "…"'),
     "asr": ("eval {run} --split test", "transcribe {run} RECORDINGS"),
     "diarization": ("tune {run}", "eval {run} --split test", "diarize {run} RECORDINGS --output rttm"),
 }

@@ -41,7 +41,7 @@ CALLBACKS: dict[str, str] = {
 }
 """Short names for training.callbacks."""
 
-TOKENIZERS = ("bpe", "unigram", "wordpiece", "byte_level", "character")
+TOKENIZERS = ("bpe", "unigram", "wordpiece", "byte_level", "character", "word")
 """Vaak's tokenizers by their names for data.tokenizer.type."""
 
 COMPONENTS: dict[str, dict[str, str]] = {

@@ -108,16 +108,18 @@ def _experiment_of(layers: list[Node], source: Path, trust_code: bool, further_m
     found: list[CheckFinding] = []
     if experiment is not None and task.reference:
         found = [*findings(experiment), *smoothing_of_users_loss(experiment, folder)]
+    wrong = tuple(f"{problem.key}." for problem in validation.problems)  # defaults stand in their place
+    found = [one for one in found if not f"{one.key}.".startswith(wrong)]
     problems += [_at(tree, one.key, one.message) for one in found if one.kind == "impossible"]
     if not validation.problems:  # otherwise it may be the default of an option removed because of a mistake
-        problems += _of_those_given((one for one in found if one.kind == "impossible if given"), tree)
+        problems += _of_those_given((one for one in found if one.kind == "impossible if given"), tree, experiment)
     if experiment is not None and task.reference and not validation.problems:
         new = _of_a_new_run(unknown_in_a_new_run(experiment, further_metrics), tree)
         problems += [problem for kind, problem in new if kind == "impossible"]
         warnings += [problem for kind, problem in new if kind == "remark"]
     if problems or experiment is None:
         raise ConfigError(problems)
-    warnings += _of_those_given((one for one in found if one.kind in ("no effect", "remark")), tree)
+    warnings += _of_those_given((one for one in found if one.kind in ("no effect", "remark")), tree, experiment)
     return Loaded(experiment, list(dict.fromkeys(map(str, warnings))), given_keys(tree), folder)
 
 
@@ -283,10 +285,10 @@ def _at(tree: Node, key: str, message: str) -> Problem:
     return Problem(places[0] if places else None, key, message)
 
 
-def _of_those_given(said: Iterable[CheckFinding], tree: Node) -> list[Problem]:
+def _of_those_given(said: Iterable[CheckFinding], tree: Node, experiment: Any) -> list[Problem]:
     """The findings about keys that the user gave."""
     given = given_keys(tree)
-    return [_at(tree, one.key, one.message) for one in said if one.key in given and _asks(tree, one)]
+    return [_at(tree, one.key, one.message) for one in said if one.key in given and _asks(tree, one, experiment)]
 
 
 def _of_a_new_run(said: Iterable[CheckFinding], tree: Node) -> list[tuple[FindingKind, Problem]]:
@@ -299,7 +301,15 @@ def _of_a_new_run(said: Iterable[CheckFinding], tree: Node) -> list[tuple[Findin
     return problems
 
 
-def _asks(tree: Node, one: CheckFinding) -> bool:
-    """Whether a warning is due: ``profiling: false`` and the like ask for nothing, but a remark may be about false."""
-    node = find(tree, split_key(one.key))
-    return node is not None and node.value not in ((None,) if one.kind == "remark" else (None, False))
+def _asks(tree: Node, one: CheckFinding, experiment: Any) -> bool:
+    """Whether a warning is due: ``profiling: false`` asks for nothing, unless true is the default.
+
+    A remark may be about false.
+    """
+    path = split_key(one.key)
+    node, section = find(tree, path), experiment
+    for part in path[:-1]:
+        section = section[int(part)] if isinstance(section, tuple) else getattr(section, str(part), None)
+    field = getattr(type(section), "model_fields", {}).get(path[-1])  # none in a list, or in a user's own options
+    nothing = one.kind != "remark" and (field is None or field.default is not True)
+    return node is not None and node.value not in ((None, False) if nothing else (None,))

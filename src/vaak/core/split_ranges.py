@@ -49,10 +49,11 @@ class Splits:
 
     def of(self, *names: str) -> str | None:
         """The split of what was given as train and has these names; None where they belong to several."""
-        found = {self._at(fraction_of(digest_of(name))) for name in names}
+        found = {self.at(fraction_of(digest_of(name))) for name in names}
         return found.pop() if len(found) == 1 else None
 
-    def _at(self, place: float) -> str:
+    def at(self, place: float) -> str:
+        """The split of a place in [0, 1)."""
         return next(split for split, (low, high) in self.ranges.items() if low <= place < high)
 
 

@@ -109,6 +109,10 @@ class Meters:
         """WAV files by name, to listen to."""
         return {}
 
+    def tables(self) -> dict[str, str]:
+        """CSV files by name, which ``vaak eval --output`` writes with the pictures."""
+        return {}
+
 
 @dataclass(frozen=True)
 class Objective:
@@ -135,6 +139,8 @@ class Task:
         How a configuration finds it (``Experiment.reference``); None for one made by hand.
     auxiliary_losses
         Names of losses that training.loss.auxiliary may weigh.
+    observed
+        Names of terms that are not trained on: sums over the step for logs, and for modules with ``follow_step``.
     objectives
         For a task that descends on several in one step (a discriminator's, then its generator's), in place of
         ``losses``. Each finds the weights that those before it left. The step is all or nothing: where the gradient
@@ -144,6 +150,7 @@ class Task:
     evaluation_splits: tuple[str, ...] = ("valid",)
     reference: str | None = None
     auxiliary_losses: tuple[str, ...] = ()
+    observed: tuple[str, ...] = ()
     objectives: tuple[Objective, ...] = ()
 
     # Data.

@@ -84,6 +84,7 @@ class Evaluator:
 
     ``show`` is given what makes the pictures, then the audio, of a split's meters, on the main process.
     ``precision`` is that of a run in training, which may have left mixed precision; None: the configuration's.
+    ``watched`` makes meters of a split's meters, which pass on what they are shown.
     """
 
     task: Task
@@ -92,6 +93,7 @@ class Evaluator:
     skip_bad: bool = False
     show: Callable[[Callable[[], dict[str, bytes]]], None] | None = None
     precision: Precision | None = None
+    watched: Callable[[str, Meters], Meters] | None = None
 
     def evaluate(
         self,
@@ -167,6 +169,7 @@ class Evaluator:
         meters, skipped = self.task.meters(split), 0.0
         precision = self.precision or Precision(self.config.mixed_precision, device)
         demand_kind(meters, Meters, f"{type(self.task).__name__}.meters({split!r})")
+        meters = self.watched(split, meters) if self.watched is not None else meters
         reader = MicrobatchReader(dataset, (Purpose.EVALUATION, split), seed, skip_bad=self.skip_bad)
         addresses = evaluation_addresses(share.plan, share.first, share.stride)
         microbatches = load(reader, addresses, self.config.performance, pin_memory=device.type == "cuda")

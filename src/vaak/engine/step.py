@@ -16,6 +16,7 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch.optim import Optimizer
@@ -62,7 +63,8 @@ class Step:
 
     For another schedule, another precision or other objectives, make another Step with ``dataclasses.replace``.
     ``max_skipped`` steps that are not finite are skipped before one ends the run. ``gradients`` are those of each
-    objective's parameters, added over ranks.
+    objective's parameters, added over ranks. ``followers`` are modules with ``follow_step(sums)``, called after
+    a step's update with the sums of its terms over all ranks.
     """
 
     objectives: tuple[Descent, ...]
@@ -70,6 +72,7 @@ class Step:
     schedule: Schedule
     clipping: GradientClippingConfig
     freezing: Freezing | None
+    followers: tuple[Any, ...]
     redraw_interval: int | None
     max_skipped: int
     seed: int
@@ -94,7 +97,7 @@ class Step:
         if skipped is None:
             if any(one.in_fp32 for one in descended):
                 state.precision.count_failure(data.step)
-            self._follow_weights(state, data.step)
+            self._follow_weights(state, data.step, [one.losses.sums for one in descended])
         state.loss_scale.update(skipped)
         state.position.advance(data.size, data.ends_epoch, data.counts)
         losses = [one.losses for one in descended]
@@ -188,8 +191,11 @@ class Step:
             gradients.clear()
             raise
 
-    def _follow_weights(self, state: State, step: int) -> None:
-        """What follows the weights at the step's boundary, as a function of the step: random features, the average."""
+    @torch.no_grad()
+    def _follow_weights(self, state: State, step: int, sums: Sequence[dict[str, torch.Tensor]]) -> None:
+        """What follows a step at its boundary: random features, modules that follow its terms, the average."""
+        for follower in self.followers:
+            follower.follow_step({name: total for own in sums for name, total in own.items()})
         if self.redraw_interval is not None and step % self.redraw_interval == 0:
             for number, module in enumerate(state.model.module.modules()):
                 redraw = getattr(module, "redraw_features", None)

@@ -177,6 +177,7 @@ def make_step(
         ),
         clipping=config.gradient_clipping,
         freezing=trained.freezing,
+        followers=tuple(module for module in trained.module.modules() if hasattr(module, "follow_step")),
         redraw_interval=None if config.fixed_projection else config.feature_redraw_interval,
         max_skipped=config.non_finite.max_skipped,
         seed=config.random_seed,

@@ -78,7 +78,7 @@ class Trainer:
         self.ranks = ranks or start_ranks(config)
         self.callbacks = list(callbacks)
         trained = make_trained(task, config, self.ranks.device, folder)
-        self.loss_weights = auxiliary_losses(config.loss, task.auxiliary_losses)
+        self.loss_weights = auxiliary_losses(config.loss, task.auxiliary_losses) | dict.fromkeys(task.observed, 0.0)
         examples = task.dataset("train")
         demand_dataset(examples, f"{type(task).__name__}.dataset('train')")
         self.data = TrainingData(examples, config, self.ranks, directory, skip_bad=skip_bad_examples)

@@ -8,10 +8,21 @@ from pathlib import Path
 from typing import Any
 
 from vaak.core.errors import optional_import
+from vaak.engine.records.metrics_file import read_records
 from vaak.study.drawing import saved
 
 MOST_PANELS = 9
 RATE = "learning_rate"
+NOT_FINITE = {text: float(text) for text in ("nan", "inf", "-inf")}
+
+
+def read_history(directory: Path) -> list[dict[str, Any]]:
+    """The records of a run's ``metrics.jsonl`` in their order, numbers that JSON can't hold as floats."""
+    path = directory / "metrics.jsonl"
+    return [
+        {name: NOT_FINITE.get(value, value) if isinstance(value, str) else value for name, value in record.items()}
+        for record in (read_records(path) if path.exists() else [])
+    ]
 
 
 def draw_history(records: Sequence[dict[str, Any]], title: str, path: Path | None = None) -> Any:
@@ -60,5 +71,10 @@ def _panels(records: Sequence[dict[str, Any]]) -> dict[str, dict[str, Curve]]:
 
 
 def _place(name: str) -> tuple[str, str]:
-    """The panel and the label of a figure."""
-    return ("loss", "valid") if name == "val_loss" else (name, name)
+    """The panel and the label of a figure; parts of one (``val_wer/GROUP``) share its panel.
+
+    >>> _place("val_loss"), _place("val_wer/hi")
+    (('loss', 'valid'), ('val_wer', 'hi'))
+    """
+    panel, _, part = name.partition("/")
+    return ("loss", "valid") if name == "val_loss" else (panel, part or name)

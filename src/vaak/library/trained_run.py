@@ -21,13 +21,11 @@ from vaak.core.task import Dataset, Meters, Task
 from vaak.engine.devices.randomness import make_deterministic
 from vaak.engine.distributed.ranks import Ranks
 from vaak.engine.evaluation import Evaluator
-from vaak.engine.records.metrics_file import read_records
 from vaak.library.config import as_plain
-from vaak.library.drawing import draw_history
+from vaak.library.drawing import draw_history, read_history
 from vaak.runs.open_run import OpenedRun, open_run, run_of
 from vaak.tasks.meters import AlsoMeasured, Metric
 
-NOT_FINITE = {text: float(text) for text in ("nan", "inf", "-inf")}
 GIVEN = "given"
 """The name of the split that consists of the examples given."""
 
@@ -60,13 +58,7 @@ class TrainedRun:
 
     def history(self, kind: str | None = None) -> list[dict[str, Any]]:
         """The records of ``metrics.jsonl`` in their order; of one ``kind``: step, evaluation, epoch."""
-        path = self.directory / "metrics.jsonl"
-        records = read_records(path) if path.exists() else []
-        return [
-            {name: NOT_FINITE.get(value, value) if isinstance(value, str) else value for name, value in record.items()}
-            for record in records
-            if kind in (None, record["kind"])
-        ]
+        return [record for record in read_history(self.directory) if kind in (None, record["kind"])]
 
     def plot(self, path: str | PathLike[str] | None = None) -> Any:
         """A matplotlib figure of losses and figures over steps, written to ``path`` where one is given.

@@ -6,18 +6,22 @@ Only the chosen experts are computed, each on its own examples; the result is th
 batch, with all its frames or tokens.
 
 Sources: Hu et al. 2021, "LoRA"; Fedus et al. 2021, "Switch Transformers" (one expert, weighed by its probability, and
-the load-balancing loss); Jiang et al. 2024, "Mixtral of Experts" (several, whose weights add up to 1).
+the load-balancing loss); Jiang et al. 2024, "Mixtral of Experts" (several, whose weights add up to 1); Wang et al.
+2024, "Auxiliary-Loss-Free Load Balancing Strategy for Mixture-of-Experts" (the bias).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+USE = "expert_use"
+"""Name of a term, with an expert's number after a slash: how often it was chosen."""
 
 
 class Routing:
@@ -74,11 +78,18 @@ class LoraExperts(nn.Module):
 
 
 class Gate(nn.Module):
-    """Scores of experts for what an example is like."""
+    """Scores of experts for what an example is like; and their ``bias``, which balances how often they are chosen."""
 
-    def __init__(self, width: int, num_experts: int, hidden: int) -> None:
-        """``width`` is that of an example's vector, ``hidden`` that of the layer between."""
+    bias: Tensor | None
+
+    def __init__(self, width: int, num_experts: int, hidden: int, bias_rate: float = 0.0) -> None:
+        """``width`` is that of an example's vector, ``hidden`` that of the layer between.
+
+        ``bias_rate`` is how much the bias of each of ``num_experts`` changes with a step; at 0 there is no bias.
+        """
         super().__init__()
+        self.bias_rate = bias_rate
+        self.register_buffer("bias", torch.zeros(num_experts) if bias_rate else None)
         self.layers = nn.Sequential(
             nn.LayerNorm(width), nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, num_experts)
         )
@@ -87,6 +98,15 @@ class Gate(nn.Module):
         """Logits ``(row, expert)`` of vectors ``(row, width)``."""
         logits: Tensor = self.layers(vectors)
         return logits
+
+    def follow_step(self, sums: Mapping[str, Tensor]) -> None:
+        """Raise the bias of experts that were chosen less than the mean in a step, and lower that of the others.
+
+        ``sums`` are those of the step's terms over all ranks. Source: Wang et al. 2024, algorithm 1.
+        """
+        if self.bias is not None:
+            use = torch.stack([sums[f"{USE}/{expert}"] for expert in range(len(self.bias))])
+            self.bias += self.bias_rate * (use.sum() - len(use) * use).sign().to(self.bias.dtype)
 
 
 def add_experts(
@@ -106,19 +126,25 @@ def add_experts(
     return routing
 
 
-def top_k_weights(logits: Tensor, top_k: int) -> Tensor:
+def top_k_weights(logits: Tensor, top_k: int, bias: Tensor | None = None) -> Tensor:
     """The weights of experts ``(row, expert)``: probabilities of the ``top_k`` of logits, 0 for the others.
 
     One keeps its probability, so that the gate learns from the task's loss; several add up to 1. Of equal ones the
-    first are chosen.
+    first are chosen. A ``bias`` ``(expert,)`` is added to probabilities for the choice, and not to the weights.
 
     >>> top_k_weights(torch.tensor([[0.0, 1.0, 1.0]]), 2)
     tensor([[0.0000, 0.5000, 0.5000]])
     """
     probabilities = logits.softmax(-1)
-    order = logits.argsort(dim=-1, descending=True, stable=True)[:, :top_k]
+    scores = logits if bias is None else probabilities + bias
+    order = scores.argsort(dim=-1, descending=True, stable=True)[:, :top_k]
     weights = torch.zeros_like(probabilities).scatter(1, order, probabilities.gather(1, order))
     return weights if top_k == 1 else weights / weights.sum(-1, keepdim=True)
+
+
+def uses_of(weights: Tensor) -> dict[str, Tensor]:
+    """How many rows of weights ``(row, expert)`` chose each expert, by the names that ``Gate.follow_step`` reads."""
+    return {f"{USE}/{expert}": times for expert, times in enumerate((weights > 0).sum(0).float().unbind())}
 
 
 def load_balancing(logits: Tensor, weights: Tensor) -> Tensor:

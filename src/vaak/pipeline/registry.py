@@ -8,7 +8,7 @@ from vaak.config.components import resolve_class
 from vaak.core.errors import UserError
 from vaak.pipeline.stage import Pipeline
 
-PIPELINES: dict[str, str] = {}
+PIPELINES: dict[str, str] = {"moe-asr": "vaak.tasks.asr.stages.pipeline:PIPELINE"}
 """Name → where the pipeline is; it is imported when it is asked for."""
 
 

@@ -42,17 +42,17 @@ class Work:
     inputs: Mapping[str, Path]
     jobs: Jobs
 
-    def train(self, values: Mapping[str, Any], name: str = "run") -> Outcome:
+    def train(self, *layers: Mapping[str, Any], name: str = "run") -> Outcome:
         """Train what a configuration describes, as a run in the stage's folder; it resumes as every run does.
 
-        ``values`` are its sections, without ``name`` and ``run_dir``. Raises KeyboardInterrupt, and UserError after
-        SIGTERM, where it was stopped: the stage isn't done.
+        ``layers`` are its sections, without ``name`` and ``run_dir``, the later over the earlier. Raises
+        KeyboardInterrupt, and UserError after SIGTERM, where it was stopped: the stage isn't done.
         """
         from vaak.config.load import load_layers
         from vaak.runs.start import train
 
         place = {"name": name, "run_dir": str(self.folder / name), "training": {"checkpoint": {"resume": "auto"}}}
-        outcome = train(load_layers([values, place], trust_code=True))
+        outcome = train(load_layers([*layers, place], trust_code=True))
         if outcome.reason == "SIGINT":
             raise KeyboardInterrupt
         if outcome.reason in SIGNALS:

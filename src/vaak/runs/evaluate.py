@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from vaak.core.errors import UserError
+from vaak.core.task import Meters
 from vaak.engine.devices.randomness import make_deterministic
 from vaak.engine.distributed.launcher import pick_device
 from vaak.engine.distributed.ranks import Ranks
 from vaak.engine.evaluation import Evaluator
-from vaak.runs.open_run import open_run
+from vaak.runs.open_run import OpenedRun, open_run
 
 
 def evaluate_run(
@@ -23,13 +25,15 @@ def evaluate_run(
     device: str = "auto",
     weights: str = "auto",
     trust_code: bool = False,
+    watched: Callable[[OpenedRun, str, Meters], Meters] | None = None,
 ) -> dict[str, Any]:
     """``metrics`` of the splits, in fp32 unless overridden, their ``protocol``, and the ``checkpoint`` evaluated.
 
     ``files`` and ``overrides`` may name other data: they are prepared with what the run learned from its own, in a
     temporary folder.
 
-    ``path`` is a run or a checkpoint; ``device``, ``weights`` and ``trust_code`` are those of ``open_run``.
+    ``path`` is a run or a checkpoint; ``device``, ``weights`` and ``trust_code`` are those of ``open_run``. ``watched``
+    makes meters of the run's meters of a split, which pass on what they are shown.
     """
     with tempfile.TemporaryDirectory(prefix="vaak-eval-") as temporary_folder:
         overrides = ["training.mixed_precision=no", *overrides]
@@ -38,7 +42,8 @@ def evaluate_run(
         training = opened.experiment.training
         ranks = Ranks(pick_device(device))
         make_deterministic(training, ranks.device)
-        evaluator = Evaluator(opened.task, training, ranks, opened.experiment.skips_bad_examples)
+        watching = partial(watched, opened) if watched is not None else None
+        evaluator = Evaluator(opened.task, training, ranks, opened.experiment.skips_bad_examples, watched=watching)
         metrics: dict[str, float] = {}
         for split in splits:
             metrics |= evaluator.evaluate(opened.model, split)

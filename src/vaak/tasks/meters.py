@@ -90,6 +90,9 @@ class AlsoMeasured(Meters):
     def audio(self) -> dict[str, bytes]:
         return self._meters.audio()
 
+    def tables(self) -> dict[str, str]:
+        return self._meters.tables()
+
 
 class _Sums:
     """The sums of terms, each with the count of its unit, under names that begin with ``prefix``."""

@@ -17,7 +17,7 @@ class TokenizerConfig(OpenSection):
     own_types: ClassVar[tuple[str, ...]] = TOKENIZERS
 
     type: Annotated[str, open_type(TOKENIZERS)] = option(
-        "The algorithm; byte_level is BPE over bytes, exact on any text.", "byte_level"
+        "The algorithm; byte_level is BPE over bytes, exact on any text; word is for classifiers.", "byte_level"
     )
     vocab_size: int = option(
         "Number of tokens, including special ones.", 32000, gt=0, le=LARGEST_LENGTH, only_for=TOKENIZERS

@@ -21,13 +21,17 @@ TAKES = {
     "predict": "output device json",
     "generate": "output device json",
     "translate": "output device json",
+    "classify": "output device json",
     "diarize": "output device json",
     "speak": "output device json",
     "tune": "device json",  # writes RUN/tuned.yml
     "transcribe": "output device",
+    "plot": "output",
     "score wer": "json",
     "export": "output json",  # copies weights: no device matters
     "find-batch-size": "device json",
+    "sweep": "output device json",
+    "compare": "output device json",
     "find-lr": "output device json",
     "check-gradients": "device json",
     "doctor": "device json",
@@ -46,6 +50,7 @@ TAKES = {
     "data get": "json",  # writes --corpus-dir
     "data prepare": "output json",
     "data preprocess": "output json",  # the YAML's training.device has no part in it
+    "pipeline moe-asr": "json",  # has --output-dir; the device is the fastest
     "score der": "json",
     "score speech": "json",
 }

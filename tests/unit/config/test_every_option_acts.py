@@ -15,16 +15,24 @@ import pytest
 
 from option_files import sweep_of
 from option_sweep import Sweep, candidates, differences, leaf_options, own_types, type_override, value_at
-from option_tables import BASES, CIRCUMSTANCES, LOOP, OF_A_TASK, VALUES
+from option_tables import BASES, CIRCUMSTANCES, LOOP, OF_A_TASK
+from option_values import VALUES
 from vaak.core.errors import UserError
 
 UNSEEN = {
     "task": "another task is another configuration",
     "model.name": "a name for people, documented as having no effect",
-    "global_config.mel": "of speech synthesis; a diarizer refuses feature_type mel",
-    "global_config.pitch": "of speech synthesis; a diarizer refuses feature_type mel",
 }
-"""Options, or whole sections, whose effect a tiny run on a CPU can't show, each with the reason."""
+"""Options whose effect a tiny run on a CPU can't show, each with the reason."""
+
+BY_MEL = tuple(f"global_config.{name}=1" for name in ("sampling_rate", "num_mel_bins", "frame_shift"))
+REFUSED = {
+    "diarization": ("global_config.mel={}", "global_config.pitch={}"),
+    "tts": ("datasets.0.conversations={}", *BY_MEL),
+    "vocoder": ("datasets.0.conversations={}", *BY_MEL),
+    "asr": ("datasets.0.conversations={}",),
+}
+"""Sections that a task doesn't have, and options that follow from others."""
 
 QUICK = ("model.dropout", "model.window", "training.optimizer.lr", "training.scheduler.power", "training.ema.decay")
 """What is varied where there are only seconds."""
@@ -55,7 +63,8 @@ def _options() -> Iterator[Any]:
             of_the_loop = task != "lm" and key.partition(".")[0] in LOOP
             if of_the_loop or (get_origin(annotation) is Literal and len(get_args(annotation)) == 1):
                 continue
-            unseen = any(f"{key}.".startswith(f"{name}.") for name in UNSEEN)
+            unread = (*UNSEEN, *(override.partition("=")[0] for override in REFUSED.get(task, ())))
+            unseen = any(f"{key}.".startswith(f"{name}.") for name in unread)
             if not unseen and key not in ("global_config", "datasets"):
                 marks = () if task == "lm" and key in QUICK else pytest.mark.slow
                 yield pytest.param(task, key, annotation, section, id=f"{task}-{key}", marks=marks)
@@ -84,6 +93,14 @@ def test_an_option_acts_or_says_that_it_does_not(sweeps, task, key, annotation, 
         if effect is not None and (key in VALUES or not effect.startswith("refused")):
             return
     pytest.fail(f"{key} is silent in {circumstances}, where it is {present!r}: {tried or 'no value to try'}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("task", "override"), [(task, one) for task, given in REFUSED.items() for one in given])
+def test_what_a_task_does_not_have_is_refused(sweeps, task, override):
+    named = override.partition("=")[0].rpartition(".")[2]
+    with pytest.raises(UserError, match=rf"\b{named}\b|global_config.feature_type: mel is for speech synthesis"):
+        sweeps[task].load([override])
 
 
 @pytest.mark.slow

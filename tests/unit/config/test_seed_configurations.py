@@ -446,4 +446,4 @@ def test_where_its_keys_do_not_say_one_line_offers_the_tasks(loaded, text):
     with pytest.raises(ConfigError) as error:
         loaded(text, task=None)
     assert len(str(error.value).splitlines()) == 1
-    assert "write task: with one of asr, diarization, lm, seq2seq" in str(error.value)
+    assert "write task: with one of asr, classification, diarization, lm, seq2seq" in str(error.value)

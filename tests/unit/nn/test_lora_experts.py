@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
 
-from vaak.nn.lora_experts import Gate, LoraExperts, Routing, add_experts, load_balancing, top_k_weights
+from vaak.nn.lora_experts import Gate, LoraExperts, Routing, add_experts, load_balancing, top_k_weights, uses_of
 
 NUM_EXPERTS, RANK, ALPHA = 5, 3, 6.0
 
@@ -76,3 +78,49 @@ def test_balance_is_one_where_all_are_used_alike_and_more_where_one_is():
     assert float(load_balancing(logits, top_k_weights(logits, 1))) == pytest.approx(1.0, abs=1e-6)
     alike = torch.tensor([[20.0, 0, 0, 0]]).repeat(4, 1)
     assert float(load_balancing(alike, top_k_weights(alike, 1))) == pytest.approx(4.0, abs=1e-6)
+
+
+def test_the_bias_is_the_published_rule_and_changes_the_choice_alone():
+    gate = Gate(4, 3, 8, bias_rate=0.25)
+    gate.follow_step({f"expert_use/{expert}": torch.tensor(number) for expert, number in enumerate((9.0, 3.0, 6.0))})
+    assert gate.bias is not None
+    assert gate.bias.tolist() == [-0.25, 0.25, 0.0]  # b += u * sign(mean load - load)
+    weights = top_k_weights(torch.tensor([[0.6, 0.3, 0.1]]).log(), 1, gate.bias)
+    torch.testing.assert_close(weights, torch.tensor([[0.0, 0.3, 0.0]]))
+    assert "bias" not in Gate(4, 3, 8).state_dict()
+
+
+def test_the_bias_evens_out_what_the_gate_prefers():
+    torch.manual_seed(0)
+    gate = Gate(4, 4, 8, bias_rate=0.001)
+    logits = torch.randn(400, 4) + torch.tensor([3.0, 1.0, 0.0, -1.0])
+    assert float(uses_of(top_k_weights(logits, 1))["expert_use/0"]) > 300
+    for _ in range(800):
+        uses = uses_of(top_k_weights(logits, 1, gate.bias))
+        gate.follow_step(uses)
+    assert all(90 < float(times) < 110 for times in uses.values())
+
+
+def test_an_expert_is_what_peft_computes():
+    """The same weights, the same outputs and gradients, in float64."""
+    peft = pytest.importorskip("peft")
+    routing = Routing()
+    layer, chosen = layer_of(routing), 3
+    other = nn.ModuleDict({"own": nn.Linear(7, 4).double()})
+    other["own"].load_state_dict(layer.base.state_dict())
+    peft.inject_adapter_in_model(peft.LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules=["own"]), other)
+    found: Any = other["own"]
+    matrices = [found.lora_A["default"].double().weight, found.lora_B["default"].double().weight]
+    with torch.no_grad():
+        for own, experts in zip(matrices, (layer.lora_a, layer.lora_b), strict=True):
+            own.copy_(experts[chosen])
+    inputs = torch.randn(6, 9, 7, dtype=torch.float64)
+    weights = nn.functional.one_hot(torch.full((6,), chosen), NUM_EXPERTS).double()
+    with routing.of(weights):
+        outputs: Tensor = layer(inputs)
+    expected = found(inputs)
+    torch.testing.assert_close(outputs, expected, rtol=1e-12, atol=1e-12)
+    gradients = torch.autograd.grad(outputs.square().sum(), [layer.lora_a, layer.lora_b])
+    for one, theirs in zip(gradients, torch.autograd.grad(expected.square().sum(), matrices), strict=True):
+        torch.testing.assert_close(one[chosen], theirs, rtol=1e-12, atol=1e-12)
+        assert one.abs().sum() == one[chosen].abs().sum(), "the others have none"

@@ -129,6 +129,13 @@ def test_a_mistake_is_one_line(tiny_text, tmp_path, vaak, options, complaint):
     assert said == ""
 
 
+def test_a_folder_that_cannot_be_created_is_said_before_the_test(tiny_text, tmp_path, vaak, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr("vaak.study.find_lr.find_lr", lambda *_: pytest.fail("the test was run"))
+    code, _, errors = vaak("find-lr", tiny_text / "tiny.yml", "--output", tmp_path / "file")
+    assert (code, errors) == (2, f"--output {tmp_path / 'file'} can't be created: File exists\n")
+
+
 def test_a_curve_that_cannot_be_written_is_a_users_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="can't be written"):

@@ -7,9 +7,9 @@ Each speaker is a separate track: a pause, a piece of an utterance, a pause, ano
        + noise, in a room
 
 Pauses are exponential with mean ``beta``. Source: Fujita et al. 2019, "End-to-End Neural Speaker Diarization with
-Self-Attention", algorithm 1. Differs: utterances are cut at their own pauses, and only speech is labelled; a piece
-keeps some of the pauses around it, as recorded, so that speech begins and ends as in a recording and not with a cut; a
-conversation has the length that the plan knows, so speakers continue to its end, and the rest is cut off.
+Self-Attention", algorithm 1. Differs: utterances are cut at their own pauses, and only speech is labelled; half of the
+pieces keep some of the pauses around them, as recorded, because speech in a recording fades in and out; a conversation
+has the length that the plan knows, so speakers continue to its end, and the rest is cut off.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.storage.files import fingerprint_of
 
 BABBLING_VOICES = 5
+CUT = 0.5
+"""The share of pieces without the pauses around them: speech that begins and ends at once, as where it was edited."""
 LEVEL = 10 ** (-26 / 20)
 """Root mean square of an utterance's speech: 26 dB under full scale, usual in tests of telephony (ITU-T P.56)."""
 
@@ -123,6 +125,8 @@ class SimulatedConversations:
         pieces = self._pieces(speaker, rng)
         while place < num_samples:
             piece = next(pieces).at_speed(factor)
+            if rng.random() < CUT:
+                piece = Piece(piece.speech, 0, len(piece.speech))
             _add(track, piece.samples * np.float32(gain), place - piece.first)
             end = min(place + piece.last - piece.first, num_samples)
             segments.append(Segment(place / rate, end / rate, name))

@@ -8,6 +8,7 @@ FRACTIONS = frozenset(
         *("wer", "cer"),
         *("der", "miss", "false_alarm", "confusion", "jer", "speaker_ceiling"),
         *("voicing_error", "wer", "skipped_words", "repeated_words"),
+        *("macro_f1", "micro_f1", "weighted_f1", "ece", "auroc", "fpr95"),
         *("recorded_wer", "recorded_skipped_words", "recorded_repeated_words"),
     )
 )
@@ -26,4 +27,4 @@ def in_words(name: str, value: float) -> str:
 def is_fraction(name: str) -> bool:
     """Whether a figure, whose name begins with its split, is read as percent."""
     of_split = name.partition("/")[0]
-    return of_split in FRACTIONS or of_split.partition("_")[2] in FRACTIONS
+    return of_split in FRACTIONS or of_split.endswith(tuple(f"_{fraction}" for fraction in FRACTIONS))

@@ -31,6 +31,7 @@ def find_lr(
 
     Example: vaak find-lr configs/quickstart.yml training.optimizer=adamw --num-iter 60
     """
+    from vaak.cli.output import create_folder
     from vaak.config.load import load
 
     files, overrides = files_and_overrides(arguments, device)
@@ -50,7 +51,9 @@ def find_lr(
 
     for warning in loaded.warnings:
         print(f"warning: {warning}", file=sys.stderr)
-    curve = tested(loaded, RateRange(start_lr, end_lr, num_iter, "linear" if linear else "exponential"))
+    rates = RateRange(start_lr, end_lr, num_iter, "linear" if linear else "exponential")
+    create_folder(output)
+    curve = tested(loaded, rates)
     written = write_curve(curve, output)
     if as_json:
         print(json.dumps({**described(curve), "files": [str(path) for path in written]}))

@@ -33,15 +33,11 @@ def replay(
 
     Example: vaak replay runs/quickstart --step 2 --debug
     """
-    from vaak.core.errors import UserError
+    from vaak.cli.output import create_folder
     from vaak.core.storage.files import write_json
     from vaak.runs.replay.past_step import replay_step
 
-    try:
-        if output is not None:
-            output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"--output {output} can't be created: {error.strerror}") from error
+    create_folder(output)
     found = replay_step(run, step, debug=debug, device=device, trust_code=trust_code)
     if output is not None:
         write_json(output / "replay.json", found)

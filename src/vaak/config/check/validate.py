@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from vaak.config.base import REGISTERED, OpenSection
 from vaak.config.check.describe import choices, in_words, resolved, schema_at
-from vaak.config.check.not_built import why_unknown
+from vaak.config.check.of_one_task import why_unknown
 from vaak.config.components import seen_from, unknown_name, what_is_missing
 from vaak.config.experiment import Experiment
 from vaak.config.fields import (

@@ -52,7 +52,7 @@ def make_directory(path: Path, checkpoints: Path | None) -> None:
                     f"{link} is not {checkpoints}, which training.checkpoint.save_dir requires; move one of them"
                 )
             for folder in (path, link.resolve()):
-                _demand_writable(folder)
+                demand_writable(folder)
     except OSError as error:
         if checkpoints is not None and Path(str(error.filename)).resolve().is_relative_to(checkpoints.resolve()):
             raise UserError(
@@ -64,7 +64,7 @@ def make_directory(path: Path, checkpoints: Path | None) -> None:
         ) from error
 
 
-def _demand_writable(folder: Path) -> None:
+def demand_writable(folder: Path) -> None:
     """Raises OSError where nothing can be written to a folder."""
     if not os.access(folder, os.W_OK):
         read_only = hasattr(os, "statvfs") and os.statvfs(folder).f_flag & os.ST_RDONLY
@@ -127,7 +127,8 @@ def configurations_below(folder: Path) -> Iterator[Path]:
     """Every ``config.yml`` below a folder, which need not be there. Raises UserError where it is a file."""
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is not a folder; give the one that has the runs")
-    return (config for config in folder.glob("**/config.yml") if config.is_file())
+    # walk skips folders that go while it looks, as a run in training removes checkpoints
+    return (Path(place) / "config.yml" for place, _, files in os.walk(folder) if "config.yml" in files)
 
 
 def command_to_go_on(path: Path) -> str:

@@ -7,12 +7,11 @@ from collections.abc import Iterable, Iterator
 from vaak.audio.config import AudioConfig
 from vaak.config.task_spec import CheckFinding, impossible, no_effect
 from vaak.tasks.asr.config import SCRATCH, AsrExperiment
+from vaak.tasks.audio_checks import augmentation_findings, dataset_findings
 from vaak.text.checks import tokenizer_findings
 
 LOAD_BALANCING = "load_balancing"
-READ_AUDIO = frozenset(
-    {"corpus_dir", "output_dir", "num_jobs", "progress_bar", "cache_gigabytes", "channels", "num_mel_bins"}
-)
+READ_AUDIO = frozenset({"corpus_dir", "output_dir", "num_jobs", "cache_gigabytes", "channels", "num_mel_bins"})
 """Options of global_config that this task reads: its features are always Whisper's."""
 
 
@@ -26,9 +25,10 @@ def checks(experiment: AsrExperiment) -> Iterator[CheckFinding]:
     for name in AudioConfig.model_fields:
         if name not in READ_AUDIO:
             yield no_effect(f"global_config.{name}", "speech recognition reads Whisper's own features")
-    for number, dataset in enumerate(experiment.datasets):
-        if dataset.conversations is not None:
-            yield impossible(f"datasets.{number}.conversations", "an utterance has one transcript; leave it out")
+    if all(dataset.type != "recipe" for dataset in experiment.datasets):
+        yield no_effect("global_config.num_jobs", "no dataset is a recipe, which several processes would prepare")
+    yield from dataset_findings(experiment.datasets, reads_times=False)
+    yield from augmentation_findings(data.augmentation)
     yield from _base(experiment)
     if data.decoding.method != "beam":
         for name in ("beam_size", "length_penalty"):
@@ -59,7 +59,11 @@ def _base(experiment: AsrExperiment) -> Iterator[CheckFinding]:
 
 def metrics(experiment: AsrExperiment) -> Iterable[str]:
     """The figures that evaluations give."""
-    routing = ("val_routing_entropy", "val_dead_experts", "val_expert_use/") if experiment.model.experts else ()
+    routing = (
+        ("val_routing_entropy", "val_dead_experts", "val_expert_use/", "val_expert_wer/")
+        if experiment.model.experts
+        else ()
+    )
     return ("val_loss", "val_accuracy", "val_wer", "val_cer", "val_wer/", f"val_{LOAD_BALANCING}", *routing)
 
 

@@ -80,6 +80,12 @@ class ExpertsConfig(LoraConfig):
     num_experts: int = option("Number of experts.", 8, gt=1, le=10_000)
     top_k: int = option("Experts that are chosen for an utterance.", 1, gt=0, le=10_000)
     gate_width: int = option("Width of the gate's hidden layer.", 256, gt=0, le=LARGEST_WIDTH)
+    balancing_bias: float = option(
+        "Load balancing without a loss: each expert has a bias in the choice, which a step raises by this where the "
+        "expert was chosen less than the mean, or lowers; 0 disables it, 0.001 is usual. Source: Wang et al. 2024.",
+        0.0,
+        ge=0,
+    )
 
     @model_validator(mode="after")
     def _there_are_as_many(self) -> ExpertsConfig:
@@ -131,13 +137,17 @@ class AsrDataConfig(Section):
         "language. null: the first of etiology, accent, severity, group that the labels have.",
         None,
     )
+    groups: tuple[str, ...] = option("Only utterances of these groups are used; empty: of all.", ())
     percent: float = option(
         "Percentage of the training utterances that is used, of each group in proportion.", 100.0, gt=0, le=100
     )
     max_samples: int | None = option(
         "Maximum number of training utterances, of each group in proportion.", None, gt=0, le=LARGEST_COUNT
     )
-    sampling_seed: int = option("Random seed of percent and max_samples.", 42, ge=0)
+    max_valid_samples: int | None = option(
+        "The same maximum for the validation split; null is all.", None, gt=0, le=LARGEST_COUNT
+    )
+    sampling_seed: int = option("Random seed of percent, max_samples and max_valid_samples.", 42, ge=0)
     max_duration: float = option(
         "Seconds of audio that the encoder reads: shorter audio is padded to it. Whisper has 30; less is faster.",
         CONTEXT_SECONDS,

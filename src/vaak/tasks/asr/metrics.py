@@ -8,6 +8,7 @@ wer/GROUP    the same of each group, where there are several
 routing_entropy   with experts: nats of the gate's distribution, per utterance
 expert_use/E      utterances that chose the expert / utterances
 dead_experts      experts that none chose
+expert_wer/E      wer of the utterances whose first choice the expert is
 
 Not every utterance needs to be transcribed (data.decoding.valid_examples).
 """
@@ -24,6 +25,7 @@ from torch.nn import functional as F
 from vaak.core.batch import Batch
 from vaak.core.task import Meters
 from vaak.engine.objective.cross_entropy import IGNORED
+from vaak.nn.lora_experts import uses_of
 from vaak.tasks.asr.model import AsrModel, Encoded
 from vaak.tasks.meters import means_of
 from vaak.text.scoring.normalisers import normaliser
@@ -62,7 +64,10 @@ class AsrMeters(Meters):
         texts = self._transcribe(model, encoded.rows(torch.tensor(rows))) if rows else []
         for row, text in zip(rows, texts, strict=True):
             counts = count_errors(self._normalise(batch.extra["texts"][row]), self._normalise(text))
-            for name in ("wer", *([f"wer/{batch.extra['groups'][row]}"] if len(self.groups) > 1 else ())):
+            names = ["wer", *([f"wer/{batch.extra['groups'][row]}"] if len(self.groups) > 1 else ())]
+            if encoded.weights is not None:
+                names.append(f"expert_wer/{int(encoded.weights[row].argmax())}")
+            for name in names:
                 yield name, counts.word_errors, counts.words
             yield "cer", counts.character_errors, counts.characters
 
@@ -81,5 +86,5 @@ def _routed(encoded: Encoded) -> Iterator[tuple[str, float, float]]:
         return
     number = float(len(encoded.gate))
     yield "routing_entropy", float(-(encoded.gate.softmax(-1) * encoded.gate.log_softmax(-1)).sum()), number
-    for expert, times in enumerate((encoded.weights > 0).sum(0).tolist()):
-        yield f"expert_use/{expert}", times, number
+    for name, times in uses_of(encoded.weights).items():
+        yield name, float(times), number

@@ -70,7 +70,8 @@ class AsrModel(nn.Module):
             layers = [name for name, one in whisper.named_modules() if isinstance(one, LoraExperts)]
             _demand_layers(bool(layers), "model.experts", whisper, experts)
             self.encodes_twice = any(name.startswith("model.encoder.") for name in layers)
-            self.gate = Gate(whisper.config.d_model, experts.num_experts, experts.gate_width)
+            width = whisper.config.d_model
+            self.gate = Gate(width, experts.num_experts, experts.gate_width, experts.balancing_bias)
 
     @property
     def max_target_length(self) -> int:
@@ -89,7 +90,7 @@ class AsrModel(nn.Module):
         with torch.no_grad():  # the base is frozen
             states = self._states(features)
         gate = self.gate(states.mean(1))
-        weights = top_k_weights(gate, self.experts.top_k)
+        weights = top_k_weights(gate, self.experts.top_k, self.gate.bias)
         if self.encodes_twice:
             with self.routing.of(weights):
                 states = self._states(features)

@@ -38,6 +38,8 @@ READING = frozenset({*PLACES, "num_jobs", "progress_bar", "cache_gigabytes"})
 """Audio options that may differ when a trained model is used."""
 MAY_DIFFER = frozenset(AsrDataConfig.model_fields) - {"max_duration", "language", "tokenizer"}
 """The same of data."""
+CAME_LATER = ("groups", "max_valid_samples")
+"""Options that decide, too, but have no part in what was prepared before there were any."""
 DECIDING = {"group", "percent", "max_samples", "sampling_seed", "max_duration", "too_long", "language"}
 
 
@@ -87,8 +89,9 @@ class Sources:
     def decides(self) -> dict[str, Any]:
         """The options that determine what is made."""
         factory = self.tokenizer
+        later = {name for name in CAME_LATER if getattr(self.data, name)}
         return {
-            "data": self.data.model_dump(mode="json", include=DECIDING),
+            "data": self.data.model_dump(mode="json", include=DECIDING | later),
             "datasets": [one.model_dump(mode="json", exclude=set(PLACES)) for one in self.datasets],
             "audio": self.audio.model_dump(mode="json", include={"channels"}),
             "base": self.model.base,
@@ -126,7 +129,7 @@ def _make(sources: Sources, splits: tuple[str, ...] | None, own: Prepared | None
         longest = Prepared(folder).base_config.max_target_positions
     for split in there if splits is None else splits:
         cuts = (cut for corpus in corpora if split in corpus.splits for cut in corpus.cuts(split))
-        writing = write_utterances(folder / split, cuts, Limits(data, longest, is_sampled=split == "train"))
+        writing = write_utterances(folder / split, cuts, Limits(data, longest, *_part_of(split, data)))
         if vocabulary is None:
             vocabulary = _trained_vocabulary(sources, writing.texts())  # of train, which is the first
         statistics[split] = writing.finish(vocabulary)
@@ -134,6 +137,15 @@ def _make(sources: Sources, splits: tuple[str, ...] | None, own: Prepared | None
     assert vocabulary is not None
     vocabulary.save(folder / VOCABULARY)
     return {"statistics": statistics}
+
+
+def _part_of(split: str, data: AsrDataConfig) -> tuple[float, int | None]:
+    """Which percentage of a split is used, and how many utterances of it at most."""
+    return (
+        (data.percent, data.max_samples)
+        if split == "train"
+        else (100.0, data.max_valid_samples if split == "valid" else None)
+    )
 
 
 def _base_vocabulary(sources: Sources, folder: Path) -> Vocabulary | None:

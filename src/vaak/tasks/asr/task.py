@@ -23,7 +23,7 @@ from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
 from vaak.core.task import DataFinding
 from vaak.engine.objective.losses import losses_of_logits
-from vaak.nn.lora_experts import load_balancing
+from vaak.nn.lora_experts import USE, load_balancing, uses_of
 from vaak.runs.prepared import Recipe
 from vaak.tasks.asr.base import loaded_whisper, positions_of, random_whisper, scratch_config, source_of
 from vaak.tasks.asr.checks import LOAD_BALANCING
@@ -58,6 +58,9 @@ class AsrTask(PreparedTask[AsrExperiment, Prepared]):
         self.options, self.data, self.audio = experiment.model, experiment.data, experiment.global_config
         self.datasets = experiment.datasets or VOICES
         self._datasets: dict[str, AsrDataset] = {}
+        experts = experiment.model.experts
+        if experts is not None and experts.balancing_bias:
+            self.observed = tuple(f"{USE}/{expert}" for expert in range(experts.num_experts))
 
     # Data.
 
@@ -140,9 +143,12 @@ class AsrTask(PreparedTask[AsrExperiment, Prepared]):
         outputs: Outputs = model(batch["features"], batch["inputs"])
         auxiliary, encoded = self.experiment.training.loss.auxiliary, outputs.encoded
         terms = losses_of_logits(self.main_loss, auxiliary, outputs.logits, batch["targets"], per="token")
-        if LOAD_BALANCING in auxiliary and encoded.gate is not None and encoded.weights is not None:
-            balance = load_balancing(encoded.gate, encoded.weights)
-            terms[LOAD_BALANCING] = Term(batch.num_rows * balance, per="example", splittable=False)
+        if encoded.gate is not None and encoded.weights is not None:
+            if LOAD_BALANCING in auxiliary:
+                balance = load_balancing(encoded.gate, encoded.weights)
+                terms[LOAD_BALANCING] = Term(batch.num_rows * balance, per="example", splittable=False)
+            if self.observed:
+                terms |= {name: Term(times, per="example") for name, times in uses_of(encoded.weights).items()}
         return terms
 
     def meters(self, split: str) -> AsrMeters:

@@ -48,12 +48,14 @@ TOLERANCE = 0.01
 
 
 class Limits(NamedTuple):
-    """What an utterance may be, and whether only a part of them is used."""
+    """What an utterance may be, and which part of them is used."""
 
     data: AsrDataConfig
     most_tokens: int
     """That the decoder reads, those of the prompt among them."""
-    is_sampled: bool
+    percent: float = 100.0
+    most: int | None = None
+    """How many of the utterances are used: a percentage, at most so many."""
 
 
 class Utterances:
@@ -101,6 +103,8 @@ class Writing:
         fitting, names = list[int](), list[str]()
         with open(self.folder / LEFT_OUT, "a", encoding="utf-8") as lines:
             for index, cut in enumerate(self.store):
+                if self.limits.data.groups and self.labels[index] not in self.limits.data.groups:
+                    continue
                 number = len(vocabulary.encode(text_of(cut) or ""))
                 if number <= room:
                     fitting.append(index)
@@ -110,14 +114,13 @@ class Writing:
                 self.counts[TOO_MANY_TOKENS] += 1
         if (self.folder / LEFT_OUT).stat().st_size:
             log.warning("what is too long is listed in %s", self.folder / LEFT_OUT)
-        group_names = sorted(set(self.labels)) or [NO_GROUP]
+        group_names = sorted({self.labels[index] for index in fitting}) or [NO_GROUP]
         places = {name: place for place, name in enumerate(group_names)}
-        groups = np.array([places[label] for label in self.labels], "<i4")
+        groups = np.array([places.get(label, -1) for label in self.labels], "<i4")
         used = np.array(fitting, "<i8")
-        data = self.limits.data
-        if self.limits.is_sampled:
-            size = sample_size(len(used), data.percent, data.max_samples)
-            used = used[stratified_sample(names, groups[used], size, data.sampling_seed)]
+        size = sample_size(len(used), self.limits.percent, self.limits.most)
+        if size < len(used):
+            used = used[stratified_sample(names, groups[used], size, self.limits.data.sampling_seed)]
         for name, array in ((GROUPS, groups), (USED, used)):
             array.tofile(self.folder / name)
             sync_file(self.folder / name)

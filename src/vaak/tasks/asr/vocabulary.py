@@ -93,7 +93,7 @@ class Vocabulary:
         languages = [code for code in LANGUAGES if f"<|{code}|>" in known]
         if languages and getattr(generation, "is_multilingual", config.vocab_size != _ENGLISH_ONLY):
             if language not in languages:
-                raise UserError(f"data.language: the base doesn't know {language}; expected one of {languages}")
+                raise UserError(f"data.language: the base doesn't know {language}; expected {', '.join(languages)}")
             prompt += [known[f"<|{language}|>"], known["<|transcribe|>"]]
         times = range(0)
         if "<|notimestamps|>" in known:

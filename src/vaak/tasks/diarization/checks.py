@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from vaak.audio.config import AudioConfig
 from vaak.config.task_spec import CheckFinding, impossible, no_effect, remark
 from vaak.nn.checks import preset_findings, stack_findings, stack_parameters
+from vaak.tasks.audio_checks import augmentation_findings, dataset_findings
 from vaak.tasks.diarization.config import LABEL_TYPE, LABEL_TYPES, PRESETS, DiarizationExperiment, longest_example
 
 WITH_CLASSES = ("speaker_id", "powerset")
@@ -61,19 +62,11 @@ def _unread_by_the_model(experiment: DiarizationExperiment) -> Iterator[CheckFin
     unread = ("context",) if model.front_end == "convolutional" else ("kernel_size", "num_convolutions")
     for name in unread:
         yield no_effect(f"model.{name}", f"front_end is {model.front_end}, which has none")
-    if not experiment.data.augmentation.codecs:
-        yield no_effect("data.augmentation.codec_probability", "codecs is empty")
+    yield from augmentation_findings(experiment.data.augmentation)
     if experiment.data.inference.num_speakers is not None:
         for name in ("min_speakers", "max_speakers"):
             yield no_effect(f"data.inference.{name}", "num_speakers is given, so it isn't estimated")
-    for number, dataset in enumerate(experiment.datasets):
-        if dataset.valid and dataset.test:
-            of_a_split = ("split_by", "train_fraction", "valid_fraction")
-            changed = [
-                name for name in of_a_split if getattr(dataset, name) != type(dataset).model_fields[name].default
-            ]
-            for name in changed:  # a default in a list stays in resolved configurations, which warn of nothing
-                yield no_effect(f"datasets.{number}.{name}", "valid and test are given, so train isn't split")
+    yield from dataset_findings(experiment.datasets, reads_times=True)
 
 
 def _impossible(experiment: DiarizationExperiment) -> Iterator[CheckFinding]:
@@ -174,6 +167,7 @@ def num_parameters(experiment: DiarizationExperiment) -> int:
     else:
         mixing = model.num_convolutions * width * (width + model.kernel_size)
         front_end = width * model.kernel_size * bins + mixing + width * width * model.subsampling
-    expanded = width * width * model.upsampling if model.upsampling > 1 else 0
+    channels = bins if model.front_end == "stacked" else width
+    expanded = width * (width * model.upsampling + channels) if model.upsampling > 1 else 0
     head = 16 * width * width if model.head == "attractors" else 0
     return front_end + stack_parameters(model) + expanded + head + width * model.embedding_dim

@@ -62,7 +62,7 @@ class DiarizationModel(nn.Module):
         self.front_end = make_front_end(config, num_bins)
         self.dropout = nn.Dropout(config.dropout)
         self.encoder = TransformerStack(config, causal=False)
-        self.expand = nn.Linear(width, config.upsampling * width) if config.upsampling > 1 else nn.Identity()
+        self.expand = Expansion(config, self.front_end.num_channels) if config.upsampling > 1 else None
         with_attractors = config.head == "attractors"
         self.head = (
             Attractors(width, config.max_speakers) if with_attractors else nn.Linear(width, collator.num_outputs)
@@ -78,12 +78,13 @@ class DiarizationModel(nn.Module):
 
         ``norms`` collect the norms of the inputs of feature maps.
         """
-        x = self.front_end(features.to(self.clusters.weight.dtype), feature_mask)
-        encoded = self.encoder(
+        x, fine = self.front_end(features.to(self.clusters.weight.dtype), feature_mask)
+        hidden = self.encoder(
             self.dropout(x), mask=frame_mask(feature_mask, self.config.subsampling), norms=norms and (norms, norms)
         )
         mask = frame_mask(feature_mask, self.config.output_subsampling)
-        hidden = self.expand(encoded).unflatten(-1, (self.config.upsampling, -1)).flatten(1, 2)[:, : mask.shape[1]]
+        if self.expand is not None:
+            hidden = self.expand(hidden, fine)[:, : mask.shape[1]]
         if isinstance(self.head, Attractors):
             logits, existence = self.head(hidden, mask.sum(1))
             return Outputs(logits, hidden, existence)
@@ -110,6 +111,25 @@ class DiarizationModel(nn.Module):
         probabilities = probabilities * frame_mask(feature_mask, self.config.output_subsampling)[..., None]
         embeddings = self.embeddings(outputs, alone(probabilities)) if self.collator.orders else None
         return Inferred(probabilities, embeddings)
+
+
+class Expansion(nn.Module):
+    """Several output frames for each of the encoder's, by what the front end saw in each of them.
+
+    The encoder knows who speaks; when exactly somebody begins and ends is in the finer frames.
+    """
+
+    def __init__(self, config: DiarizationModelConfig, num_channels: int) -> None:
+        super().__init__()
+        self.upsampling, self.subsampling = config.upsampling, config.output_subsampling
+        self.of_encoder = nn.Linear(config.d_model, config.upsampling * config.d_model)
+        self.of_front_end = nn.Linear(num_channels, config.d_model, bias=False)
+
+    def forward(self, encoded: Tensor, fine: Tensor) -> Tensor:
+        """``(row, output frames, width)`` of ``encoded (row, frames, width)`` and ``fine (row, time, channels)``."""
+        coarse = self.of_encoder(encoded).unflatten(-1, (self.upsampling, -1)).flatten(1, 2)
+        local = fine.unflatten(1, (-1, self.subsampling)).mean(2)
+        return F.gelu(coarse + self.of_front_end(local))
 
 
 def alone(probabilities: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """The specification of the diarization task. Imports no torch."""
 
-from vaak.audio.config import AudioConfig, DatasetConfig
+from vaak.audio.config import AudioConfig, AugmentationConfig, DatasetConfig
 from vaak.config.task_spec import TaskSpec
 from vaak.tasks.diarization.checks import checks, metrics, num_parameters
 from vaak.tasks.diarization.config import (
@@ -30,7 +30,7 @@ SPEC = TaskSpec(
         "model.preset=sa_eend",
         "data.inference",
         "data.scoring",
-        "data.augmentation",
+        *(f"data.augmentation.{name}" for name in AugmentationConfig.model_fields),
     ),
     also_recognised_by=("training.eval_knobs",),
     short_names={LABEL_TYPE: LABEL_TYPES},

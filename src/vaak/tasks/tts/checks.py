@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from vaak.config.task_spec import CheckFinding, impossible, no_effect, remark
 from vaak.nn.checks import stack_findings, stack_parameters
 from vaak.nn.config import StackConfig
-from vaak.tasks.mel_checks import mel_findings
+from vaak.tasks.audio_checks import dataset_findings, mel_findings
 from vaak.tasks.tts.config import (
     FlowMatchingConfig,
     PredictorConfig,
@@ -15,6 +15,7 @@ from vaak.tasks.tts.config import (
     TtsExperiment,
     TtsModelConfig,
 )
+from vaak.text.speech.config import FrontEndConfig
 
 MEL, DURATION, STOP = "mel", "duration", "stop"
 ALIGNMENT, BINARISATION = "alignment", "binarisation"
@@ -40,6 +41,7 @@ def checks(experiment: TtsExperiment) -> Iterator[CheckFinding]:
     if model.has_decoder_stack:
         yield from stack_findings("model.decoder", model.decoder, is_encoder=True, longest=longest / audio.frame_shift)
     yield from _unread_by_decoder(model)
+    yield from _unread_by_front_end(experiment.data.front_end)
     yield from mel_findings(
         experiment, UNREAD, "text-to-speech stores the features of unchanged audio with its prepared data"
     )
@@ -80,6 +82,16 @@ def _unread_by_decoder(model: TtsModelConfig) -> Iterator[CheckFinding]:
             yield no_effect(f"model.decoder.{name}", "vector_field is unet: it is sized by model.flow_matching")
 
 
+def _unread_by_front_end(front_end: FrontEndConfig) -> Iterator[CheckFinding]:
+    """Options of pronunciation that the phonemizer doesn't read."""
+    kind = f"phonemizer is {front_end.phonemizer}"
+    if front_end.phonemizer != "lexicon":
+        yield no_effect("data.front_end.unknown_words", f"{kind}, which has no lexicon")
+    if front_end.phonemizer == "characters":
+        for name in ("language", "alphabet", "stress"):
+            yield no_effect(f"data.front_end.{name}", f"{kind}, so nothing is pronounced")
+
+
 def _without_loss(model: TtsModelConfig) -> Iterator[tuple[str, str]]:
     """The losses that the model hasn't, with reasons."""
     if model.durations == "given":
@@ -103,8 +115,10 @@ def without_control(model: TtsModelConfig, speaking: SpeakingConfig) -> Iterator
 
 
 def _datasets(experiment: TtsExperiment) -> Iterator[CheckFinding]:
+    yield from dataset_findings(experiment.datasets, reads_times=False)
     for number, dataset in enumerate(experiment.datasets):
-        if dataset.split_by == "speaker" and dataset.type != "recipe":
+        splits = dataset.type != "recipe" and not (dataset.valid and dataset.test)
+        if dataset.split_by == "speaker" and splits:
             yield remark(
                 f"datasets.{number}.split_by",
                 "speaker: the speakers of valid and test are unknown to the model, which can't speak like them; "

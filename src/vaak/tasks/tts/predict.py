@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -44,6 +45,12 @@ class Sentence:
     """``(frame, bin)``."""
     samples: np.ndarray
 
+    def to_json(self, frame_shift: float) -> dict[str, Any]:
+        """What is said and how, without the audio; a frame has ``frame_shift`` seconds."""
+        pitch = [round(float(value), 1) for value in self.pitch]
+        seconds = [round(int(frames) * frame_shift, 4) for frames in self.durations]
+        return {"text": self.text, "symbols": list(self.symbols), "durations": seconds, "pitch": pitch}
+
 
 @dataclass(frozen=True)
 class Speech:
@@ -52,6 +59,8 @@ class Speech:
     text: str
     samples: np.ndarray
     sampling_rate: int
+    frame_shift: float
+    """Seconds between frames of spectrograms."""
     sentences: tuple[Sentence, ...] = field(compare=False)
     seconds_taken: float = field(compare=False)
 
@@ -64,6 +73,19 @@ class Speech:
     def real_time_factor(self) -> float:
         """Seconds taken for each second of audio."""
         return self.seconds_taken / self.duration if len(self.samples) else 0.0
+
+    def __str__(self) -> str:
+        return f"{self.text} ({self.duration:.1f} s, real-time factor {self.real_time_factor:.2f})"
+
+    def to_json(self) -> dict[str, Any]:
+        """What is said and how, without the audio; durations in seconds, pitch in Hz."""
+        return {
+            "text": self.text,
+            "duration": self.duration,
+            "sampling_rate": self.sampling_rate,
+            "real_time_factor": round(self.real_time_factor, 5),
+            "sentences": [sentence.to_json(self.frame_shift) for sentence in self.sentences],
+        }
 
 
 class Speaker:
@@ -83,7 +105,7 @@ class Speaker:
         ``options`` that the model can't follow, a vocoder of other spectrograms among them.
         """
         self.model, self.processor, self.options = model, processor, options
-        self.mel, self.sampling_rate = mel, mel.sampling_rate
+        self.mel, self.sampling_rate, self.speakers = mel, mel.sampling_rate, speakers
         name = options.speaker if options.speaker is not None else speakers[0]
         if name not in speakers:
             known = ", ".join(speakers[:10]) + (f" and {len(speakers) - 10} more" if len(speakers) > 10 else "")
@@ -103,7 +125,8 @@ class Speaker:
         sentences = tuple(self.sentences(text))
         pause = np.zeros(round(self.options.pause * self.sampling_rate), np.float32)
         parts = [part for sentence in sentences for part in (pause, sentence.samples)][1:]
-        return Speech(text, np.concatenate(parts), self.sampling_rate, sentences, time.perf_counter() - begun)
+        taken = time.perf_counter() - begun
+        return Speech(text, np.concatenate(parts), self.sampling_rate, self.mel.frame_shift, sentences, taken)
 
     def sentences(self, text: str) -> Iterator[Sentence]:
         """The sentences of a text, each as soon as it is spoken.
@@ -113,12 +136,16 @@ class Speaker:
         for processed in self.processor.process_all(divided(self.processor.normalise(text)) or [text]):
             yield self.sentence(processed.normalised, processed.ids)
 
-    def sentence(self, text: str, ids: tuple[int, ...]) -> Sentence:
-        """Symbols spoken at once; a pause comes before and after them, as in training."""
+    def sentence(self, text: str, ids: tuple[int, ...], name: str | None = None) -> Sentence:
+        """Symbols spoken at once; a pause comes before and after them, as in training.
+
+        The speaker is the one called ``name``, if the model has such a speaker, or else that of the options.
+        """
         model, pause = self.model, self.processor.pause_id
+        number = self.speakers.index(name) if name in self.speakers else self.number
         device = next(model.parameters()).device
         symbols = torch.tensor([[pause, *ids, pause]], device=device)
-        lengths, speaker = (torch.tensor([value], device=device) for value in (symbols.shape[1], self.number))
+        lengths, speaker = (torch.tensor([value], device=device) for value in (symbols.shape[1], number))
         with without_dropout(model):
             spoken = model.speak(Text(symbols, lengths, speaker), self.controls)
         mel = spoken.mel[0].cpu()

@@ -162,15 +162,12 @@ class TtsTask(PreparedTask[TtsExperiment, Prepared]):
     def meters(self, split: str) -> ShownMeters:
         weights = self.experiment.training.loss.auxiliary
         numbers = {name: weight for name, weight in weights.items() if isinstance(weight, float)}
+        speaker = cache(self.speaker)  # one for all that this evaluation speaks: a vocoder is opened once
         spoken = None
         if self.data.evaluation.speak != 0:
-            spoken = SpokenMeters(self.dataset(split), self.audio, self.data.evaluation, cache(self._one_of_training))
+            spoken = SpokenMeters(self.dataset(split), self.audio, self.data.evaluation, speaker)
         figures = TtsMeters(split, self.score, numbers, self.audio.frame_shift, self.options.durations, spoken)
-        return ShownMeters(figures, self.dataset(split), self.score, self.speaker, self.data.samples)
-
-    def _one_of_training(self, model: nn.Module, name: str) -> Speaker:
-        """Speaks as the speaker, or as the one that speaking chooses where training doesn't have the name."""
-        return self.speaker(model, **({"speaker": name} if name in self.prepared.speakers else {}))
+        return ShownMeters(figures, self.dataset(split), self.score, speaker, self.data.samples)
 
     def show(self, batch: Batch) -> list[str]:
         """The name and the text of each row."""
@@ -207,7 +204,7 @@ class TtsTask(PreparedTask[TtsExperiment, Prepared]):
             path, speech = self.directory / f"sample-{number}.wav", speaker.speech(text)
             with speech_file(path, speech.sampling_rate, pause=0.0) as file:
                 file.append(speech.samples)
-            lines.append(f"{path}: {text} ({speech.duration:.1f} s, real-time factor {speech.real_time_factor:.2f})")
+            lines.append(f"{path}: {speech}")
         return lines
 
 

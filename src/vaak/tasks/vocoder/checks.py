@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vaak.config.task_spec import CheckFinding, impossible
-from vaak.tasks.mel_checks import mel_findings
+from vaak.tasks.audio_checks import dataset_findings, mel_findings
 from vaak.tasks.vocoder.config import ADVERSARIAL, DISCRIMINATOR, MATCHING, VocoderExperiment
 
 NOT_STORED = ("pitch", "dither", "storage_path", "storage_type", "num_jobs", "progress_bar")
@@ -15,6 +15,7 @@ def checks(experiment: VocoderExperiment) -> Iterator[CheckFinding]:
     """The findings on an experiment of this task."""
     model, mel, loss = experiment.model, experiment.global_config.mel, experiment.training.loss
     yield from mel_findings(experiment, NOT_STORED, "a vocoder computes spectrograms while it trains")
+    yield from dataset_findings(experiment.datasets, reads_times=False)
     if mel is not None and not mel.hop_length <= mel.win_length // 2:
         yield impossible(
             "global_config.mel.hop_length",
@@ -43,7 +44,8 @@ def metrics(experiment: VocoderExperiment) -> list[str]:
 def num_parameters(experiment: VocoderExperiment) -> int:
     """About how many parameters the model has, those of its discriminators included."""
     model, mel = experiment.model, experiment.global_config.mel
-    assert mel is not None
+    if mel is None:  # of other features, which are an error
+        return 0
     blocks = model.num_layers * model.width * (2 * model.inner_width + 7)
     found = blocks + 7 * mel.n_mels * model.width + 2 * mel.num_bins * model.width
     if (others := model.discriminators) is not None:

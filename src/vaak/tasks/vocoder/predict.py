@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -30,6 +30,10 @@ class Vocoded(NamedTuple):
             f"{self.name}: spectral distance {self.own.spectral:.3f} (Griffin–Lim {self.other.spectral:.3f}), mel "
             f"distance {self.own.mel:.3f} (Griffin–Lim {self.other.mel:.3f}): by spectra, {better} is better"
         )
+
+    def to_json(self) -> dict[str, Any]:
+        """The distances, without the audio."""
+        return {"name": self.name, "vocoder": self.own._asdict(), "griffin_lim": self.other._asdict()}
 
 
 @torch.no_grad()

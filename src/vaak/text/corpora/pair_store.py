@@ -1,6 +1,6 @@
-"""Cleaned pairs of a split on disk: random access, none in memory.
+"""Cleaned rows of a split on disk, such as pairs of texts: random access, none in memory.
 
-FOLDER/pairs.jsonl has one line per pair: {"source": text, "targets": [text, …], "where": "file:line"}.
+FOLDER/NAME.jsonl has one line per row: of pairs {"source": text, "targets": [text, …], "where": "file:line"}.
 """
 
 from __future__ import annotations
@@ -8,37 +8,50 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from vaak.core.errors import FormatError
 from vaak.core.storage.mapped_lines import MappedLines, cut_short, writing_lines
 from vaak.text.corpora.parallel import Pair
 
-PAIRS = "pairs.jsonl"
+Row = TypeVar("Row", bound=Any)
 
 
-class PairStore:
-    """The pairs of a folder: ``store[i]`` is one, and iterating gives all of them in order.
+class RowStore(Generic[Row]):
+    """The rows of a folder, tuples of ``kind``: ``store[i]`` is one, and iterating gives all of them in order.
 
     Pickles as its path, so workers map the same pages of memory instead of copying them.
     """
 
+    kind: ClassVar[Any]
+    name: ClassVar[str]
+
     def __init__(self, folder: str | Path) -> None:
-        """Map the pairs in ``folder``.
+        """Map the rows in ``folder``.
 
         Raises DataError if there are none, or they are truncated; FormatError if another version wrote them.
         """
         self.folder = Path(folder)
-        self._lines = MappedLines(self.folder / PAIRS, "pair")
+        self.path = self.folder / f"{self.name}s.jsonl"
+        self._lines = MappedLines(self.path, self.name)
         if len(self):
             self._entry(0)
+
+    @classmethod
+    def write(cls, folder: Path, rows: Iterable[Row]) -> Self:
+        """Stream ``rows`` to ``folder`` and return the store; an existing one is replaced."""
+        folder.mkdir(parents=True, exist_ok=True)
+        with writing_lines(folder / f"{cls.name}s.jsonl") as lines:
+            for row in rows:
+                lines.write(json.dumps(row._asdict(), ensure_ascii=False).encode() + b"\n")
+        return cls(folder)
 
     def __len__(self) -> int:
         return len(self._lines)
 
-    def __getitem__(self, index: int) -> Pair:
-        entry = self._entry(index)
-        return Pair(entry["source"], tuple(entry["targets"]), entry["where"])
+    def __getitem__(self, index: int) -> Row:
+        row: Row = self.kind(**{key: _frozen(value) for key, value in self._entry(index).items()})
+        return row
 
     def _entry(self, index: int) -> dict[str, Any]:
         try:
@@ -46,16 +59,27 @@ class PairStore:
         except ValueError as error:
             raise cut_short(self.folder) from error
         found = tuple(entry) if isinstance(entry, dict) else ()
-        if set(found) != set(Pair._fields):
-            columns = [" and ".join(one) or "nothing" for one in (found, Pair._fields)]
-            raise FormatError(self.folder / PAIRS, "pairs", *columns)
+        if set(found) != set(self.kind._fields):
+            columns = [" and ".join(one) or "nothing" for one in (found, self.kind._fields)]
+            raise FormatError(self.path, f"{self.name}s", *columns)
         return dict(entry)
 
-    def __iter__(self) -> Iterator[Pair]:
+    def __iter__(self) -> Iterator[Row]:
         return map(self.__getitem__, range(len(self)))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return PairStore, (self.folder,)
+        return type(self), (self.folder,)
+
+
+def _frozen(value: Any) -> Any:
+    """Lists as tuples."""
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+
+
+class PairStore(RowStore[Pair]):
+    """The pairs of a folder."""
+
+    kind, name = Pair, "pair"
 
 
 class Texts:
@@ -75,8 +99,4 @@ class Texts:
 
 def write_pairs(folder: Path, pairs: Iterable[Pair]) -> PairStore:
     """Stream ``pairs`` to ``folder`` and return the store; an existing one is replaced."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with writing_lines(folder / PAIRS) as lines:
-        for pair in pairs:
-            lines.write(json.dumps(pair._asdict(), ensure_ascii=False).encode() + b"\n")
-    return PairStore(folder)
+    return PairStore.write(folder, pairs)

@@ -15,7 +15,7 @@ import glob
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -63,6 +63,14 @@ class JsonEntry(NamedTuple):
     value: Any
     where: str
     replaced_bytes: int
+
+
+class Record(NamedTuple):
+    """The values of the columns that were asked for, the place of their row, and replaced bytes."""
+
+    values: dict[str, Any]
+    where: str
+    replaced_bytes: int = 0
 
 
 def read_documents(paths: Iterable[Path], options: ReadingOptions) -> Iterator[Document]:
@@ -133,6 +141,41 @@ def json_entries(path: Path, options: BytesOptions) -> Iterator[JsonEntry]:
 
 
 def _read_csv(path: Path, options: ReadingOptions) -> Iterator[Document]:
+    for record in _csv_records(path, {options.text_column: "text_column"}, options):
+        yield Document(record.values[options.text_column], record.replaced_bytes)
+
+
+def _read_parquet(path: Path, options: ReadingOptions) -> Iterator[Document]:
+    for record in _parquet_records(path, {options.text_column: "text_column"}, options):
+        yield checked(_text_of(record.values, record.where, options), 0, record.where, options)
+
+
+def read_records(paths: Iterable[Path], columns: Mapping[str, str], options: BytesOptions) -> Iterator[Record]:
+    """The rows of the files, each read by its ending: .csv, .tsv, .parquet, and JSON or JSON lines otherwise.
+
+    ``columns`` are the columns or keys to read, each with the option that names it. Raises DataError naming file and
+    line for what can't be read, or lacks one of them.
+    """
+    for path in paths:
+        read = {".csv": _csv_records, ".tsv": _csv_records, ".parquet": _parquet_records}.get(path.suffix)
+        try:
+            yield from (read or _json_records)(path, columns, options)
+        except OSError as error:
+            raise DataError(f"{path}: {error.strerror or error}") from error
+
+
+def _json_records(path: Path, columns: Mapping[str, str], options: BytesOptions) -> Iterator[Record]:
+    for value, where, replaced in json_entries(path, options):
+        if not isinstance(value, dict):
+            keys = " and ".join(columns)
+            raise DataError(f"{where}: expected an object with the keys {keys}, not a {type(value).__name__}")
+        for column, option in columns.items():
+            if column not in value:
+                raise missing_column(where, column, value, option)
+        yield Record({column: value[column] for column in columns}, where, replaced)
+
+
+def _csv_records(path: Path, columns: Mapping[str, str], options: BytesOptions) -> Iterator[Record]:
     csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # the default refuses documents of more than 128 KiB
     replaced = 0
 
@@ -146,29 +189,30 @@ def _read_csv(path: Path, options: ReadingOptions) -> Iterator[Document]:
     rows = csv.reader(lines(), delimiter="\t" if path.suffix == ".tsv" else ",", strict=True)
     try:
         header = next(rows, [])
-        column = _column(header, str(path), options)
+        places = {column: _place(header, str(path), column, option) for column, option in columns.items()}
         for row in rows:
-            if row and len(row) <= column:
+            if row and len(row) <= max(places.values()):
                 raise DataError(f"{path}:{rows.line_num}: {len(row)} columns, but the first row has {len(header)}")
             if row:
-                yield Document(row[column], replaced)
+                values = {column: row[place] for column, place in places.items()}
+                yield Record(values, f"{path}:{rows.line_num}", replaced)
                 replaced = 0
     except csv.Error as error:
         raise DataError(f"{path}:{rows.line_num}: this is not CSV: {error}") from error
 
 
-def _read_parquet(path: Path, options: ReadingOptions) -> Iterator[Document]:
+def _parquet_records(path: Path, columns: Mapping[str, str], options: BytesOptions) -> Iterator[Record]:
     with optional_import(f"{path}: reading Parquet requires pyarrow", "hf"):
         import pyarrow
         import pyarrow.parquet
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
-            _column(file.schema_arrow.names, str(path), options)
+            for column, option in columns.items():
+                _place(file.schema_arrow.names, str(path), column, option)
             row, bytes_per_row = 0, path.stat().st_size / max(file.metadata.num_rows, 1)
-            for batch in file.iter_batches(batch_size=1024, columns=[options.text_column]):
-                for value in batch.column(0).to_pylist():
-                    where = f"{path}: row {row}"
-                    yield checked(_text_of(value, where, options), 0, where, options)
+            for batch in file.iter_batches(batch_size=1024, columns=list(columns)):
+                for values in zip(*(batch.column(column).to_pylist() for column in columns), strict=True):
+                    yield Record(dict(zip(columns, values, strict=True)), f"{path}: row {row}")
                     row += 1
                     Read.num_bytes += bytes_per_row
     except (pyarrow.ArrowException, UnicodeDecodeError) as error:
@@ -261,10 +305,10 @@ def _text_of(entry: Any, where: str, options: ReadingOptions) -> str:
     return entry
 
 
-def _column(names: list[str], where: str, options: ReadingOptions) -> int:
-    if options.text_column not in names:
-        raise missing_column(where, options.text_column, names)
-    return names.index(options.text_column)
+def _place(names: list[str], where: str, column: str, option: str) -> int:
+    if column not in names:
+        raise missing_column(where, column, names, option)
+    return names.index(column)
 
 
 def missing_column(where: str, column: str, names: Iterable[str], option: str = "text_column") -> DataError:

@@ -1,7 +1,7 @@
-r"""Trains tokenizers: BPE over bytes or characters, unigram, WordPiece, and plain characters.
+r"""Trains tokenizers: BPE over bytes or characters, unigram, WordPiece, plain characters, and whole words.
 
-All share one way of cutting text in pieces that no token crosses. A piece is a word with the space before it (as in
-GPT-2), a number, a run of signs, one newline, or a run of spaces. A word is ``\p{L}``, ``\p{M}`` and the joiners
+All but words share one way of cutting text in pieces that no token crosses. A piece is a word with the space before it
+(as in GPT-2), a number, a run of signs, one newline, or a run of spaces. A word is ``\p{L}``, ``\p{M}`` and the joiners
 together: GPT-2's own expression knows no ``\p{M}`` and cuts a Hindi word at every vowel sign. ::
 
     "नमस्ते दुनिया।\n"  ->  "नमस्ते", " दुनिया", "।", "\n"
@@ -9,30 +9,29 @@ together: GPT-2's own expression knows no ``\p{M}`` and cuts a Hindi word at eve
 A piece has at most 100 characters, the most that WordPiece takes: text without spaces would be one piece of millions,
 and training would need 80 bytes of memory for each of them.
 
-Characters that are not in the vocabulary become UTF-8 bytes, so every type but WordPiece reproduces any text
-exactly; WordPiece loses the words with characters that it never saw (``round_trip_report`` counts them).
+Characters that are not in the vocabulary become UTF-8 bytes, so every type but WordPiece and words reproduces any text
+exactly; WordPiece loses the words with characters that it never saw (``round_trip_report`` counts them), and words lose
+all that are not in the vocabulary, capitals and spaces: they are for classifiers, not for writing.
 Source: Radford et al. 2019 (byte-level BPE, leading spaces); Kudo 2018 (unigram); Schuster and Nakajima 2012
 (WordPiece); Kudo and Richardson 2018, section 3.2 (byte fallback).
 """
 
 from __future__ import annotations
 
-import heapq
 import json
 import logging
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
 
 from vaak.core.errors import DataError, UserError
 from vaak.core.progress import followed, progress
-from vaak.core.split_ranges import digest_of
+from vaak.text.tokenizers.sampling import sample_of
 from vaak.text.tokenizers.tokenizer import SPECIAL_TOKENS, Tokenizer
 from vaak.text.tokenizers.users_tokenizer import UsersTokenizer, decides
 
@@ -49,6 +48,7 @@ PIECES = (
 # WordPiece marks what continues a word by "##": a piece must not begin with it.
 WORDPIECE_PIECES = f" ?#|{PIECES}"
 CONTINUATION = "##"
+WORDS = r"[\p{L}\p{M}\p{N}\x{200C}\x{200D}]+(?:['’]\p{L}+)*|['’]\p{L}+|[^\s\p{L}\p{M}\p{N}]"
 BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]
 
 
@@ -131,7 +131,7 @@ class TokenizerFactory:
 
     def _least_size(self) -> int:
         """Tokens that don't depend on the text."""
-        return len(SPECIAL_TOKENS) + (0 if self.options.type == "wordpiece" else len(BYTE_TOKENS))
+        return len(SPECIAL_TOKENS) + (0 if self.options.type in ("wordpiece", "word") else len(BYTE_TOKENS))
 
     def _check_size(self, size: int) -> None:
         if size > self.options.vocab_size:
@@ -238,12 +238,28 @@ def _train_character(texts: Iterable[str], options: TokenizerOptions) -> Backend
     return backend
 
 
+def _train_word(texts: Iterable[str], options: TokenizerOptions) -> Backend:
+    """The most frequent words, in small letters, and signs."""
+    backend = Backend(models.WordLevel(unk_token="<unk>"))
+    backend.normalizer = normalizers.Lowercase()
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex(WORDS), "removed", invert=True)
+    trainer = trainers.WordLevelTrainer(
+        vocab_size=options.vocab_size,
+        min_frequency=options.min_frequency,
+        special_tokens=list(SPECIAL_TOKENS),
+        show_progress=False,
+    )
+    backend.train_from_iterator(_some(texts), trainer)
+    return backend
+
+
 _TRAINERS: dict[str, Callable[[Iterable[str], TokenizerOptions], Backend]] = {
     "byte_level": _train_byte_level,
     "bpe": _train_bpe,
     "unigram": _train_unigram,
     "wordpiece": _train_wordpiece,
     "character": _train_character,
+    "word": _train_word,
 }
 
 
@@ -287,27 +303,6 @@ def _canonical_unigram(model: dict[str, Any]) -> None:
     )
     model["vocab"] = model["vocab"][:fixed] + [list(item) for item in ordered]
     model["byte_fallback"] = True
-
-
-def sample_of(texts: Iterable[str], most: int) -> list[str]:
-    """Whole texts, in their order, with at most ``most`` characters in all: those whose content has the lowest hashes.
-
-    So the sample is a function of the texts, and a larger one contains a smaller one. A single text that is too long is
-    cut.
-    """
-    kept: list[tuple[int, int, str]] = []
-    total, highest_kept = 0, math.inf
-    for number, text in enumerate(texts):
-        digest = digest_of(text)
-        if digest >= highest_kept:
-            continue
-        heapq.heappush(kept, (-digest, -number, text))
-        total += len(text)
-        while total > most and len(kept) > 1:
-            dropped = heapq.heappop(kept)
-            total, highest_kept = total - len(dropped[2]), -dropped[0]
-    ordered = [text for _, _, text in sorted(kept, key=lambda item: -item[1])]
-    return [text[:most] for text in ordered]
 
 
 def _below_the_limit(texts: Iterable[str], of_bytes: bool) -> Iterator[str]:

@@ -19,7 +19,7 @@ from vaak.audio.sources.cut_store import CutStore, write_cuts
 from vaak.core.errors import DataError
 
 RATE = 16000
-SPEECH = [(0.3, 1.2), (1.8, 2.5)]
+SPEECH = [(0.3, 1.2), (1.9, 2.6)]
 
 
 def samples_of(regions: list[tuple[float, float]], seconds: float, level: float, seed: int) -> np.ndarray:
@@ -67,7 +67,7 @@ def test_an_utterance_is_cut_at_its_pauses_and_brought_to_one_level(store: CutSt
     found = utterances(store)
     for index in (0, 1):
         pieces = found.pieces(index)
-        assert [len(piece.speech) / RATE for piece in pieces] == pytest.approx([0.96, 0.76], abs=0.06)
+        assert [len(piece.speech) / RATE for piece in pieces] == pytest.approx([0.99, 0.79], abs=0.06)
         assert power(pieces) == pytest.approx(LEVEL**2, rel=1e-5)
         assert all(piece.samples.dtype == np.float32 and not piece.samples.flags.writeable for piece in pieces)
 

@@ -173,7 +173,7 @@ def test_a_model_says_where_it_can_tell_no_more_speakers_apart(
     assert code == 0
     assert err.splitlines()[0].endswith(notice)
     assert json.loads(vaak("diarize", diarizer_run, recording, "--json")[1])["recordings"][0]["at_ceiling"]
-    for options in (("--num-speakers", 2), ("--threshold", 0.99999)):  # the user knows; nobody speaks
+    for options in (("--num-speakers", 2), ("--threshold", 0.999999999)):  # the user knows; nobody speaks
         code, _, err = vaak("diarize", diarizer_run, recording, *options)
         assert (code, notice in err) == (0, False), options
     samples, rate = soundfile.read(recording)

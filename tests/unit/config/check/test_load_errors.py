@@ -94,8 +94,8 @@ def test_one_wrong_option(mistakes, text, expected):
         ("task: lm\nmodel: {d_model: 10, num_heads: 4}\n",
          "f.yml:2: model: d_model (10) must be a multiple of num_heads (4)"),
         ("task: lm\nmodel:\n  num_heads: 3\n", "f.yml:3: model: d_model (512) must be a multiple"),
-        ("task: ocr\n", "f.yml:1: task: is 'ocr'; expected one of asr, diarization, lm"),
-        ("task: [lm]\n", "f.yml:1: task: is ['lm']; expected one of asr, diarization, lm"),
+        ("task: ocr\n", "f.yml:1: task: is 'ocr'; expected one of asr, classification, diarization, lm"),
+        ("task: [lm]\n", "f.yml:1: task: is ['lm']; expected one of asr, classification, diarization, lm"),
         ("training: {epochs: 3}\n", "f.yml: task: is not given and can't be inferred from the sections"),
         ("task: lm\ndistillation: {teacher: x}\n", "f.yml:2: distillation: distillation isn't implemented yet"),
         ("task: lm\ntasks: {a: {}}\n", "f.yml:2: tasks: training on several tasks isn't implemented yet"),
@@ -198,18 +198,17 @@ def test_no_files():
         load([])
 
 
-def test_keys_of_what_is_not_built_yet_say_so(mistakes):
+def test_keys_of_other_systems_say_what_they_are_for(mistakes):
     """As the research kit and the TTS trainer write them; "did you mean num_layers?" helped nobody."""
     kit = "task: lm\nmodel: {name: cnn, architecture: cnn, embed_size: 128, num_filters: 100, num_labels: 2}\n"
     found = mistakes(kit + "data: {augmentation: {enabled: true}}\nn_encoder_layers: 8\n")
-    later = "which Vaak does not have yet; leave it out"
     assert found == [
         *(
-            f"f.yml:2: model.{key}: belongs to text classification, {later}"
+            f"f.yml:2: model.{key}: belongs to text classification (task: classification); leave it out"
             for key in ("architecture", "embed_size", "num_filters", "num_labels")
         ),
-        f"f.yml:3: data.augmentation: belongs to the augmentation of text, {later}",
-        f"f.yml:4: n_encoder_layers: belongs to text to speech, {later}",
+        "f.yml:3: data.augmentation: belongs to text classification (task: classification); leave it out",
+        "f.yml:4: n_encoder_layers: belongs to text to speech (task: tts); leave it out",
     ]
 
 
@@ -217,3 +216,15 @@ def test_accelerates_own_configuration_is_one_line(mistakes):
     text = "compute_environment: LOCAL_MACHINE\ndistributed_type: 'NO'\nmixed_precision: fp16\nnum_processes: 4\n"
     [line] = mistakes("task: lm\nextends: accelerate.yml\n", accelerate=text)
     assert line.startswith("accelerate.yml: this is accelerate's own configuration; give it to accelerate: accelerate")
+
+
+def test_nothing_is_said_of_the_default_of_a_section_with_a_mistake(mistakes):
+    text = "task: tts\nglobal_config: {mel: {n_mels: 16}, num_mel_bins: 17}\n"
+    (line,) = mistakes(text)
+    assert "num_mel_bins is 17, but 16 by the options of mel" in line
+
+
+@pytest.mark.parametrize("task", ["tts", "vocoder"])
+def test_other_features_than_mel_are_refused_for_speech_synthesis(mistakes, task):
+    (line,) = mistakes(f"task: {task}\nglobal_config: {{feature_type: mfcc}}\n")
+    assert line == "f.yml:2: global_config.feature_type: mfcc is not for speech synthesis; expected mel"

@@ -137,3 +137,9 @@ def test_fp16_on_a_cpu_and_epochs_beside_max_steps_are_said(loaded):
 def test_what_asks_for_nothing_is_not_said(loaded):
     text = "task: lm\ntraining: {profiling: false, fixed_projection: false, feature_redraw_interval: null}\n"
     assert loaded("a", a=text).warnings == []
+
+
+def test_false_is_said_where_true_is_the_default(loaded):
+    text = "task: diarization\nglobal_config: {raw_energy: false}\n"
+    (said,) = loaded("a", a=text).warnings
+    assert "raw_energy: use_energy is false, so no energy is computed" in said

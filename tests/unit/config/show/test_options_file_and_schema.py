@@ -21,6 +21,7 @@ FILES = {
     "tts": "configs/tts/all_options.yml",
     "vocoder": "configs/vocoder/all_options.yml",
     "asr": "configs/asr/all_options.yml",
+    "classification": "configs/classification/all_options.yml",
 }
 
 tasks = pytest.mark.parametrize("task", FILES)

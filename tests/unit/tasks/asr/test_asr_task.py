@@ -115,6 +115,16 @@ def test_a_part_of_training_has_the_proportions_of_groups(corpus: Path, tmp_path
     assert len(names) == 12
 
 
+def test_only_the_groups_that_are_asked_for_are_used(corpus: Path, tmp_path: Path):
+    task = task_of(corpus, tmp_path / "low", data={"groups": ["low"], "max_valid_samples": 2})
+    about = task.prepared.about["statistics"]
+    assert [about[split]["groups"] for split in ("train", "valid", "test")] == [{"low": 18}, {"low": 2}, {"low": 3}]
+    dataset = task.dataset("train")
+    assert {dataset.example(index, np.random.default_rng(0)).group for index in range(18)} == {"low"}
+    with pytest.raises(DataError, match="train is empty"):
+        task_of(corpus, tmp_path / "none", data={"groups": ["neither"]})
+
+
 def test_speakers_can_be_the_groups_and_an_unknown_label_is_an_error(corpus: Path, tmp_path: Path):
     assert len(task_of(corpus, tmp_path / "a", data={"group": "speaker"}).dataset("valid").utterances.group_names) == 6
     with pytest.raises(DataError, match=r"data\.group: no utterance of train has a label etiology"):
@@ -203,6 +213,40 @@ def test_a_table_is_read_and_a_missing_column_named(corpus: Path, tmp_path: Path
         prepared({"audio": "path", "text": "words"})
     with pytest.raises(DataError, match=r"train\.csv:\d: the key audio is missing.*; there are path, sentence, accent"):
         prepared({})
+
+
+def test_gradients_of_gate_and_experts_are_those_of_differences(
+    corpus: Path, whisper_folder: Path, vaak: Any, tmp_path: Path
+):
+    experts = {"num_experts": 3, "top_k": 2, "rank": 2, "targets": ["q_proj", "fc1"], "gate_width": 8}
+    model = {"base": str(whisper_folder), "experts": {**experts, "balancing_bias": 0.01}}
+    options = tiny_listener.options(corpus, model=model, training={"loss": {"auxiliary": {"load_balancing": 0.1}}})
+    (tmp_path / "case.yml").write_text(yaml_text(options))
+    code, out, err = vaak("check-gradients", tmp_path / "case.yml", "--json")
+    assert code == 0, out + err
+    checked = json.dumps(json.loads(out))
+    assert all(name in checked for name in ("gate.layers.3.weight", "encoder.layers.0.fc1.lora_b", "q_proj.lora_a"))
+
+
+@pytest.mark.parametrize(
+    ("base", "language", "message"),
+    [
+        ("whisper", "fr", "data.language: the base doesn't know fr; expected en, hi"),
+        ("empty", "en", "has no weights; expected model.safetensors and config.json"),
+        ("vaak-nobody/no-whisper", "en", "the Hugging Face Hub has no such model or can't be reached"),
+    ],
+)
+def test_a_base_that_cannot_be_used_is_said_before_training(
+    base: str, language: str, message: str, corpus: Path, whisper_folder: Path, vaak: Any, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):  # fmt: skip
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    (tmp_path / "empty").mkdir()
+    place = {"whisper": str(whisper_folder), "empty": str(tmp_path / "empty")}.get(base, base)
+    options = tiny_listener.options(corpus, model={"base": place}, data={"language": language})
+    (tmp_path / "case.yml").write_text(yaml_text(options))
+    code, out, err = vaak("train", tmp_path / "case.yml", f"run_dir={tmp_path / 'run'}")
+    assert (code, message in err.splitlines()[-1], "Traceback" in out + err) == (2, True, False), err
 
 
 def test_a_base_is_fine_tuned_and_found_in_its_checkpoints(corpus: Path, whisper_folder: Path, tmp_path: Path):

@@ -84,9 +84,11 @@ def test_a_control_without_its_predictor_is_an_error(voice_run: Path, tmp_path: 
             "it is sized by model.decoder",
         ),
         ({"decoder_type": "flow_matching", "decoder": {"d_model": 64}}, {}, "it is sized by model.flow_matching"),
+        ({}, {"front_end": {"unknown_words": "rules"}}, "phonemizer is espeak, which has no lexicon"),
+        ({}, {"front_end": {"phonemizer": "characters", "stress": False}}, "characters, so nothing is pronounced"),
     ],
 )
-def test_options_of_the_other_decoder_have_no_effect(
+def test_options_that_the_model_does_not_read_have_no_effect(
     model: dict[str, Any], data: dict[str, Any], message: str, tmp_path: Path
 ):
     (tmp_path / "a.yml").write_text(yaml_text({"task": "tts", "model": model, "data": data}))

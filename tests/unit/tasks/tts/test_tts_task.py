@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import soundfile
+import torch
 
 import tiny_voice
 from vaak.runs.open_run import open_run
+from vaak.tasks.tts import predict
 from vaak.tasks.tts.predict import MOST_WORDS, divided
+from vaak.tasks.vocoding import griffin_lim
 
 
 def records(run: Path, kind: str) -> list[dict[str, float]]:
@@ -54,6 +59,39 @@ def test_a_sentence_sounds_alike_alone_and_in_a_text(voice_run: Path):
     np.testing.assert_array_equal(both.sentences[1].samples, alone.samples)
     pause = round(0.2 * tiny_voice.RATE)
     assert len(both.samples) == sum(len(sentence.samples) for sentence in both.sentences) + pause
+
+
+def test_predictions_have_no_samples_in_text_or_json(vaak, voice_run: Path):
+    code, out, err = vaak("predict", voice_run, "He saw me. She may go.", "--json")
+    assert code == 0, err
+    about = json.loads(out)
+    assert [sentence["text"] for sentence in about["sentences"]] == ["He saw me.", "She may go."]
+    pause = 0.2
+    spoken = sum(sum(sentence["durations"]) for sentence in about["sentences"])
+    assert about["duration"] == pytest.approx(spoken + pause, abs=0.02)
+    for sentence in about["sentences"]:
+        assert len(sentence["symbols"]) == len(sentence["durations"]) == len(sentence["pitch"])
+    code, out, _ = vaak("predict", voice_run, "He saw me.")
+    assert re.fullmatch(r"He saw me\. \(\d\.\d s, real-time factor \d+\.\d\d\)\n", out)
+
+
+def test_an_evaluation_opens_its_vocoder_once(voice_run: Path, monkeypatch: pytest.MonkeyPatch):
+    opened = open_run(voice_run, overrides=["data.speaking.vocoder=somewhere", "data.evaluation=2"])
+    mel, vocoders = opened.task.audio.mel, []
+
+    def opening(run: Path, *_: Any) -> Any:
+        vocoders.append(run)
+        return griffin_lim(mel, 2)
+
+    monkeypatch.setattr(predict, "trained_vocoder", opening)
+    meters = opened.task.meters("valid")
+    dataset = opened.task.dataset("valid")
+    rows = [[dataset.example(index, np.random.default_rng(0))] for index in (0, 1)]
+    with torch.no_grad():
+        meters.update(opened.model, dataset.collate(rows))
+    assert meters.pictures()
+    assert meters.audio()
+    assert vocoders == [Path("somewhere")]
 
 
 def test_checkpoints_elsewhere_speak_without_their_run(tmp_path: Path):

@@ -10,8 +10,9 @@ from vaak.core.errors import UserError
 from vaak.text.config import TokenizerConfig
 from vaak.text.grammar import sentences
 from vaak.text.tokenizers import training
+from vaak.text.tokenizers.sampling import sample_of
 from vaak.text.tokenizers.tokenizer import Tokenizer
-from vaak.text.tokenizers.training import TokenizerFactory, sample_of
+from vaak.text.tokenizers.training import TokenizerFactory
 
 TEXTS = list(sentences("train", 400, 0))
 

@@ -8,10 +8,11 @@ from torch.nn import functional as F
 from vaak.tasks.diarization.config import DiarizationModelConfig
 
 
-def make_front_end(config: DiarizationModelConfig, num_bins: int) -> nn.Module:
+def make_front_end(config: DiarizationModelConfig, num_bins: int) -> StackedFrames | Convolutions:
     """A module from features ``(row, time, bins)`` and mask ``(row, time)`` to ``(row, encoder frames, width)``.
 
-    There is an encoder frame for every ``subsampling`` frames of features, the last one maybe not full.
+    There is an encoder frame for every ``subsampling`` frames of features, the last one maybe not full. The second
+    thing it returns is ``(row, frames of features, channels)``, from which the encoder's frames were made.
     """
     if config.front_end == "stacked":
         return StackedFrames(num_bins, config.d_model, config.context, config.subsampling)
@@ -42,17 +43,16 @@ class StackedFrames(nn.Module):
 
     def __init__(self, num_bins: int, width: int, context: int, subsampling: int) -> None:
         super().__init__()
-        self.context, self.subsampling = context, subsampling
+        self.context, self.subsampling, self.num_channels = context, subsampling, num_bins
         self.projection = nn.Linear((2 * context + 1) * num_bins, width)
         self.norm = nn.LayerNorm(width)
 
-    def forward(self, features: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, features: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         middle = self.subsampling // 2
         around = (self.context - middle, self.context + middle)
-        x = F.pad(padded_to(centred(features, mask), self.subsampling), (0, 0, *around))
-        stacked = x.unfold(1, 2 * self.context + 1, self.subsampling)  # (row, frames, bins, around)
-        out: Tensor = self.norm(self.projection(stacked.flatten(2)))
-        return out
+        fine = padded_to(centred(features, mask), self.subsampling)
+        stacked = F.pad(fine, (0, 0, *around)).unfold(1, 2 * self.context + 1, self.subsampling)
+        return self.norm(self.projection(stacked.flatten(2))), fine  # flattened (row, frames, bins, around)
 
 
 class Convolutions(nn.Module):
@@ -61,20 +61,19 @@ class Convolutions(nn.Module):
     def __init__(self, num_bins: int, config: DiarizationModelConfig) -> None:
         super().__init__()
         width, kernel = config.d_model, config.kernel_size
-        self.subsampling = config.subsampling
+        self.subsampling, self.num_channels = config.subsampling, width
         self.first = nn.Conv1d(num_bins, width, kernel, padding=kernel // 2)
         self.residual = nn.ModuleList(ResidualConvolution(width, kernel) for _ in range(config.num_convolutions))
         self.last = nn.Conv1d(width, width, self.subsampling, stride=self.subsampling)
         self.norm = nn.LayerNorm(width)
 
-    def forward(self, features: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, features: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         x = padded_to(centred(features, mask), self.subsampling).transpose(1, 2)
         real = padded_to(mask[..., None].to(x.dtype), self.subsampling).transpose(1, 2)
         x = F.gelu(self.first(x)) * real
         for convolution in self.residual:
             x = convolution(x) * real
-        out: Tensor = self.norm(self.last(x).transpose(1, 2))
-        return out
+        return self.norm(self.last(x).transpose(1, 2)), x.transpose(1, 2)
 
 
 class ResidualConvolution(nn.Module):

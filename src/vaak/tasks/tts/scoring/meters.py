@@ -26,9 +26,9 @@ class SpokenMeters(Meters):
         dataset: TtsDataset,
         audio: AudioConfig,
         options: EvaluationConfig,
-        speaker: Callable[[nn.Module, str], Speaker],
+        speaker: Callable[[nn.Module], Speaker],
     ) -> None:
-        """``speaker`` speaks by a model as someone of training, if the name is theirs; ``audio`` is how it was read.
+        """``speaker`` makes what speaks of the model; ``audio`` is how recordings were read.
 
         ``dataset`` has the utterances, ``options`` say how many of them, and whether words are scored.
         """
@@ -40,12 +40,12 @@ class SpokenMeters(Meters):
         self.protocol = {"spoken": f"{number} utterances", **self._scores.protocol}
 
     def update(self, model: nn.Module, batch: Batch) -> None:
+        speaker = self._speaker(getattr(model, "_orig_mod", model))  # of a compiled one, it itself
         for index in sorted(self._places[name] for name in batch.extra["names"] if name in self._places):
             line = self._store.line(index)
-            speaker = self._speaker(getattr(model, "_orig_mod", model), line.speaker)  # of a compiled one, it itself
             recorded = read_samples(self._store.cuts[int(self._store.used[index])], self._audio)
             begun = time.perf_counter()
-            spoken = speaker.sentence(line.text, tuple(line.ids[1:-1])).samples
+            spoken = speaker.sentence(line.text, tuple(line.ids[1:-1]), line.speaker).samples
             self._seconds["seconds taken"] += time.perf_counter() - begun
             self._seconds["spoken seconds"] += len(spoken) / speaker.sampling_rate
             self._scores.add(recorded, spoken, speaker.sampling_rate, speaker.processor.normalise(line.text))

@@ -91,8 +91,8 @@ class ShownMeters(Meters):
             alignment = Alignment(example.name, probabilities, symbols, durations)
         pitch = example.prosody[:, 1] if example.prosody.shape[1] else np.zeros(len(example.mel))
         recorded = Spectrogram(f"{example.name}: recorded", example.mel, symbols, durations, pitch)
-        speaker.number = example.speaker
-        spoken = speaker.sentence(example.text, tuple(example.ids[1:-1].tolist()))
+        name = speaker.speakers[example.speaker]
+        spoken = speaker.sentence(example.text, tuple(example.ids[1:-1].tolist()), name)
         return alignment, recorded, spectrogram_of(spoken, f"{example.name}: spoken")
 
 

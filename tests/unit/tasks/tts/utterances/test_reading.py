@@ -57,7 +57,7 @@ def test_without_an_alignment_speech_is_found_by_its_energy(spoken):
     whole.supervisions[0].alignment = None
     (one,), _ = read([whole])
     assert one.start == pytest.approx(phones[1][1] - 0.05, abs=0.08)
-    assert one.end == pytest.approx(phones[-2][2] + 0.05, abs=0.08)
+    assert one.end == pytest.approx(phones[-2][2] + 0.11, abs=0.08)
 
 
 def test_several_labels_are_several_utterances(spoken):

@@ -1,0 +1,60 @@
+"""``vaak classify``: labels for texts, by a trained classifier."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from vaak.cli.config import AsJson, Device, Output, TrustCode, Weights, WhichWeights
+
+if TYPE_CHECKING:
+    from vaak.tasks.classification.predict import Prediction
+
+
+def classify(
+    run: Annotated[Path, typer.Argument(help="A run (its best checkpoint) or a checkpoint.")],
+    text: Annotated[str, typer.Argument(help="A text, a file with a text in each line, or - for standard input.")],
+    top_k: Annotated[int, typer.Option(min=1, help="Number of labels to print, the most probable first.")] = 1,
+    output: Output = None,
+    device: Device = "auto",
+    weights: Weights = WhichWeights.auto,
+    trust_code: TrustCode = False,
+    as_json: AsJson = False,
+) -> None:
+    """Label a text, or each line of a file: its labels with their probabilities, separated by tabs.
+
+    Of several label columns, each has a line. With --json all probabilities are printed.
+
+    Example: vaak classify runs/classification-quickstart "लड़की मेज़ पर सोती है ।" --top-k 3
+    """
+    from vaak.cli.output import print_or_write
+    from vaak.cli.texts import texts_of
+    from vaak.core.errors import UserError
+    from vaak.runs.open_run import open_run
+
+    texts, _ = texts_of(text)
+    opened = open_run(run, device=device, weights=weights, trust_code=trust_code)
+    if opened.experiment.task != "classification":
+        raise UserError(f"{run} is a run of task {opened.experiment.task}; vaak classify requires a text classifier")
+    multi_label = opened.experiment.data.corpus.multi_label
+    lines = (
+        json.dumps(asdict(found), ensure_ascii=False) if as_json else _lines(found, top_k, multi_label)
+        for found in opened.task.predict(opened.model, texts)
+    )
+    print_or_write(lines, output, len(texts))
+
+
+def _lines(found: Prediction, top_k: int, multi_label: bool) -> str:
+    """The labels that were asked for, or all that were chosen, of each label column."""
+    several = len(found.probabilities) > 1
+    lines = []
+    for column, ranked in found.probabilities.items():
+        number = max(top_k, len(found.labels[column])) if multi_label else top_k
+        shown = (f"{label}\t{100 * probability:.1f} %" for label, probability in islice(ranked.items(), number))
+        lines.append("\t".join([*((column,) if several else ()), *shown]))
+    return "\n".join(lines)

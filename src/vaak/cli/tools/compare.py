@@ -1,0 +1,79 @@
+"""``vaak compare``: whether runs, or lists of scores, differ by more than chance."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from vaak.cli.config import AsJson, Device, Output, Weights, WhichWeights, files_and_overrides
+
+if TYPE_CHECKING:
+    from vaak.study.comparison.compare import Report
+
+
+def compare(
+    arguments: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN|FILE… [key=value…]",
+            help="Runs, or files of scores (JSON, CSV), the baseline first; options override those of the runs.",
+        ),
+    ],
+    split: Annotated[str, typer.Option(help="The split to compare runs on.")] = "test",
+    metric: Annotated[
+        str | None, typer.Option(help="The figure to compare; default: the one that chose the first run's best.")
+    ] = None,
+    folds: Annotated[bool, typer.Option("--folds", help="The scores are those of a cross-validation's folds.")] = False,
+    output: Output = None,
+    device: Device = "auto",
+    weights: Weights = WhichWeights.auto,
+    as_json: AsJson = False,
+) -> None:
+    """Compare systems with the first one by paired tests on the same examples; --output draws the differences.
+
+    Example: vaak compare runs/baseline runs/new --split test
+    """
+    from vaak.core.errors import UserError
+    from vaak.study.comparison.compare import compare_runs, compare_scores, read_scores
+    from vaak.study.comparison.drawing import draw_report
+    from vaak.study.comparison.examples import examples_of
+
+    names, overrides = files_and_overrides(arguments)
+    if len(names) < 2 or len(set(names)) < len(names):
+        raise UserError("a comparison requires different systems: two runs or more, or two files of scores")
+    scores = [name for name in names if Path(name).is_file()]
+    if scores and (scores != names or overrides):
+        raise UserError(f"{scores[0]} is a file of scores, which can't be compared with runs or have options")
+    if scores:
+        report = compare_scores({name: read_scores(Path(name)) for name in names}, folds)
+    elif folds:
+        raise UserError("--folds is for files of scores")
+    else:
+        systems = [examples_of(Path(name), [], overrides, split, device, weights) for name in names]
+        report = compare_runs(systems, metric)
+    if output is not None:
+        draw_report(report, output)
+    print(json.dumps(report.to_json()) if as_json else "\n".join(_lines(report)))
+
+
+def _lines(report: Report) -> list[str]:
+    from vaak.callbacks.console.figures import in_words
+
+    def shown(value: float) -> str:
+        return in_words(report.metric, value)
+
+    lines = [f"{report.metric} of {report.baseline}: {shown(report.figure)}"]
+    for one in report.comparisons:
+        low, high = map(shown, one.interval)
+        lines += [
+            f"{one.name}: {shown(one.figure)}, a difference of {shown(one.difference)} (95 %: {low} to {high})",
+            f"  p {one.p_value:.4f} ({one.tests[0].name}"
+            + (f", corrected for {len(report.comparisons)} comparisons)" if len(report.comparisons) > 1 else ")"),
+            f"  effect size {one.effect:.2f} ({one.effect_interval[0]:.2f} to {one.effect_interval[1]:.2f}, Cohen's d "
+            f"of {one.pairs} pairs)",
+            *(f"  {test.name}: p {test.p_value:.4f}" for test in one.tests[1:]),
+        ]
+    return [*lines, ", ".join(f"{name} {value}" for name, value in report.protocol.items())]

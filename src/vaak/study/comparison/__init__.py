@@ -1,0 +1,1 @@
+"""Whether one system is better than another: paired tests on examples, on scores and on folds."""

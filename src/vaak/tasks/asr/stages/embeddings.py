@@ -1,0 +1,134 @@
+"""Stage ``embeddings``: what the base's encoder makes of each utterance, pooled as it is computed.
+
+rows/              the embeddings by utterance (vaak.pipeline.rows), 100 in a file
+mapping.json       where each utterance's row is, and its group
+embeddings.json    width and positions of the encoder's states, how they are pooled
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vaak.core.storage.files import read_json, write_json
+from vaak.pipeline.rows import Maker, disk_bytes, make_rows
+from vaak.pipeline.stage import Work
+from vaak.tasks.asr.stages.options import MoeOptions
+from vaak.tasks.asr.stages.runs import Values, base_for, data_of, precision_of, prepared_task, say_fallbacks
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from vaak.tasks.asr.task import AsrTask
+    from vaak.tasks.asr.utterances import Utterances
+
+log = logging.getLogger("vaak")
+
+ROWS, MAPPING, ABOUT = "rows", "mapping.json", "embeddings.json"
+
+
+def embeddings(work: Work) -> dict[str, Any]:
+    """The stage's body."""
+    options: MoeOptions = work.options
+    say_fallbacks(options)
+    embedder = Embedder.of(work, "embeddings", "train")
+    task = embedder.task()
+    utterances, width = task.prepared.utterances("train"), task.prepared.base_config.d_model
+    names, positions = names_of(utterances), task.features.num_frames // 2
+    shape = {"mean": (width,), "flatten": (positions * width,), "none": (positions, width)}[options.pooling]
+    size = disk_bytes(len(names), shape, options.embedding_type)
+    log.info("embeddings of %s utterances will take %.1f MiB on disk", f"{len(names):,}", size / 2**20)
+    store = make_rows(work.folder / ROWS, names, embedder, shape=shape, dtype=options.embedding_type, jobs=work.jobs)
+    groups = groups_of(utterances)
+    places = (divmod(number, store.rows_per_shard) for number in range(len(names)))
+    mapping = {
+        name: {"file": f"{ROWS}/{store.path(shard).name}", "row": row, "group": group}
+        for name, (shard, row), group in zip(names, places, groups, strict=True)
+    }
+    write_json(work.folder / MAPPING, mapping)
+    write_json(work.folder / ABOUT, {"width": width, "positions": positions, "pooling": options.pooling})
+    return {"utterances": len(names), "MiB": round(size / 2**20, 1)}
+
+
+@dataclass(frozen=True)
+class Embedder:
+    """What begins to embed a split in any process: ``values`` are a run's configuration, its data in ``directory``.
+
+    Both are found from other folders, too, as on a Ray cluster.
+    """
+
+    values: Values
+    directory: Path
+    split: str
+    pooling: str
+    batch_size: int
+    precision: str
+
+    @classmethod
+    def of(cls, work: Work, stage: str, split: str) -> Embedder:
+        """That of a stage's data, which it prepares in ``data``."""
+        options: MoeOptions = work.options
+        values, base = data_of(options, stage), base_for(work)
+        values["model"] = {"base": str(Path(base).resolve()) if Path(base).is_dir() else base}
+        values["data"] = {**values["data"], "augmentation": None}
+        values["global_config"] = {"cache_gigabytes": 0.0}  # each utterance is read once
+        about = (options.pooling, options.embedding_batch_size, precision_of(options))
+        return cls(values, (work.folder / "data").resolve(), split, *about)
+
+    def task(self) -> AsrTask:
+        """The task, its data prepared."""
+        return prepared_task(self.values, self.directory)
+
+    def __call__(self) -> Maker:
+        """The function that embeds utterances by their names."""
+        import numpy as np
+        import torch
+
+        from vaak.engine.distributed.launcher import pick_device
+
+        task, device = self.task(), pick_device("auto")
+        dataset, model = task.dataset(self.split), task.model().to(device).eval()
+        places = {name: place for place, name in enumerate(names_of(dataset.utterances))}
+        kind = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(self.precision)
+        rng = np.random.default_rng(0)  # nothing is drawn
+
+        @torch.inference_mode()
+        def make(names: list[str]) -> np.ndarray:
+            found = []
+            for first in range(0, len(names), self.batch_size):
+                chosen = [places[name] for name in names[first : first + self.batch_size]]
+                features = np.stack([dataset.example(place, rng).features for place in chosen])
+                with torch.autocast(device.type, kind, enabled=kind is not None):
+                    states = model.encode(torch.from_numpy(features).to(device)).states.float()
+                pooled = states.mean(1) if self.pooling == "mean" else states
+                found.append((pooled.flatten(1) if self.pooling == "flatten" else pooled).cpu().numpy())
+            return np.concatenate(found)
+
+        return make
+
+
+def names_of(utterances: Utterances) -> list[str]:
+    """The names of the utterances that are used, in order."""
+    return [utterances.cuts[int(place)].id for place in utterances.used]
+
+
+def groups_of(utterances: Utterances) -> list[str]:
+    """Their groups."""
+    return [utterances.group_names[group] for group in utterances.groups]
+
+
+def groups_in(folder: Path, names: Sequence[str]) -> list[str] | None:
+    """The groups of embedded utterances, by the stage's folder; None where there is but one."""
+    mapping = read_json(folder / MAPPING)
+    groups = [mapping[name]["group"] for name in names]
+    return groups if len(set(groups)) > 1 else None
+
+
+def means(row: Callable[[str], np.ndarray], names: Sequence[str], width: int) -> np.ndarray:
+    """The mean state of each utterance, ``(utterance, width)``, however the rows that ``row`` looks up are pooled."""
+    import numpy as np
+
+    return np.stack([row(name).reshape(-1, width).mean(0) for name in names])

@@ -1,0 +1,141 @@
+"""The options of the pipeline, and what of the data each stage reads. Imports no torch.
+
+of the training data, in %    embeddings    experts    joint
+mode full                              5         15      100    times --data-percent / 100
+mode quick, utterances                10          5        5
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from pydantic import model_validator
+
+from vaak.audio.config import DatasetConfig
+from vaak.config.base import LARGEST_COUNT, option
+from vaak.nn.config import LARGEST_WIDTH
+from vaak.tasks.asr.clustering.config import ClusteringConfig
+from vaak.tasks.asr.config import LoraConfig
+
+NUM_EXPERTS = 8
+QUICK = {"embeddings": 10, "experts": 5, "joint": 5}
+"""Training utterances of each stage in mode quick."""
+QUICK_VALID = 10
+"""Validation utterances in mode quick."""
+EPOCHS = {"gate": (100, 20), "experts": (10, 2), "joint": (10, 2)}
+"""The most passes over the data in mode full, and in mode quick."""
+BATCH_SIZES = {"gate": 64, "experts": 8, "joint": 8}
+
+
+class Part(NamedTuple):
+    """How much of the training data a stage reads: a percentage of each group, and a maximum number of utterances."""
+
+    percent: float
+    most: int | None
+
+
+class MoeOptions(ClusteringConfig):
+    """The options of all stages; those of clustering are here, too."""
+
+    mode: Literal["quick", "full"] = option("quick: a smoke test with 10, 5 and 5 utterances; full: training.", "full")
+    skip_pretraining: bool = option("Train gate and experts together from nothing; requires --num-experts.", False)
+    dataset_root: Path | None = option(
+        "Folder with Train and Dev; null: Data/extracted_data, if it is there. Other data: datasets, in a file.", None
+    )
+    datasets: tuple[DatasetConfig, ...] = option("The data, as in a run's configuration; in place of dataset_root.", ())
+    data: dict[str, Any] = option("Further options of the section data of all runs.", {})
+    data_percent: float | None = option(
+        "Multiplies the percentages of all stages; 100 changes nothing.", None, gt=0, le=100
+    )
+    embedding_percent: float = option("Percentage of training data for embeddings and clusters.", 5.0, gt=0, le=100)
+    expert_percent: float = option("Percentage for the experts.", 15.0, gt=0, le=100)
+    asr_percent: float = option("Percentage for joint training.", 100.0, gt=0, le=100)
+    embedding_samples: int | None = option(
+        "Maximum number of utterances for embeddings; null: 10 in quick.", None, gt=0
+    )
+    expert_samples: int | None = option("Maximum number for the experts; null: 5 in quick.", None, gt=0)
+    asr_samples: int | None = option("Maximum number for joint training; null: 5 in quick.", None, gt=0)
+    whisper_model: str | None = option(
+        "v2, v3, a name on the Hugging Face Hub, a folder, or scratch, which is trained from nothing first. null: v2, "
+        "or scratch in mode quick where v2 isn't on this machine.",
+        None,
+    )
+    pooling: Literal["mean", "flatten", "none"] = option(
+        "Embeddings: mean of the encoder's states, or all of them, in a row (flatten) or by position (none).", "mean"
+    )
+    embedding_type: Literal["float32", "float16"] = option("How embeddings are stored.", "float32")
+    embedding_batch_size: int = option("Utterances that are embedded together.", 16, gt=0, le=LARGEST_COUNT)
+    num_experts: int | None = option(  # type: ignore[assignment]
+        "Number of experts: of spectral clusters, and with --skip-pretraining, which requires it; null: 8.", None, ge=2
+    )
+    top_k: int = option("Experts that are chosen for an utterance in joint training.", 1, gt=0)
+    gate_width: int = option("Width of the gate's hidden layer.", 256, gt=0, le=LARGEST_WIDTH)
+    lora: LoraConfig = option("The low-rank change that is an expert.", LoraConfig())
+    load_balancing: float = option("Weight of the load-balancing loss in joint training.", 0.01, ge=0)
+    balancing_bias: float = option("Load balancing without a loss: what a step changes biases by; 0: none.", 0.0, ge=0)
+    draw: bool = option("Draw a picture of the clusters.", True)
+    plot_method: Literal["pca", "umap"] = option("How the picture gets its two dimensions.", "umap")
+    gating_batch_size: int | None = option("Rows of a batch of the gate; null: 64.", None, gt=0)
+    expert_batch_size: int | None = option("Utterances of a batch of an expert; null: 8.", None, gt=0)
+    asr_batch_size: int | None = option("Utterances of a batch in joint training; null: 8.", None, gt=0)
+    gradient_accumulation_steps: int = option("Batches of a step of experts and joint training.", 1, gt=0)
+    num_workers: int | None = option("Processes that load data; null: as many as are of use.", None, ge=0)
+    fp16: bool | None = option("Mixed precision; null: on CUDA, unless --bf16.", None)
+    bf16: bool = option("Mixed precision in bfloat16.", False)
+    gating_epochs: int | None = option("Passes over the data of the gate; null: 100, in quick 20.", None, gt=0)
+    expert_epochs: int | None = option("Passes of an expert; null: 10, in quick 2.", None, gt=0)
+    asr_epochs: int | None = option("Passes of joint training; null: 10, in quick 2.", None, gt=0)
+    gating_lr: float = option("Learning rate of the gate.", 1e-3, gt=0)
+    expert_lr: float = option("Learning rate of the experts.", 1e-4, gt=0)
+    asr_lr: float = option("Learning rate of joint training.", 1e-4, gt=0)
+    patience: int = option("Evaluations without improvement before training stops, in every stage.", 5, ge=0)
+    best_by: Literal["wer", "loss"] = option("What decides which checkpoint is the best, and when to stop.", "wer")
+    eval_every_n_epochs: int = option("Evaluate every N epochs.", 1, gt=0)
+    save_every_n_epochs: int = option("Save every N epochs, in addition to the best checkpoint.", 5, gt=0)
+    base_config: dict[str, Any] = option("Sections of a run that override those of the base trained from nothing.", {})
+    expert_config: dict[str, Any] = option("The same for the experts.", {})
+    asr_config: dict[str, Any] = option("The same for joint training.", {})
+
+    @model_validator(mode="after")
+    def _options_fit(self) -> MoeOptions:
+        if self.skip_pretraining and self.num_experts is None:
+            raise ValueError("--skip-pretraining requires --num-experts: there are no clusters to count")
+        if self.mode == "quick" and self.data_percent is not None:
+            raise ValueError("--data-percent has no effect in mode quick, which takes 10, 5 and 5 utterances")
+        if self.dataset_root is not None and self.datasets:
+            raise ValueError("dataset_root and datasets are both given; keep one of them")
+        if self.fp16 and self.bf16:
+            raise ValueError("--fp16 and --bf16 are both given; keep one of them")
+        if self.top_k > self.experts:
+            raise ValueError(f"top_k ({self.top_k}) is more than num_experts ({self.experts})")
+        return self
+
+    @property
+    def experts(self) -> int:
+        """The number of experts that is asked for."""
+        return NUM_EXPERTS if self.num_experts is None else self.num_experts
+
+    @property
+    def clustering(self) -> ClusteringConfig:
+        """The options of clustering."""
+        own = {name: getattr(self, name) for name in ClusteringConfig.model_fields}
+        return ClusteringConfig(**{**own, "num_experts": self.experts})
+
+    def part_of(self, stage: str) -> Part:
+        """How much of the training data a stage reads: embeddings, experts or joint."""
+        name = {"embeddings": "embedding", "experts": "expert", "joint": "asr"}[stage]
+        most: int | None = getattr(self, f"{name}_samples")
+        if self.mode == "quick":
+            return Part(100.0, most or QUICK[stage])
+        return Part(getattr(self, f"{name}_percent") * (self.data_percent or 100.0) / 100, most)
+
+    def epochs_of(self, stage: str) -> int:
+        """The most passes over the data of a stage: gate, experts or joint."""
+        own: int | None = {"gate": self.gating_epochs, "experts": self.expert_epochs, "joint": self.asr_epochs}[stage]
+        return own or EPOCHS[stage][self.mode == "quick"]
+
+    def batch_size_of(self, stage: str) -> int:
+        """The rows of a batch of a stage: gate, experts or joint."""
+        own = {"gate": self.gating_batch_size, "experts": self.expert_batch_size, "joint": self.asr_batch_size}[stage]
+        return own or BATCH_SIZES[stage]

@@ -1,0 +1,50 @@
+"""Findings on the options of audio that several tasks share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from vaak.audio.config import AugmentationConfig, DatasetConfig
+from vaak.audio.mel_config import REPLACED_BY_MEL
+from vaak.config.experiment import Experiment
+from vaak.config.task_spec import CheckFinding, impossible, no_effect
+
+
+def mel_findings(
+    experiment: Experiment[Any, Any, Any, Any, Any], unread: Iterable[str], reason: str
+) -> Iterator[CheckFinding]:
+    """Features other than mel, and options of audio that aren't read: ``unread`` ones have a ``reason``."""
+    audio = experiment.global_config
+    if audio.feature_type != "mel":
+        yield impossible(
+            "global_config.feature_type", f"{audio.feature_type} is not for speech synthesis; expected mel"
+        )
+        return
+    for name in REPLACED_BY_MEL:
+        yield no_effect(f"global_config.{name}", "feature_type is mel: its options are in global_config.mel")
+    for name in unread:
+        yield no_effect(f"global_config.{name}", reason)
+
+
+def dataset_findings(datasets: Iterable[DatasetConfig], *, reads_times: bool) -> Iterator[CheckFinding]:
+    """Options of datasets that aren't read; ``reads_times`` says whether the task learns when someone speaks."""
+    for number, dataset in enumerate(datasets):
+        unread = {}
+        if dataset.valid and dataset.test:
+            of_a_split = ("split_by", "train_fraction", "valid_fraction")
+            unread = dict.fromkeys(of_a_split, "valid and test are given, so train isn't split")
+        if not reads_times:
+            unread["find_speech"] = "the task doesn't learn when someone speaks"
+            if dataset.conversations is not None:
+                message = "an utterance has one speaker; leave conversations out"
+                yield impossible(f"datasets.{number}.conversations", message)
+        for name, reason in unread.items():
+            if getattr(dataset, name) != type(dataset).model_fields[name].default:  # resolved lists keep defaults
+                yield no_effect(f"datasets.{number}.{name}", reason)
+
+
+def augmentation_findings(augmentation: AugmentationConfig | None) -> Iterator[CheckFinding]:
+    """Options of ``data.augmentation`` that aren't read."""
+    if augmentation is not None and not augmentation.codecs:
+        yield no_effect("data.augmentation.codec_probability", "codecs is empty")

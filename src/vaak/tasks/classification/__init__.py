@@ -1,0 +1,1 @@
+"""Text classification: labelled texts in, a model that labels texts out (README.md)."""

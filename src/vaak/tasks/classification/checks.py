@@ -1,0 +1,101 @@
+"""Options of a classifier that don't go together, or have no effect. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from vaak.config.experiment import Experiment
+from vaak.config.task_spec import CheckFinding, impossible, impossible_if_given, no_effect, remark
+from vaak.nn.checks import stack_findings, stack_parameters
+from vaak.nn.config import StackConfig
+from vaak.tasks.classification.config import ClassificationDataConfig, ClassifierConfig
+from vaak.text.checks import corpus_findings, tokenizer_findings
+
+READ_BY = {"text_column": ("files", "huggingface")}
+OF_CNN = ("embed_size", "num_filters", "filter_sizes", "word_vectors")
+OF_ALL = frozenset({"dropout", "num_labels", "max_norm", "label_weights", "name", "architecture"})
+OF_PRETRAINED = frozenset({"attention_dropout", "pooling", "pretrained_model"})
+FIGURES = ("loss", "accuracy", "macro_f1", "micro_f1", "weighted_f1", "ece")
+
+
+def checks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
+    """The findings on an experiment of this task."""
+    model: ClassifierConfig = experiment.model
+    data: ClassificationDataConfig = experiment.data
+    yield from corpus_findings(data.corpus, ("files",), READ_BY)
+    yield from _model(model, data)
+    yield from _labels(model, data)
+    yield from _augmentation(model, data)
+    if model.pretrained_model is not None and experiment.training.optimizer.lr > 1e-4:
+        yield remark(
+            "training.optimizer.lr",
+            "is high for a pretrained model, which 1e-5 to 5e-5 usually suit; above, it forgets",
+        )
+
+
+def _model(model: ClassifierConfig, data: ClassificationDataConfig) -> Iterator[CheckFinding]:
+    """What the kind of model doesn't read."""
+    if model.architecture == "transformer":
+        for name in OF_CNN:
+            yield no_effect(f"model.{name}", "architecture is transformer, and only cnn reads it")
+    if model.architecture == "cnn":
+        if model.pretrained_model is not None:
+            yield impossible("model.pretrained_model", "architecture is cnn; word vectors are given by word_vectors")
+        if model.word_vectors is not None:
+            yield no_effect("model.embed_size", "the width is that of word_vectors")
+        for name in sorted((StackConfig.model_fields.keys() | {"pooling"}) - OF_ALL):
+            yield no_effect(f"model.{name}", "architecture is cnn, and only transformer reads it")
+    elif model.pretrained_model is not None:
+        for name in sorted(StackConfig.model_fields.keys() - OF_ALL - OF_PRETRAINED):
+            yield no_effect(f"model.{name}", "pretrained_model has its own")
+        for name in ("type", "vocab_size", "min_frequency", "training_characters", "path"):
+            yield no_effect(f"data.tokenizer.{name}", "pretrained_model has its own tokenizer")
+        return
+    else:
+        yield from stack_findings("model", model, is_encoder=True, longest=data.max_length)
+    yield from tokenizer_findings("data.tokenizer", data.tokenizer)
+
+
+def _labels(model: ClassifierConfig, data: ClassificationDataConfig) -> Iterator[CheckFinding]:
+    columns = data.corpus.label_columns
+    if model.label_weights and len(model.label_weights) != len(columns):
+        yield impossible("model.label_weights", f"has {len(model.label_weights)} numbers for {len(columns)} columns")
+    if model.num_labels is not None and len(columns) > 1:
+        yield impossible_if_given("model.num_labels", "there are several label columns; leave it out")
+    if data.corpus.out_of_scope and data.corpus.multi_label:
+        yield impossible("data.corpus.out_of_scope", "with multi_label a text may have no label at all; leave it out")
+
+
+def _augmentation(model: ClassifierConfig, data: ClassificationDataConfig) -> Iterator[CheckFinding]:
+    options = data.augmentation
+    if not options.enabled:
+        for name in ("techniques", "probability", "synonyms", "keep_negation"):
+            yield no_effect(f"data.augmentation.{name}", "enabled is false")
+    elif not {"synonym_replacement", "random_insertion"} & set(options.techniques):
+        yield no_effect("data.augmentation.synonyms", "no technique needs synonyms")
+    elif options.synonyms == "vectors" and model.word_vectors is None:
+        yield impossible("data.augmentation.synonyms", "is vectors, which requires model.word_vectors")
+
+
+def metrics(experiment: Experiment[Any, Any]) -> list[str]:
+    """The figures that evaluations give."""
+    several = len(experiment.data.corpus.label_columns) > 1
+    return [f"val_{name}{end}" for end in (("", "/") if several else ("",)) for name in FIGURES]
+
+
+def losses(experiment: Experiment[Any, Any]) -> Iterable[str]:
+    """The main losses that fit; with several labels a text, cross-entropy is binary."""
+    return ("cross_entropy", "bce") if experiment.data.corpus.multi_label else ("cross_entropy", "focal")
+
+
+def num_parameters(experiment: Experiment[Any, Any]) -> int:
+    """About how many parameters a model that is trained from nothing has; 0 for a pretrained one."""
+    model: ClassifierConfig = experiment.model
+    data: ClassificationDataConfig = experiment.data
+    vocab_size = data.tokenizer.vocab_size
+    if model.pretrained_model is not None:
+        return 0
+    if model.architecture == "cnn":
+        return model.embed_size * (vocab_size + model.num_filters * sum(model.filter_sizes))
+    return vocab_size * model.d_model + stack_parameters(model)

@@ -1,0 +1,187 @@
+"""The options of a text classifier. Imports no torch."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+from pydantic import field_validator, model_validator
+
+from vaak.config.base import LARGEST_COUNT, LARGEST_LENGTH, ResumeClass, Section, option
+from vaak.config.experiment import Experiment
+from vaak.nn.config import LARGEST_WIDTH, STACK_ALIASES, StackConfig
+from vaak.text.config import TokenizerConfig
+
+DEFAULTS: dict[str, Any] = {
+    "training": {
+        "epochs": 10,
+        "batch_size": 32,
+        "optimizer": {"type": "adamw", "lr": 1e-3, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.01},
+        "gradient_clipping": {"norm": 1.0},
+    },
+}
+
+ALIASES: dict[str, str] = {
+    **{f"model.{alias}": f"model.{name}" for alias, name in STACK_ALIASES.items()},
+    "model.vocab_size": "data.tokenizer.vocab_size",
+    "model.max_length": "data.max_length",
+    "model.max_position_embeddings": "data.max_length",
+    "data.text_column": "data.corpus.text_column",
+    "data.label_column": "data.corpus.label_columns",
+    "data.corpus.label_column": "data.corpus.label_columns",
+}
+
+
+class WordVectorsConfig(Section):
+    """Word vectors that a TextCNN begins with."""
+
+    bare: ClassVar[str | None] = "path"
+    resume_class: ClassVar[ResumeClass | None] = "refused"
+
+    path: str = option("File in the text format of word2vec or GloVe: a word and its numbers in each line.")
+    use: Literal["static", "tuned", "two_channel"] = option(
+        "static: never trained; tuned: trained; two_channel: both, and their filters' outputs are added.", "tuned"
+    )
+
+
+class ClassifierConfig(StackConfig):
+    """A transformer, from nothing or pretrained, or a TextCNN; and a linear layer for the classes."""
+
+    bare: ClassVar[str | None] = "architecture"
+
+    architecture: Literal["transformer", "cnn"] = option(
+        "transformer: an encoder with pooling; cnn: TextCNN (Kim 2014).", "transformer"
+    )
+    name: str | None = option("A name for people; nothing depends on it.", None, resume="free")
+    pretrained_model: str | None = option(
+        "transformer: an encoder of transformers by its name on the Hugging Face Hub or its folder; its sizes and "
+        "tokenizer are then used.",
+        None,
+    )
+    num_labels: int | None = option("Number of classes, compared with the data's; null is theirs.", None, gt=0)
+    pooling: Literal["first", "mean", "max"] = option(
+        "transformer: what represents a text: the output at its first token, or the mean or maximum over all.", "mean"
+    )
+    embed_size: int = option("cnn: width of the word vectors.", 128, gt=0, le=LARGEST_WIDTH)
+    num_filters: int = option("cnn: number of filters of each size.", 100, gt=0, le=LARGEST_WIDTH)
+    filter_sizes: tuple[int, ...] = option("cnn: sizes of the filters, in words.", (3, 4, 5), min_length=1)
+    word_vectors: WordVectorsConfig | None = option("cnn: vectors to begin with; null draws them.", None)
+    max_norm: float | None = option(
+        "Bound of the norm of each class's weights, as in Kim 2014 (3.0); null has none.",
+        None,
+        gt=0,
+        resume="other numbers",
+    )
+    label_weights: tuple[float, ...] = option(
+        "Weight of each label column's loss; empty: all 1.", (), resume="other numbers"
+    )
+
+    @field_validator("filter_sizes")
+    @classmethod
+    def _sizes_are_possible(cls, sizes: tuple[int, ...]) -> tuple[int, ...]:
+        if min(sizes) < 1 or len(set(sizes)) < len(sizes):
+            raise ValueError("filter_sizes must be 1 or more, and different")
+        return sizes
+
+
+class LabelledCorpusConfig(Section):
+    """The source of the labelled texts."""
+
+    bare: ClassVar[str | None] = "type"
+    resume_class: ClassVar[ResumeClass | None] = "refused"
+
+    type: Literal["grammar", "files", "huggingface"] = option(
+        "files: JSON (a list, or lines), CSV, TSV and Parquet, by their endings; grammar: sentences of the built-in "
+        "Hindi grammar by the rule that they show. Not given, it is files where train is given.",
+        "grammar",
+    )
+    train: tuple[str, ...] = option(
+        "Files or glob patterns; alone, they are split by train_fraction.", (), resume="free"
+    )
+    valid: tuple[str, ...] = option("Files of the validation split, kept as given.", (), resume="free")
+    test: tuple[str, ...] = option("Files of the test split, kept as given.", (), resume="free")
+    out_of_scope: tuple[str, ...] = option(
+        "Files of texts of no class; --split out_of_scope evaluates how well they are told from those of test.",
+        (),
+        resume="free",
+    )
+    name: str | None = option("huggingface: name of the dataset, or a folder.", None, resume="free")
+    subset: str | None = option("huggingface: name of its configuration.", None)
+    text_column: str = option("Column or key of the text.", "text")
+    label_columns: tuple[str, ...] = option(
+        "Column or key of the label; several are predicted by one encoder.", ("label",), min_length=1
+    )
+    multi_label: bool = option("A text may have any number of labels: a list, or a text with | between them.", False)
+    num_sentences: int = option("grammar: number of sentences to generate.", 4000, gt=0, le=LARGEST_COUNT)
+    seed: int = option("grammar: random seed of the sentences; training.random_seed doesn't change them.", 0, ge=0)
+    deduplicate: bool = option("Drop texts that occur in training before.", True)
+    stratify: bool = option("Splits have the same proportions of labels; false: a text's hash alone decides.", True)
+    train_fraction: float = option("Fraction of the texts for train, if valid and test are not given.", 0.8, gt=0, lt=1)
+    valid_fraction: float = option("Fraction for valid; the rest is test.", 0.1, gt=0, lt=1)
+    on_invalid_utf8: Literal["fail", "replace"] = option(
+        "replace: invalid bytes become U+FFFD and are counted.", "fail"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _files_are_read(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        found = "files" if values.get("train") else "huggingface" if values.get("name") else "grammar"
+        plain = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+        return {"type": found, **plain}  # what a validator returns isn't JSON, whose lists would do
+
+    @field_validator("label_columns")
+    @classmethod
+    def _columns_differ(cls, columns: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(columns)) < len(columns):
+            raise ValueError("label_columns names a column twice")
+        return columns
+
+
+class TextAugmentationConfig(Section):
+    """Changes of training texts; each draw is a function of random seed, epoch and example.
+
+    Source: Wei and Zou 2019, "EDA: Easy Data Augmentation Techniques". Differs: each word is changed with the
+    probability, instead of a fixed number of them.
+    """
+
+    bare: ClassVar[str | None] = "enabled"
+    resume_class: ClassVar[ResumeClass | None] = "other numbers"
+
+    enabled: bool = option("Whether training texts are changed.", False)
+    techniques: tuple[Literal["synonym_replacement", "random_insertion", "random_swap", "random_deletion"], ...] = (
+        option(
+            "What is done, in this order.",
+            ("synonym_replacement", "random_insertion", "random_swap", "random_deletion"),
+            min_length=1,
+        )
+    )
+    probability: float = option("Of each technique, for each word.", 0.1, ge=0, lt=1)
+    synonyms: str = option(
+        "wordnet (by nltk), vectors (neighbours among model.word_vectors), or a file with words that mean the same in "
+        "each line, separated by tabs or commas.",
+        "wordnet",
+    )
+    keep_negation: bool = option("Words of negation (not, never, n't, नहीं) stay as and where they are.", True)
+
+
+class ClassificationDataConfig(Section):
+    """Labelled texts and their tokens."""
+
+    resume_class: ClassVar[ResumeClass | None] = "refused"
+
+    corpus: LabelledCorpusConfig = option("The source of the labelled texts.", LabelledCorpusConfig())
+    tokenizer: TokenizerConfig = option("The tokenizer.", TokenizerConfig(type="word", vocab_size=30000))
+    max_length: int = option(
+        "Maximum length, in tokens; the rest of a longer text isn't read.", 256, gt=2, le=LARGEST_LENGTH
+    )
+    augmentation: TextAugmentationConfig = option("Changes of training texts.", TextAugmentationConfig())
+    on_bad_example: Literal["fail", "skip"] = option(
+        "What to do with an example that can't be read.", "fail", resume="other numbers"
+    )
+    cache_dir: str | None = option(
+        "Folder for prepared data, shared by runs; null is RUN/prepared.", None, resume="free"
+    )
+
+
+ClassificationExperiment = Experiment[ClassifierConfig, ClassificationDataConfig]

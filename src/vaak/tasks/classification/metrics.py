@@ -1,0 +1,267 @@
+"""Metrics of a classifier: counts over the whole set, divided once.
+
+loss           cross-entropy, in nats per text; of several label columns their weighted sum, with multi_label the mean
+               over the labels
+accuracy       texts whose class is right / texts; with multi_label, texts all of whose labels are right
+micro_f1       F1 of all decisions together; of single labels it is the accuracy
+macro_f1       mean over the classes of their F1; a class that neither occurs nor is predicted has 0
+weighted_f1    the same, weighted by how often the classes occur
+ece            expected calibration error: the mean difference of confidence and accuracy in 15 equal bins of
+               confidence, weighted by their texts; with multi_label, of the probabilities of all labels
+
+Of several label columns each figure is their mean, and NAME/COLUMN is a column's own.
+Out of scope: how well the confidence tells texts of no class from those of test. auroc is the probability that a text
+of a class has more (a tie counts half); fpr95 the fraction of the others that pass where 95 % of the former do.
+Sources: Guo et al. 2017, "On Calibration of Modern Neural Networks" (ECE); Hendrycks and Gimpel 2017, "A Baseline for
+Detecting Misclassified and Out-of-Distribution Examples". Differs: confidences are compared in 4,000 bins.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vaak.core.batch import Batch
+from vaak.core.task import Meters
+from vaak.tasks.classification.prepare import Classes
+from vaak.tasks.classification.shown import confusion_png, csv_of, reliability_png
+
+Sums = defaultdict[str, float]
+BINS = 15
+SCOPE_BINS, SCOPE_RANGE = 4000, 20.0
+
+
+@dataclass(frozen=True)
+class ClassFigures:
+    """Counts of one class, and what follows from them."""
+
+    name: str
+    right: float
+    predicted: float
+    occurs: float
+
+    @property
+    def precision(self) -> float:
+        return self.right / self.predicted if self.predicted else 0.0
+
+    @property
+    def recall(self) -> float:
+        return self.right / self.occurs if self.occurs else 0.0
+
+    @property
+    def f1(self) -> float:
+        return 2 * self.right / (self.predicted + self.occurs) if self.predicted + self.occurs else 0.0
+
+
+def f1_scores(classes: list[ClassFigures]) -> dict[str, float]:
+    """Micro, macro and weighted F1.
+
+    >>> f1_scores([ClassFigures("a", 1, 2, 2), ClassFigures("b", 1, 1, 1)])
+    {'macro_f1': 0.75, 'micro_f1': 0.6666666666666666, 'weighted_f1': 0.6666666666666666}
+    """
+    occurs = sum(one.occurs for one in classes)
+    both = sum(one.predicted + one.occurs for one in classes)
+    return {
+        "macro_f1": sum(one.f1 for one in classes) / len(classes),
+        "micro_f1": 2 * sum(one.right for one in classes) / both if both else 0.0,
+        "weighted_f1": sum(one.f1 * one.occurs for one in classes) / occurs if occurs else 0.0,
+    }
+
+
+class Decided(NamedTuple):
+    """What was decided for the texts of a batch in one label column.
+
+    ``true`` and ``predicted`` are ``(text, class)``; ``confidences``, and which are ``right``, are of each text or,
+    with several labels, ``(text, class)``; ``loss`` is their sum.
+    """
+
+    true: Tensor
+    predicted: Tensor
+    confidences: Tensor
+    right: Tensor
+    loss: float
+
+
+def decided(scores: Tensor, targets: Tensor, multi_label: bool) -> Decided:
+    """The decisions that scores ``(text, class)`` make, for targets ``(text,)`` or ``(text, class)``."""
+    if multi_label:
+        loss = F.binary_cross_entropy_with_logits(scores, targets.double(), reduction="none").mean(1).sum()
+        probabilities, true = scores.sigmoid(), targets > 0.5
+        predicted = probabilities > 0.5
+        return Decided(true, predicted, probabilities, true, float(loss))
+    confidences, chosen = scores.softmax(-1).max(-1)
+    true, predicted = (F.one_hot(one, scores.shape[1]) > 0 for one in (targets, chosen))
+    loss = F.cross_entropy(scores, targets, reduction="sum")
+    return Decided(true, predicted, confidences, chosen == targets, float(loss))
+
+
+class ClassMeters(Meters):
+    """Figures of decisions for texts, with a table of the classes, the confusion matrix and the calibration."""
+
+    def __init__(
+        self, protocol: dict[str, str], classes: Classes, multi_label: bool, weights: Sequence[float] = ()
+    ) -> None:
+        """``weights`` are those of the label columns' losses; none: all 1."""
+        self.protocol, self.classes, self.multi_label = protocol, classes, multi_label
+        self.weights = tuple(weights) or (1.0,) * len(classes)
+        self.totals: Sums = defaultdict(float)
+        self.rows: list[tuple[int, list[str]]] = []
+        self.confusions = [np.zeros((len(names), len(names)), dtype=np.int64) for names in classes.values()]
+
+    def update(self, model: nn.Module, batch: Batch) -> None:
+        logits = model(batch["inputs"], batch["mask"]).double().cpu()
+        targets = targets_by_column(batch["targets"].cpu(), self.classes, self.multi_label)
+        columns = [
+            decided(scores, targets[column], self.multi_label)
+            for column, scores in by_column(logits, self.classes).items()
+        ]
+        self.totals["texts"] += batch.num_rows
+        for place, column in enumerate(columns):
+            self._count(place, column)
+        labels = [self._named(names, one) for names, one in zip(self.classes.values(), columns, strict=True)]
+        indices = [row[0] for row in batch.indices] if batch.indices else range(batch.num_rows)
+        for index, *row in zip(indices, *labels, strict=True):
+            self.rows.append((index, [text for column in row for text in column]))
+
+    def _count(self, place: int, found: Decided) -> None:
+        """Add what was decided in the label column at ``place``."""
+        counts = {"right": found.true & found.predicted, "predicted": found.predicted, "occurs": found.true}
+        for key, decisions in counts.items():
+            for number, count in enumerate(decisions.sum(0).tolist()):
+                self.totals[f"{key}\t{place}\t{number}"] += count
+        self.totals[f"exact\t{place}"] += int((found.true == found.predicted).all(1).sum())
+        self.totals["loss"] += self.weights[place] * found.loss
+        self.confusions[place] += (found.true.T.long() @ found.predicted.long()).numpy()
+        confidences, right = found.confidences.flatten(), found.right.flatten()
+        bins = (confidences * BINS).ceil().long().clamp(1, BINS) - 1
+        for number in bins.unique().tolist():
+            here = bins == number
+            sums = {"n": here.sum(), "confidence": confidences[here].sum(), "hit": right[here].sum()}
+            for key, value in sums.items():
+                self.totals[f"{key}\t{place}\t{number}"] += float(value)
+
+    def _named(self, names: Sequence[str], found: Decided) -> list[tuple[str, str, str]]:
+        """The true labels, the predicted ones, and the least confidence of a decision, of each text."""
+        sure = found.confidences
+        if self.multi_label:
+            sure = torch.where(found.predicted, sure, 1 - sure).amin(1)
+        sides = [
+            ["|".join(name for name, one in zip(names, row, strict=True) if one) for row in side.tolist()]
+            for side in (found.true, found.predicted)
+        ]
+        return list(zip(*sides, (f"{value:.6f}" for value in sure.tolist()), strict=True))
+
+    def sums(self) -> dict[str, float]:
+        return dict(self.totals)
+
+    def results(self, sums: dict[str, float]) -> dict[str, float]:
+        columns = {
+            column: {
+                "accuracy": sums[f"exact\t{place}"] / sums["texts"],
+                **f1_scores(self._figures(place, sums)),
+                "ece": ece(bins_of(place, sums)),
+            }
+            for place, column in enumerate(self.classes)
+        }
+        names = next(iter(columns.values()))
+        mean = {name: sum(one[name] for one in columns.values()) / len(columns) for name in names}
+        own = {f"{name}/{column}": value for column, one in columns.items() for name, value in one.items()}
+        return {"loss": sums["loss"] / sums["texts"], **mean, **(own if len(columns) > 1 else {})}
+
+    def _figures(self, place: int, sums: dict[str, float]) -> list[ClassFigures]:
+        names, keys = list(self.classes.values())[place], ("right", "predicted", "occurs")
+        return [
+            ClassFigures(name, *(sums.get(f"{key}\t{place}\t{number}", 0.0) for key in keys))
+            for number, name in enumerate(names)
+        ]
+
+    def _endings(self) -> dict[str, str]:
+        """What the names of files end in, by label column."""
+        return {column: f"_{column}" if len(self.classes) > 1 else "" for column in self.classes}
+
+    def pictures(self) -> dict[str, bytes]:
+        """The confusion matrix, of single labels, and the reliability of each label column."""
+        found = {}
+        for place, (column, end) in enumerate(self._endings().items()):
+            if not self.multi_label:
+                found[f"confusion{end}"] = confusion_png(self.confusions[place], self.classes[column])
+            found[f"reliability{end}"] = reliability_png(bins_of(place, self.sums()))
+        return found
+
+    def tables(self) -> dict[str, str]:
+        found = {}
+        for place, end in enumerate(self._endings().values()):
+            rows = [
+                (one.name, one.precision, one.recall, one.f1, int(one.occurs), int(one.predicted))
+                for one in self._figures(place, self.sums())
+            ]
+            found[f"classes{end}"] = csv_of(("class", "precision", "recall", "f1", "texts", "predicted"), rows)
+        heads = [(column, f"predicted_{column}", f"confidence{end}") for column, end in self._endings().items()]
+        rows_in_order = [(index, *row) for index, row in sorted(self.rows, key=lambda one: one[0])]
+        found["predictions"] = csv_of(("index", *(name for head in heads for name in head)), rows_in_order)
+        return found
+
+
+class ScopeMeters(Meters):
+    """How well the confidence tells texts of no class from the others: their histograms."""
+
+    def __init__(self, protocol: dict[str, str], classes: Classes) -> None:
+        self.protocol, self.classes = protocol, classes
+        self.totals: Sums = defaultdict(float)
+
+    def update(self, model: nn.Module, batch: Batch) -> None:
+        logits = by_column(model(batch["inputs"], batch["mask"]).double().cpu(), self.classes)
+        confidence = torch.stack([scores.softmax(-1).amax(-1) for scores in logits.values()]).amin(0)
+        odds = torch.logit(confidence, eps=1e-12).clamp(-SCOPE_RANGE, SCOPE_RANGE)
+        bins = ((odds + SCOPE_RANGE) / (2 * SCOPE_RANGE) * (SCOPE_BINS - 1)).long().tolist()
+        inside = (batch["targets"][:, 0] >= 0).tolist()
+        for one, number in zip(inside, bins, strict=True):
+            self.totals[f"{one}\t{number}"] += 1
+
+    def sums(self) -> dict[str, float]:
+        return dict(self.totals)
+
+    def results(self, sums: dict[str, float]) -> dict[str, float]:
+        counts = np.zeros((2, SCOPE_BINS))
+        for key, value in sums.items():
+            inside, number = key.split("\t")
+            counts[int(inside == "True"), int(number)] = value
+        outside, inside_counts = counts / counts.sum(1, keepdims=True)
+        below = np.cumsum(outside) - outside
+        auroc = float((inside_counts * (below + outside / 2)).sum())
+        passing = np.cumsum(inside_counts[::-1])
+        first = int(np.searchsorted(passing, 0.95 - 1e-12))
+        return {"auroc": auroc, "fpr95": float(outside[::-1][: first + 1].sum())}
+
+
+def by_column(logits: Tensor, classes: Classes) -> dict[str, Tensor]:
+    """The scores of each label column, of those of all classes ``(row, class)``."""
+    parts = logits.split([len(names) for names in classes.values()], dim=-1)
+    return dict(zip(classes, parts, strict=True))
+
+
+def targets_by_column(targets: Tensor, classes: Classes, multi_label: bool) -> dict[str, Tensor]:
+    """The targets of each label column, ``(row,)``, of those of all ``(row, column)``; or ``(row, class)`` each."""
+    if multi_label:
+        return by_column(targets, classes)
+    return dict(zip(classes, targets.unbind(1), strict=True))
+
+
+def bins_of(place: int, sums: dict[str, float]) -> np.ndarray:
+    """Decisions, summed confidence and right ones of each bin, ``(15, 3)``."""
+    names = ("n", "confidence", "hit")
+    return np.array([[sums.get(f"{name}\t{place}\t{number}", 0.0) for name in names] for number in range(BINS)])
+
+
+def ece(bins: np.ndarray) -> float:
+    """The expected calibration error of bins ``(bin, 3)``."""
+    counts, confidence, hits = bins.T
+    return float(np.abs(confidence - hits).sum() / counts.sum()) if counts.sum() else math.nan

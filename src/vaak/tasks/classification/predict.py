@@ -1,0 +1,72 @@
+"""Labels for new texts, with their probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+import torch
+from torch import nn
+
+from vaak.nn.decoding.rows import without_dropout
+from vaak.tasks.classification.data import Example, RowFormat, collate
+from vaak.tasks.classification.metrics import by_column
+from vaak.tasks.classification.prepare import Classes
+from vaak.text.tokenizers.normalise import normalise
+
+TOGETHER = 64
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A text's labels by label column, and the probabilities of all its labels, the most probable first."""
+
+    text: str
+    labels: dict[str, tuple[str, ...]]
+    probabilities: dict[str, dict[str, float]]
+
+    def __str__(self) -> str:
+        return "\t".join("|".join(labels) for labels in self.labels.values())
+
+
+@dataclass(frozen=True)
+class Labeller:
+    """A model with the rows that it reads and its classes."""
+
+    model: nn.Module
+    rows: RowFormat
+    classes: Classes
+    multi_label: bool
+
+    def label(self, texts: Iterable[str]) -> Iterator[Prediction]:
+        """The prediction for each text, in their order; a blank text has no label."""
+        remaining = iter(texts)
+        while group := list(islice(remaining, TOGETHER)):
+            probabilities = self._probabilities([normalise(text).strip() for text in group])
+            for text, row in zip(group, probabilities, strict=True):
+                yield self._prediction(text, row if text.strip() else {})
+
+    def _probabilities(self, texts: list[str]) -> list[dict[str, list[float]]]:
+        ids = self.rows.tokenizer.encode_batch(texts)
+        batch = collate([Example(self.rows.row(one), np.zeros(1)) for one in ids], self.rows.tokenizer.pad_id)
+        batch = batch.to(next(self.model.parameters()).device)
+        with without_dropout(self.model), torch.inference_mode():
+            scores = by_column(self.model(batch["inputs"], batch["mask"]).double().cpu(), self.classes)
+        found = {
+            name: (one.sigmoid() if self.multi_label else one.softmax(-1)).tolist() for name, one in scores.items()
+        }
+        return [{name: rows[number] for name, rows in found.items()} for number in range(len(texts))]
+
+    def _prediction(self, text: str, found: dict[str, list[float]]) -> Prediction:
+        ranked = {
+            column: dict(sorted(zip(self.classes[column], values, strict=True), key=lambda pair: -pair[1]))
+            for column, values in found.items()
+        }
+        return Prediction(text, {column: self._chosen(one) for column, one in ranked.items()}, ranked)
+
+    def _chosen(self, ranked: dict[str, float]) -> tuple[str, ...]:
+        if self.multi_label:
+            return tuple(label for label, probability in ranked.items() if probability > 0.5)
+        return (next(iter(ranked)),)

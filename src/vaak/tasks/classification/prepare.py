@@ -1,0 +1,262 @@
+"""Labelled corpus to classes, tokenizer and token stores, once.
+
+FOLDER (RUN/prepared, or CACHE_DIR/FINGERPRINT, to which RUN/prepared then points)
+  tokenizer/tokenizer.json     trained here, or the pretrained model's
+  base/config.json             the pretrained model's sizes, if there is one
+  vectors.npy                  (token, width): given word vectors, NaN where a word has none
+  classes.json                 the classes by label column, in the order of the model's outputs
+  train/  valid/  test/        texts.jsonl, tokens/ and targets.npy: (text, column) numbers of classes or, with
+  out_of_scope/                multi_label, (text, class) 0 or 1
+  prepared.json                the fingerprint and statistics; written last: it means "complete"
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vaak.core.errors import DataError, UserError
+from vaak.core.storage.files import read_json, write_json
+from vaak.runs.prepared import PreparedFolder, Recipe, fingerprint_with_files
+from vaak.tasks.classification.config import ClassificationExperiment
+from vaak.tasks.classification.pretrained import save_base, source_of
+from vaak.text.corpora.labelled import LabelledCorpus, TextStore, in_order
+from vaak.text.corpora.readers import find_files
+from vaak.text.corpora.token_store import TokenStore, write_tokens
+from vaak.text.tokenizers.tokenizer import Tokenizer
+from vaak.text.tokenizers.training import TokenizerFactory
+
+log = logging.getLogger("vaak")
+
+OUT_OF_SCOPE = "out_of_scope"
+IGNORED = -100
+Classes = dict[str, list[str]]
+"""The classes of each label column."""
+
+
+@dataclass(frozen=True)
+class Stores:
+    """The texts, tokens and targets of a split."""
+
+    texts: TextStore
+    tokens: TokenStore
+    targets: np.ndarray
+
+    @classmethod
+    def open(cls, folder: Path) -> Stores:
+        return cls(TextStore(folder), TokenStore(folder / "tokens"), np.load(folder / "targets.npy"))
+
+
+@dataclass(frozen=True)
+class Prepared(PreparedFolder):
+    """Tokenizer, classes and the stores of each split."""
+
+    load_tokenizer: Callable[[Path], Tokenizer] = Tokenizer.load
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        return self.load_tokenizer(self.folder / "tokenizer")
+
+    @cached_property
+    def classes(self) -> Classes:
+        """The classes of each label column."""
+        found: Classes = read_json(self.folder / "classes.json")
+        return found
+
+    def stores(self, split: str) -> Stores:
+        """What there is of a split. Raises UserError if the corpus has no such split."""
+        return self.open_split(split, Stores.open)
+
+
+@dataclass(frozen=True)
+class Sources:
+    """What is prepared: an experiment's data, with the classes of a run if others are evaluated with them."""
+
+    experiment: ClassificationExperiment
+    code: Path
+    classes: Classes | None = None
+
+    @property
+    def base(self) -> str | None:
+        """The folder or the name of the pretrained model."""
+        name = self.experiment.model.pretrained_model
+        return None if name is None or self.classes is not None else source_of(name, self.code)
+
+    @property
+    def factory(self) -> TokenizerFactory:
+        return TokenizerFactory(self.experiment.data.tokenizer, self.code)
+
+    @property
+    def vectors(self) -> str | None:
+        options = self.experiment.model.word_vectors
+        return None if options is None or self.classes is not None else options.path
+
+    def fingerprint(self) -> str:
+        """A hash of everything prepared data depend on: options, and size and time of change of every source file."""
+        data = self.experiment.data
+        base = Path(self.base) if self.base and Path(self.base).is_dir() else None
+        given = [data.tokenizer.path, self.vectors, base and base / "config.json", base and base / "tokenizer.json"]
+        files = [*LabelledCorpus(data.corpus).files, *find_files(data.corpus.out_of_scope, f"corpus.{OUT_OF_SCOPE}")]
+        options = {"corpus": data.corpus.model_dump(mode="json"), "tokenizer": data.tokenizer.path, "base": self.base}
+        return fingerprint_with_files(self.options | options, files + [Path(path) for path in given if path])
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What decides the data, without their paths, which may differ after a run was moved."""
+        data = self.experiment.data
+        corpus = data.corpus.model_dump(mode="json", exclude={"train", "valid", "test", OUT_OF_SCOPE, "name"})
+        own = self.experiment.model.pretrained_model is None
+        return {"labels": corpus, "words": self.factory.decides() if own else {}, "vectors": bool(self.vectors)}
+
+
+def recipe(sources: Sources, splits: tuple[str, ...] | None = None) -> Recipe:
+    """How ``splits`` (default: all) are made. Without classes among the sources, train must be one of them."""
+    return Recipe(partial(_make, sources, splits), sources.fingerprint, sources.options)
+
+
+def _make(sources: Sources, splits: tuple[str, ...] | None, folder: Path) -> dict[str, Any]:
+    """Fill ``folder``, and return its statistics."""
+    data, model = sources.experiment.data, sources.experiment.model
+    corpus = LabelledCorpus(data.corpus)
+    outside = bool(data.corpus.out_of_scope)
+    wanted = splits or (*corpus.with_train_first(), *((OUT_OF_SCOPE,) if outside else ()))
+    if OUT_OF_SCOPE in wanted and not outside:
+        raise UserError("data.corpus.out_of_scope: give the files of texts that belong to no class")
+    known = [split for split in wanted if split != OUT_OF_SCOPE]
+    stores = {split: TextStore.write(folder / split, corpus.read(split)) for split in known}
+    statistics = {split: corpus.statistics[split].to_json() for split in known}
+    classes = sources.classes or _classes_of(data.corpus.label_columns, stores["train"], model.num_labels)
+    write_json(folder / "classes.json", classes)
+    _report_overlap({split: stores[split] for split in known if split not in corpus.cut_splits})
+    if OUT_OF_SCOPE in wanted:
+        stores[OUT_OF_SCOPE] = TextStore.write(folder / OUT_OF_SCOPE, corpus.out_of_scope())
+        statistics[OUT_OF_SCOPE] = {"texts": len(stores[OUT_OF_SCOPE])}
+    tokenizer = _tokenizer(sources, stores, folder)
+    if sources.vectors is not None:
+        np.save(folder / "vectors.npy", vectors_of(Path(sources.vectors), tokenizer))
+    for split, store in stores.items():
+        tokens = write_targets(store, classes, tokenizer, data.corpus.multi_label).tokens
+        statistics[split] |= _told(split, statistics[split], tokens, tokenizer, room_of(sources.experiment))
+    return {"statistics": statistics}
+
+
+def write_targets(store: TextStore, classes: Classes, tokenizer: Tokenizer, multi_label: bool) -> Stores:
+    """Write tokens and targets of texts next to them."""
+    targets = _targets(store, classes, multi_label)
+    np.save(store.folder / "targets.npy", targets)
+    tokens = write_tokens(store.folder / "tokens", (row.text for row in store), tokenizer)
+    return Stores(store, tokens, targets)
+
+
+def _classes_of(columns: Iterable[str], store: TextStore, number: int | None) -> Classes:
+    """The classes of the training texts. Raises DataError for fewer than two, or another number than is expected."""
+    classes = {}
+    for place, column in enumerate(columns):
+        found = in_order({label for row in store for label in row.labels[place]})
+        classes[column] = found
+        if len(found) < 2:
+            only = f"has one label only ({found[0]})" if found else "has no label"
+            raise DataError(f"corpus: {column} {only} in train: there is nothing to tell apart; check label_columns")
+        if number is not None and number != len(found):
+            some = ", ".join(found[:10]) + (", …" if len(found) > 10 else "")
+            raise DataError(f"model.num_labels is {number}, but {column} has {len(found)} labels in train ({some})")
+    return classes
+
+
+def _targets(store: TextStore, classes: Classes, multi_label: bool) -> np.ndarray:
+    """What is to be predicted. Raises DataError for a label that training doesn't have."""
+    numbers = [{label: number for number, label in enumerate(names)} for names in classes.values()]
+    starts = np.cumsum([0, *map(len, numbers)])
+    shape = (len(store), int(starts[-1]) if multi_label else len(numbers))
+    targets = np.full(shape, 0 if multi_label else IGNORED, dtype=np.int8 if multi_label else np.int64)
+    for index, row in enumerate(store):
+        for place, labels in enumerate(row.labels):
+            for label in labels:
+                if label not in numbers[place]:
+                    raise DataError(f"{row.where}: the label {label!r} occurs in no training text; remove or map it")
+                if multi_label:
+                    targets[index, starts[place] + numbers[place][label]] = 1
+                else:
+                    targets[index, place] = numbers[place][label]
+    return targets
+
+
+def _tokenizer(sources: Sources, stores: dict[str, TextStore], folder: Path) -> Tokenizer:
+    """The tokenizer, trained on the training texts or taken from the pretrained model, and saved."""
+    if sources.base is not None:
+        return save_base(sources.base, folder, sources.experiment.data.max_length)
+    texts = () if sources.factory.options.path else [row.text for row in stores["train"]]
+    tokenizer = sources.factory.create_tokenizer(texts)
+    tokenizer.save(folder / "tokenizer")
+    return tokenizer
+
+
+def vectors_of(path: Path, tokenizer: Tokenizer) -> np.ndarray:
+    """The vectors ``(token, width)`` of a file for the words of a tokenizer; NaN where the file has none.
+
+    Raises UserError where the file can't be read, or its lines differ in length.
+    """
+    ids = {tokenizer.readable(token): token for token in range(tokenizer.vocab_size)}
+    found: dict[int, np.ndarray] = {}
+    width = None
+    try:
+        with open(path, encoding="utf-8", errors="replace") as lines:
+            for number, line in enumerate(lines, 1):
+                word, *numbers = line.rstrip().split(" ")
+                if number == 1 and len(numbers) == 1:  # word2vec writes how many there are
+                    continue
+                width = width or len(numbers)
+                if len(numbers) != width:
+                    raise DataError(f"{path}:{number}: {len(numbers)} numbers, but {width} in the lines before")
+                if word in ids:
+                    found[ids[word]] = np.array(numbers, dtype=np.float32)
+    except (OSError, ValueError) as error:
+        raise UserError(f"model.word_vectors.path: {path} can't be read: {error}") from error
+    if not found:
+        raise DataError(
+            f"model.word_vectors.path: {path} has none of the {tokenizer.vocab_size} words of the tokenizer"
+        )
+    vectors = np.full((tokenizer.vocab_size, width or 0), np.nan, dtype=np.float32)
+    for token, vector in found.items():
+        vectors[token] = vector
+    log.info("word vectors: %s of %s words have one", f"{len(found):,}", f"{tokenizer.vocab_size:,}")
+    return vectors
+
+
+def room_of(experiment: ClassificationExperiment) -> int:
+    """The most tokens of a text that are read: a transformer's rows begin and end with special ones."""
+    return experiment.data.max_length - (2 if experiment.model.architecture == "transformer" else 0)
+
+
+def _report_overlap(given: dict[str, TextStore]) -> None:
+    """Warn of texts of given evaluation splits that are in two."""
+    seen: dict[str, str] = {}
+    twice: Counter[tuple[str, str]] = Counter()
+    for split, store in given.items():
+        for text in {row.text for row in store} if split != "train" else ():
+            if seen.setdefault(text, split) != split:
+                twice[split, seen[text]] += 1
+    for (split, other), number in twice.items():
+        log.warning("%s: %s of its texts are also in %s; both are kept as given", split, f"{number:,}", other)
+
+
+def _told(split: str, about: dict[str, Any], tokens: TokenStore, tokenizer: Tokenizer, longest: int) -> dict[str, int]:
+    """Figures of a split's tokens, reported.
+
+    ``about`` are its statistics, ``tokens`` those of the ``tokenizer``; more than ``longest`` of a text aren't read.
+    """
+    unknown, cut = int((tokens.tokens == tokenizer.unk_id).sum()), int((tokens.lengths > longest).sum())
+    share = 100 * unknown / max(len(tokens.tokens), 1)
+    log.info("%s: %s texts, %s tokens, %.1f%% unknown", split, f"{len(tokens):,}", f"{len(tokens.tokens):,}", share)
+    for reason, number in about.get("dropped", {}).items():
+        log.warning("%s: %s texts dropped: %s", split, f"{number:,}", reason)
+    if cut:
+        log.warning("%s: %s texts are longer than data.max_length allows: their rest isn't read", split, cut)
+    return {"tokens": len(tokens.tokens), "unknown_tokens": unknown, "cut": cut}

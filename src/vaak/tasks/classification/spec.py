@@ -1,0 +1,34 @@
+"""The specification of the classification task. Imports no torch."""
+
+from vaak.config.task_spec import TaskSpec
+from vaak.tasks.classification.checks import checks, losses, metrics, num_parameters
+from vaak.tasks.classification.config import ALIASES, DEFAULTS, ClassificationDataConfig, ClassifierConfig
+
+SPEC = TaskSpec(
+    task="vaak.tasks.classification.task:ClassificationTask",
+    model=ClassifierConfig,
+    data=ClassificationDataConfig,
+    recognised_by=(
+        "model.architecture",
+        "model.pretrained_model",
+        "model.num_labels",
+        "model.embed_size",
+        "model.filter_sizes",
+        "model.pooling",
+        "data.augmentation.enabled",
+        "data.augmentation.techniques",
+        "data.corpus.label_columns",
+        "data.corpus.label_column",
+        "data.label_column",
+    ),
+    used_by_models=("data.tokenizer",),
+    length_unit="tokens",
+    defaults=DEFAULTS,
+    aliases=ALIASES,
+    metrics=metrics,
+    losses=losses,
+    auxiliary_losses=(),
+    refused_batching={"packed": "a row is one text; expected fixed, bucketed or stratified"},
+    num_parameters=num_parameters,
+    checks=checks,
+)

@@ -1,0 +1,244 @@
+"""The classification task: what the engine asks, answered.
+
+- ``prepare``: labelled texts, classes, tokenizer, token stores, once (prepare.py)
+- ``dataset``: rows of tokens with their classes (data.py)
+- ``losses``: cross-entropy of each label column, summed; per text
+- ``meters``: accuracy, F1, calibration (metrics.py)
+- ``predict``: texts with their labels (predict.py)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from vaak.core.batch import Batch, Term
+from vaak.core.errors import UserError
+from vaak.core.task import Meters
+from vaak.engine.objective.losses import Loss, losses_of_logits, make_loss
+from vaak.nn.models import TransformerModel
+from vaak.runs.prepared import Recipe, prepared_folder
+from vaak.tasks.base import PreparedTask, in_temporary_folder, without_unread_files
+from vaak.tasks.classification.config import ClassificationExperiment
+from vaak.tasks.classification.data import Change, RowFormat, TextDataset, growth_of
+from vaak.tasks.classification.estimate import sketch, sketch_batch, source_files
+from vaak.tasks.classification.export import export_onnx
+from vaak.tasks.classification.metrics import ClassMeters, ScopeMeters, by_column, targets_by_column
+from vaak.tasks.classification.model import TextClassifier, TextCNN, TransformerClassifier
+from vaak.tasks.classification.predict import Labeller, Prediction
+from vaak.tasks.classification.prepare import OUT_OF_SCOPE, Prepared, Sources, recipe, write_targets
+from vaak.tasks.classification.pretrained import Pretrained, source_of
+from vaak.tasks.classification.spec import SPEC
+from vaak.text.augmentation import OF_SYNONYMS, Augmenter, NeighbourSynonyms, listed_synonyms, wordnet_synonyms
+from vaak.text.corpora.labelled import TextStore, labelled_text
+from vaak.text.corpora.readers import Record
+from vaak.text.tokenizers.tokenizer import Tokenizer
+from vaak.text.tokenizers.training import TokenizerFactory
+
+log = logging.getLogger("vaak")
+
+SHOWN_TEXTS = 5
+
+
+class ClassificationTask(PreparedTask[ClassificationExperiment, Prepared]):
+    """Trains a transformer or a TextCNN to label texts."""
+
+    SPEC = SPEC
+    PREPARED = Prepared
+
+    def __init__(self, experiment: ClassificationExperiment, directory: Path, folder: Path) -> None:
+        super().__init__(experiment, directory, folder)
+        self.options, self.data = experiment.model, experiment.data
+        self.multi_label = self.data.corpus.multi_label
+        self.weights = self.options.label_weights or (1.0,) * len(self.data.corpus.label_columns)
+
+    # Data.
+
+    def recipe(self, splits: tuple[str, ...] | None = None) -> Recipe:
+        return recipe(Sources(self.experiment, self.folder), splits)
+
+    @property
+    def reading(self) -> tuple[Callable[[Path], Tokenizer]]:
+        if self.options.pretrained_model is not None:
+            return (Tokenizer.load,)
+        return (TokenizerFactory(self.data.tokenizer, self.folder).load,)
+
+    def prepare(self) -> None:
+        if self.data.augmentation.synonyms != "vectors":
+            self.change()  # missing synonyms show now
+        super().prepare()
+
+    def prepare_others(self, own: ClassificationExperiment, folder: Path, splits: tuple[str, ...]) -> None:
+        """With the run's tokenizer and classes. If the corpus is the run's own, its prepared data is used."""
+        if not splits or self.data.corpus == own.data.corpus:
+            return
+        splits = tuple(dict.fromkeys((*splits, "test"))) if OUT_OF_SCOPE in splits else splits
+        known = tuple(split for split in splits if split != OUT_OF_SCOPE)
+        tokenizer = self.data.tokenizer.model_copy(update={"path": str(self.prepared.folder / "tokenizer")})
+        corpus = without_unread_files(self.data.corpus, known)
+        data = self.data.model_copy(update={"tokenizer": tokenizer, "corpus": corpus})
+        experiment = self.experiment.model_copy(update={"data": data})
+        sources = Sources(experiment, self.folder, self.prepared.classes)
+        self.prepared = Prepared.make(recipe(sources, splits), folder, *self.reading)
+
+    def dataset(self, split: str) -> TextDataset:
+        names = ("test", OUT_OF_SCOPE) if split == OUT_OF_SCOPE else (split,)
+        parts = [self.prepared.stores(name) for name in names]
+        options = self.data.augmentation
+        change = self.change() if split == "train" else None
+        return TextDataset(parts, self.rows, change, growth_of(options.techniques, options.probability))
+
+    def dataset_of(self, data: Iterable[Any]) -> TextDataset:
+        """Rows such as {"text": …, "label": …}, or (text, label, …), read as those of an evaluation."""
+        corpus = self.data.corpus
+        columns = (corpus.text_column, *corpus.label_columns)
+        texts = []
+        for number, given in enumerate(data):
+            values = dict(zip(columns, given, strict=False)) if isinstance(given, list | tuple) else given
+            if not isinstance(values, dict) or not set(columns) <= set(values):
+                raise UserError(f"example {number}: a classifier is evaluated on rows with {', '.join(columns)}")
+            texts.append(labelled_text(Record(values, f"example {number}"), corpus))
+
+        def made(folder: Path) -> TextDataset:
+            store = TextStore.write(folder, texts)
+            prepared = self.prepared
+            return TextDataset(
+                [write_targets(store, prepared.classes, prepared.tokenizer, self.multi_label)], self.rows
+            )
+
+        return in_temporary_folder(made)
+
+    @property
+    def rows(self) -> RowFormat:
+        """How texts become what the model reads."""
+        return RowFormat(self.prepared.tokenizer, self.options.architecture == "transformer", self.data.max_length)
+
+    def change(self) -> Change | None:
+        """The augmentation of training texts. Raises UserError where its synonyms are missing."""
+        options = self.data.augmentation
+        if not options.enabled:
+            return None
+        synonyms = None
+        if set(OF_SYNONYMS) & set(options.techniques):
+            if options.synonyms == "wordnet":
+                synonyms = wordnet_synonyms()
+            elif options.synonyms == "vectors":
+                synonyms = self._neighbours
+            else:
+                synonyms = listed_synonyms(self.folder / Path(options.synonyms).expanduser())
+        return Augmenter(options.techniques, options.probability, synonyms, options.keep_negation)
+
+    @cached_property
+    def _neighbours(self) -> NeighbourSynonyms:
+        tokenizer = self.prepared.tokenizer
+        words = [tokenizer.readable(token) for token in range(tokenizer.vocab_size)]
+        return NeighbourSynonyms(words, np.load(prepared_folder(self.directory) / "vectors.npy"))
+
+    def sources(self) -> list[Path]:
+        """The files that ``prepare`` would read. Raises DataError for one that doesn't exist."""
+        return source_files(self.experiment)
+
+    # Training.
+
+    def sketch(self) -> TextClassifier | None:
+        """A model as large as the trained one may become, before its vocabulary is known; None for a pretrained one."""
+        users = self.data.tokenizer.is_users(self.data.tokenizer.type)
+        given = self.options.pretrained_model is not None or self.options.word_vectors is not None
+        return None if users or given else sketch(self.experiment)
+
+    def sketch_batch(self) -> Batch:
+        """A microbatch as large as one of training may become."""
+        return sketch_batch(self.experiment)
+
+    def model(self) -> TextClassifier:
+        options, vocab_size = self.options, self.prepared.tokenizer.vocab_size
+        num_classes = sum(map(len, self.prepared.classes.values()))
+        if options.architecture == "cnn":
+            file = prepared_folder(self.directory) / "vectors.npy"
+            vectors = None if options.word_vectors is None else torch.from_numpy(np.load(file))
+            return TextCNN(options, vocab_size, num_classes, vectors)
+        if options.pretrained_model is not None:
+            return TransformerClassifier(options, self._pretrained(vocab_size), num_classes)
+        transformer = TransformerModel(options, vocab_size, causal=False, max_length=self.data.max_length)
+        return TransformerClassifier(options, transformer, num_classes)
+
+    def _pretrained(self, vocab_size: int) -> Pretrained:
+        """The pretrained model. Where a run has checkpoints, which have all weights, it may have gone."""
+        assert self.options.pretrained_model is not None
+        try:
+            return Pretrained.load(source_of(self.options.pretrained_model, self.folder), vocab_size, self.options)
+        except UserError as error:
+            if not any((self.directory / "checkpoints").glob("step-*")):
+                raise
+            log.info("%s; the checkpoints of this run have all weights", error)
+            return Pretrained.drawn(prepared_folder(self.directory) / "base", vocab_size, self.options)
+
+    def make_main_loss(self) -> Loss:
+        """The loss of ``training.loss.main``; of texts with several labels, cross-entropy is binary."""
+        config = self.experiment.training.loss
+        if config.main.type == "cross_entropy" and self.multi_label:
+            config = config.model_copy(update={"main": config.main.model_copy(update={"type": "bce"})})
+        return make_loss(config, self.folder)
+
+    def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
+        classes, auxiliary = self.prepared.classes, self.experiment.training.loss.auxiliary
+        scores = by_column(model(batch["inputs"], batch["mask"]), classes)
+        targets = targets_by_column(batch["targets"], classes, self.multi_label)
+        every = torch.ones(batch.num_rows, dtype=torch.bool, device=batch["targets"].device)
+        totals: dict[str, Tensor] = {}
+        for column, weight in zip(classes, self.weights, strict=True):
+            terms = losses_of_logits(
+                self.main_loss, auxiliary, scores[column], targets[column], per="example", valid=every
+            )
+            for name, term in terms.items():
+                totals[name] = totals.get(name, torch.zeros_like(term.total)) + weight * term.total
+        return {name: Term(total, per="example") for name, total in totals.items()}
+
+    def meters(self, split: str) -> Meters:
+        protocol = {"split": split, "tokenizer": self.prepared.tokenizer.fingerprint}
+        protocol |= {"max_length": str(self.data.max_length)}
+        if split == OUT_OF_SCOPE:
+            return ScopeMeters(protocol | {"score": "probability of the class"}, self.prepared.classes)
+        protocol["classes"] = ", ".join(f"{column}: {len(names)}" for column, names in self.prepared.classes.items())
+        return ClassMeters(protocol, self.prepared.classes, self.multi_label, self.weights)
+
+    def show(self, batch: Batch) -> list[str]:
+        """The text of each row, special tokens written out, as the model reads it."""
+        tokenizer = self.prepared.tokenizer
+        rows = zip(batch["inputs"].cpu(), batch["mask"].cpu(), strict=True)
+        return [tokenizer.decode(row[real].tolist(), skip_special_tokens=False) for row, real in rows]
+
+    # Use.
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.prepared.tokenizer
+
+    def labeller(self, model: nn.Module) -> Labeller:
+        """The model with what it reads and its classes."""
+        return Labeller(model, self.rows, self.prepared.classes, self.multi_label)
+
+    def predict(self, model: nn.Module, inputs: Iterable[str]) -> Iterator[Prediction]:
+        """The labels of each text with their probabilities."""
+        return self.labeller(model).label(inputs)
+
+    def export_onnx(self, model: nn.Module, folder: Path) -> None:
+        """Write a file that onnxruntime runs without Vaak, with the tokenizer."""
+        export_onnx(model.eval(), self.rows, self.prepared.classes, folder)
+
+    def samples(self, model: nn.Module) -> list[str]:
+        """The labels of the first validation texts, with the true ones."""
+        texts = self.prepared.stores("valid").texts
+        rows = [texts[index] for index in range(min(SHOWN_TEXTS, len(texts)))]
+        found = self.predict(model, (row.text for row in rows))
+        labels = ["\t".join("|".join(one) for one in row.labels) for row in rows]
+        return [
+            f"{row.text[:80]} → {one} (label: {label})" for row, one, label in zip(rows, found, labels, strict=True)
+        ]

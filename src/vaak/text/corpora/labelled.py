@@ -1,0 +1,271 @@
+"""A corpus of labelled texts: cleaned, split by classes, and counted.
+
+Evaluation must be honest, so splits are made as follows:
+
+- A split that is given is kept unchanged: every text of it counts, duplicates too.
+- A split that is not given is cut from the training files. With ``stratify`` each class (each combination of labels) is
+  cut by the same fractions, its texts in the order of their hashes; else the hash of a text decides alone.
+- A training text that is in an evaluation split is dropped from *training*; so are duplicates (``deduplicate``). A text
+  that occurs again with another label is dropped, too, and counted apart: such data contradict themselves.
+- A row without a label is an error in any split. A blank text is dropped from what comes from the training files, and
+  an error in a given evaluation split.
+
+Everything streams but for 16 bytes of digest (about 200 in a Python dictionary) for each training text.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, NamedTuple, Protocol
+
+from vaak.core.corpus import SplitCorpus
+from vaak.core.errors import DataError
+from vaak.core.split_ranges import SPLITS, digest_of
+from vaak.text.corpora.kept import Kept
+from vaak.text.corpora.pair_store import RowStore
+from vaak.text.corpora.readers import BytesOptions, Record, find_files, missing_column, read_records
+from vaak.text.corpora.sources import FileSource, HuggingFaceSource, SourceOptions, TextSource
+from vaak.text.corpora.statistics import SplitStatistics
+from vaak.text.tokenizers.normalise import normalise
+
+SEPARATOR = "|"
+"""Between several labels in one cell."""
+DROPPED = {
+    "empty": "empty",
+    "also_in_evaluation": "also in an evaluation split",
+    "duplicates": "duplicate",
+    "contradiction": "duplicate with another label",
+}
+
+
+class LabelOptions(BytesOptions, SourceOptions, Protocol):
+    """The source of labelled texts and their splits; a ``corpus:`` section is one."""
+
+    @property
+    def text_column(self) -> str: ...
+    @property
+    def label_columns(self) -> tuple[str, ...]: ...
+    @property
+    def multi_label(self) -> bool: ...
+    @property
+    def out_of_scope(self) -> tuple[str, ...]: ...
+    @property
+    def stratify(self) -> bool: ...
+    @property
+    def seed(self) -> int: ...
+
+
+class LabelledText(NamedTuple):
+    """A text, its labels for each column, and its place."""
+
+    text: str
+    labels: tuple[tuple[str, ...], ...]
+    where: str
+
+
+class TextStore(RowStore[LabelledText]):
+    """The labelled texts of a split on disk."""
+
+    kind, name = LabelledText, "text"
+
+
+@dataclass
+class LabelStatistics:
+    """The contents of a split, the texts of each label by column, and what was dropped, by reason."""
+
+    num_columns: int
+    text: SplitStatistics = field(default_factory=SplitStatistics)
+    labels: list[Counter[str]] = field(default_factory=list)
+    dropped: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.labels = [Counter() for _ in range(self.num_columns)]
+
+    def __len__(self) -> int:
+        return self.text.documents
+
+    def add(self, item: LabelledText) -> None:
+        self.text.add(item.text)
+        for counts, labels in zip(self.labels, item.labels, strict=True):
+            counts.update(labels)
+
+    def to_json(self) -> dict[str, Any]:
+        """The values for a JSON file."""
+        counts = self.text.to_json()
+        figures = {name: counts[name] for name in ("words", "characters", "bytes", "longest_document")}
+        labels = [dict(counts.most_common()) for counts in self.labels]
+        return {"texts": len(self), **figures, "labels": labels, "dropped": dict(self.dropped)}
+
+
+class LabelledCorpus(SplitCorpus[LabelledText, LabelledText, LabelStatistics]):
+    """The labelled texts that the options describe, by split."""
+
+    def __init__(self, options: LabelOptions) -> None:
+        """Look up the sources without reading them. Raises UserError for those that don't exist."""
+        self.options = options
+        source = _open_source(options)
+        self._described = source.describe
+        super().__init__(source, options, "corpus")
+
+    def new_statistics(self) -> LabelStatistics:
+        return LabelStatistics(len(self.options.label_columns))
+
+    def cleaned(self, entry: LabelledText) -> LabelledText:
+        return entry._replace(text=normalise(entry.text).strip())
+
+    def split_of(self, entry: LabelledText, split: str, counts: LabelStatistics) -> str | None:
+        if self.options.stratify and len(self.division.ranges) > 1:
+            return self._stratified[digest_of(entry.text)]
+        return self.division.of(entry.text)
+
+    @functools.cached_property
+    def _stratified(self) -> dict[int, str]:
+        """The split of each training text, by its digest; a text that occurs again stays where it is."""
+        classes: dict[int, str] = {}
+        for entry in map(self.cleaned, self.source.read("train")):
+            classes.setdefault(digest_of(entry.text), repr(entry.labels))
+        members: dict[str, list[int]] = {}
+        for digest in sorted(classes):
+            members.setdefault(classes[digest], []).append(digest)
+        places = ((digest, (place + 0.5) / len(own)) for own in members.values() for place, digest in enumerate(own))
+        return {digest: self.division.at(place) for digest, place in places}
+
+    def items(self, split: str, entries: Iterator[LabelledText], counts: LabelStatistics) -> Iterator[LabelledText]:
+        is_cut = split in self.division.ranges
+        kept = Kept(self._evaluated(), deduplicate=self.options.deduplicate) if is_cut else None
+        labels_of: dict[int, int] = {}
+        for entry in entries:
+            if not entry.text and kept is None:
+                raise DataError(f"{entry.where}: the text is empty; {split} is kept complete: fix or remove this row")
+            reason: str | None = "empty" if not entry.text else kept.why_dropped(((entry.text,),)) if kept else None
+            if is_cut and reason != "also_in_evaluation":
+                labels = digest_of(repr(entry.labels))
+                if labels_of.setdefault(digest_of(entry.text), labels) != labels and reason == "duplicates":
+                    reason = "contradiction"
+            if reason:
+                counts.dropped[DROPPED[reason]] += 1
+            else:
+                yield entry
+
+    def _evaluated(self) -> Iterator[tuple[tuple[str]]]:
+        """The given evaluation texts."""
+        for split in self.division.given:
+            if split != "train":
+                yield from (((self.cleaned(entry).text,),) for entry in self.source.read(split))
+
+    def out_of_scope(self) -> Iterator[LabelledText]:
+        """The texts that belong to no class."""
+        files = find_files(self.options.out_of_scope, "corpus.out_of_scope")
+        for record in read_records(files, {self.options.text_column: "text_column"}, self.options):
+            yield self.cleaned(LabelledText(_text(record, self.options), (), record.where))
+
+    def why_empty(self, split: str, counts: LabelStatistics) -> str:
+        source = self._described(self.division.source_of(split))
+        if counts.dropped:
+            reasons = ", ".join(f"{number} because {reason}" for reason, number in counts.dropped.items())
+            return f"all its texts in {source} were dropped ({reasons})"
+        if self.division.is_all_of_its_source(split):
+            return f"{source} has no text"
+        return f"no text of {source} fell into it; give more texts, other fractions, or files for this split"
+
+
+def _open_source(options: LabelOptions) -> TextSource[LabelledText]:
+    columns = {options.text_column: "text_column", **dict.fromkeys(options.label_columns, "label_columns")}
+    if options.type == "grammar":
+        return _Grammar(options)
+    if options.type == "huggingface":
+        return HuggingFaceSource(
+            options.name,
+            options.subset,
+            functools.partial(_columns_of_dataset, columns),
+            lambda row, where: labelled_text(Record(row, where), options),
+        )
+    files = {split: [(path,) for path in find_files(getattr(options, split), f"corpus.{split}")] for split in SPLITS}
+    lacks_train = "corpus.train: give the files of the training texts and their labels"
+
+    def read(together: Any) -> Iterator[LabelledText]:
+        for record in read_records((path for (path,) in together), columns, options):
+            yield labelled_text(record, options)
+
+    return FileSource(files, read, lacks_train)
+
+
+def _columns_of_dataset(columns: dict[str, str], where: str, there: list[str]) -> list[str]:
+    for column, option in columns.items():
+        if column not in there:
+            raise missing_column(where, column, there, option)
+    return list(columns)
+
+
+class _Grammar:
+    """Sentences of the built-in Hindi grammar, each labelled by the rule that it shows.
+
+    Of twins, which differ in a word or two, there is one.
+    """
+
+    given, lacks_train = ("train",), ""
+
+    def __init__(self, options: LabelOptions) -> None:
+        self.files: list[Any] = []
+        self._number, self._seed = options.num_sentences, options.seed
+        if options.label_columns != ("label",) or options.multi_label:
+            raise DataError("corpus.label_columns: the sentences of the grammar have one label, in the column label")
+
+    def read(self, split: str) -> Iterator[LabelledText]:
+        from vaak.text.grammar import PHENOMENA, minimal_pairs
+
+        each = -(-self._number // len(PHENOMENA))
+        pairs = minimal_pairs(2 * each, self._seed)
+        for number, pair in enumerate(islice(pairs, 0, None, 2), 1):
+            yield LabelledText(pair.sentence_good, ((pair.phenomenon,),), f"the grammar: sentence {number}")
+
+    def describe(self, split: str) -> str:
+        return f"the grammar's {self._number} sentences"
+
+
+def labelled_text(record: Record, options: LabelOptions) -> LabelledText:
+    """The text and the labels of a row. Raises DataError, naming the row, where a label is missing or isn't one."""
+    labels = (_labels(record, column, options.multi_label) for column in options.label_columns)
+    return LabelledText(_text(record, options), tuple(labels), record.where)
+
+
+def _text(record: Record, options: LabelOptions) -> str:
+    text = record.values[options.text_column]
+    if not isinstance(text, str | None):
+        kind = type(text).__name__
+        raise DataError(f"{record.where}: {options.text_column} is a {kind}, not a string (text_column)")
+    return text or ""
+
+
+def _labels(record: Record, column: str, multi_label: bool) -> tuple[str, ...]:
+    value = record.values[column]
+    if value is None or (value == "" and not multi_label):
+        raise DataError(f"{record.where}: {column} is empty: every row needs a label; label or remove this row")
+    if isinstance(value, list):
+        if not multi_label:
+            raise DataError(f"{record.where}: {column} is a list of labels; set multi_label: true, or give one label")
+        return tuple(sorted({_label(one, record, column) for one in value}))
+    if multi_label and isinstance(value, str):
+        return tuple(sorted({part.strip() for part in value.split(SEPARATOR) if part.strip()}))
+    return (_label(value, record, column),)
+
+
+def _label(value: Any, record: Record, column: str) -> str:
+    if isinstance(value, float) and value.is_integer():  # as spreadsheets and pandas write integers
+        value = int(value)
+    if not isinstance(value, str | int) or value == "":
+        raise DataError(f"{record.where}: {column} is {value!r}; a label is a text or a whole number")
+    return str(value).strip()
+
+
+def in_order(labels: set[str]) -> list[str]:
+    """Labels in their order: numbers by value, texts by letters.
+
+    >>> in_order({"10", "9", "0"}), in_order({"b", "10", "a"})
+    (['0', '9', '10'], ['10', 'a', 'b'])
+    """
+    return sorted(labels, key=int) if all(map(str.isdecimal, labels)) else sorted(labels)

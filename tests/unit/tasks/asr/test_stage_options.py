@@ -1,0 +1,169 @@
+"""How much data each stage reads, the presets for GPUs, names of the pipeline that this one replaces, and mistakes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vaak.audio.synthesis.voices import LANGUAGES
+from vaak.cli.pipeline import _values_of as values_of
+from vaak.config.base import from_options
+from vaak.core.errors import UserError
+from vaak.tasks.asr.stages.base import values_of as base_values
+from vaak.tasks.asr.stages.options import MoeOptions
+from vaak.tasks.asr.stages.original import translated
+from vaak.tasks.asr.stages.pipeline import PIPELINE
+from vaak.tasks.asr.stages.runs import data_of, training_of
+
+PRESETS = Path(__file__).parents[4] / "configs" / "pipelines" / "moe-asr"
+READING = ("embeddings", "experts", "joint")
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.mark.parametrize(
+    ("given", "percents", "most"),
+    [
+        ({}, (5, 15, 100), (None, None, None)),
+        ({"data_percent": 10}, (0.5, 1.5, 10), (None, None, None)),
+        ({"data_percent": 50}, (2.5, 7.5, 50), (None, None, None)),
+        ({"data_percent": 100}, (5, 15, 100), (None, None, None)),
+        ({"mode": "quick"}, (100, 100, 100), (10, 5, 5)),
+        ({"embedding_percent": 10, "data_percent": 50, "embedding_samples": 7}, (5, 7.5, 50), (7, None, None)),
+        ({"mode": "quick", "expert_samples": 8}, (100, 100, 100), (10, 8, 5)),
+    ],
+)
+def test_each_stage_reads_its_part_of_the_data(given: dict[str, Any], percents: Any, most: Any, tmp_path: Path) -> None:
+    options = MoeOptions(**given, dataset_root=tmp_path)
+    parts = [options.part_of(stage) for stage in READING]
+    assert [part.percent for part in parts] == pytest.approx(percents)
+    assert tuple(part.most for part in parts) == most
+    data = [data_of(options, stage)["data"] for stage in READING]
+    assert [(one["percent"], one["max_samples"], one["sampling_seed"]) for one in data] == [(*one, 42) for one in parts]
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers", "precision"),
+    [
+        ("a100-40gb", (512, 4, 2, 8, 4, 2, 5), "fp16"),
+        ("a100-80gb", (1024, 8, 4, 8, 4, 2, 5), "fp16"),
+        ("h100-80gb", (2048, 12, 8, 4, 8, 2, 5), "fp16"),
+        ("production", (512, 4, 2, 8, 4, 5, 10), "fp16"),
+        ("h200", (4096, 24, 16, 2, 12, 2, 5), "bf16"),
+    ],
+)
+def test_presets_reach_the_runs(name: str, numbers: tuple[int, ...], precision: str) -> None:
+    options = from_options(MoeOptions, values_of(PIPELINE, PRESETS / f"{name}.yml"), name)
+    runs = {stage: training_of(options, stage, "val_wer") for stage in ("gate", "experts", "joint")}
+    joint = runs["joint"]
+    found = (
+        *(run["batch_size"] for run in runs.values()),
+        joint["gradient_accumulation_steps"],
+        joint["performance"]["num_workers"],
+        joint["validation"]["interval_epochs"],
+        joint["checkpoint"]["interval_epochs"],
+    )
+    assert (options.mode, found, joint["mixed_precision"]) == ("full", numbers, precision)
+    assert options.draw is (name != "production")
+    assert {path.stem for path in PRESETS.iterdir()} == {"a100-40gb", "a100-80gb", "h100-80gb", "production", "h200"}
+
+
+def test_a_base_never_hears_the_accents_that_are_adapted_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = MoeOptions(mode="quick", whisper_model="scratch")
+    base, joint = base_values(options), data_of(options, "joint")
+    assert base["datasets"] == joint["datasets"], "the same voices"
+    heard, adapted = (set(one["data"]["groups"]) for one in (base, joint))
+    assert not heard & adapted
+    assert heard | adapted == set(LANGUAGES)
+    assert base["data"]["max_duration"] == joint["data"]["max_duration"] == 4
+    own = MoeOptions(mode="quick", whisper_model="scratch", dataset_root=tmp_path, data={"max_duration": 6})
+    assert base_values(own)["data"]["max_duration"] == data_of(own, "joint")["data"]["max_duration"] == 6
+
+
+def test_early_stopping_and_the_best_are_by_wer_or_by_loss() -> None:
+    for best_by in ("wer", "loss"):
+        options = MoeOptions(best_by=best_by)
+        for stage in ("gate", "experts", "joint"):
+            assert training_of(options, stage, f"val_{best_by}")["early_stopping"]["patience"] == 5
+
+
+def test_the_json_of_the_other_pipeline_gives_options(tmp_path: Path) -> None:
+    given = {
+        "data_config_path": "Config/dataloader_config.json",
+        "data_mode": "default",
+        "data_config_override": {
+            "dataset_root": "Data/extracted_data", "split": "Train", "percent": 10, "sampling": "stratified", "seed": 7,
+            "max_samples": None, "modes": {},
+        },
+        "whisper_model": "v2",
+        "output_dir": "Data/embeddings/whisper_v2_embeddings",
+        "mapping_path": "Data/embeddings/whisper_v2_embeddings/mapping.json",
+        "overwrite": True,
+        "clustering_algorithm": "spectral",
+        "plot": "pca",
+    }  # fmt: skip
+    (tmp_path / "embeddings.json").write_text(json.dumps(given))
+    values = values_of(PIPELINE, tmp_path / "embeddings.json")
+    assert values.pop("output_dir") == given["output_dir"], "where the command runs it"
+    options = from_options(MoeOptions, values, "")
+    found = (
+        options.dataset_root,
+        options.embedding_percent,
+        options.seed,
+        options.embedding_samples,
+        options.algorithm,
+    )
+    assert found == (Path("Data/extracted_data"), 10, 7, None, "spectral")
+    assert (options.whisper_model, options.plot_method) == ("v2", "pca")
+    for key, value in {"sampling": "random", "split": "Dev", "modes": {"a": 1}, "precent": 3}.items():
+        with pytest.raises(UserError, match=f"data_config_override.{key}"):
+            translated({"data_config_override": {key: value}})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--skip-pretraining",), "--skip-pretraining requires --num-experts: there are no clusters to count"),
+        (("--mode", "full"), "there are no data: give --dataset-root"),
+        (("--dataset-root", "nowhere"), "--dataset-root: no such folder: nowhere"),
+        (("--mode", "quick", "--data-percent", 10), "--data-percent has no effect in mode quick"),
+        (("--fp16", "--bf16"), "--fp16 and --bf16 are both given"),
+        (("--top-k", 9), "top_k (9) is more than num_experts (8)"),
+        (("--metric", "cosine", "--hdbscan-algorithm", "prims_kdtree"), "can't use metric cosine"),
+        (("--mode", "quick", "--skip-pretraining", "--num-experts", 2, "--only", "gate"), "stage gate has no part in"),
+    ],
+)
+def test_mistakes_are_said_in_a_line(
+    arguments: tuple[Any, ...], message: str, vaak: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, _, err = vaak("pipeline", "moe-asr", *arguments, "--dry-run")
+    assert (code, message in err.splitlines()[-1], "Traceback" in err) == (2, True, False), err
+
+
+def test_every_flag_of_the_other_pipeline_is_taken(
+    vaak: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data" / "Train").mkdir(parents=True)
+    (tmp_path / "data" / "Train" / "train.jsonl").write_text("")
+    code, out, err = vaak(
+        *("pipeline", "moe-asr", "--dry-run", "--json", "--mode", "full", "--seed", 42, "--resume", "--no-plot"),
+        *("--data-percent", 10, "--dataset-root", "data", "--whisper-model", "v3", "--num-experts", 8),
+        *("--gating-batch-size", 512, "--expert-batch-size", 4, "--asr-batch-size", 2, "--num-workers", 4),
+        *("--gradient-accumulation-steps", 8, "--no-fp16", "--eval-every-n-epochs", 2, "--save-every-n-epochs", 5),
+        *("--clustering-algorithm", "hdbscan", "--min-cluster-size", 5, "--min-clusters", 8, "--min-samples", 5),
+        *("--metric", "euclidean", "--allow-single-cluster", "--hdbscan-algorithm", "boruvka_kdtree"),
+        *("--no-reduce-experts", "--min-experts", 2, "--max-retries", 5, "--reduce", "umap", "--reduce-dim", 50),
+        *("--pooling", "flatten", "--plot-method", "umap", "--log-file", "training.log"),
+    )
+    assert code == 0, err
+    stages = [row["stage"] for row in json.loads(out)]
+    assert stages == ["embeddings", "clusters", "gate", "experts", "joint"], "the base isn't trained: it is v3"
+    code, out, err = vaak("pipeline", "moe-asr", "--dry-run", "--json", "--mode", "quick", "--skip-pretraining",
+                          "--num-experts", 8, "--fp16", "--algorithm", "spectral", "--plot", "pca")  # fmt: skip
+    assert (code, [row["stage"] for row in json.loads(out)]) == (0, ["base", "joint"]), err

@@ -1,0 +1,153 @@
+"""Labelled texts: the same from every kind of file, split by classes, none in two splits; mistakes have one line."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vaak.core.errors import DataError
+from vaak.tasks.classification.config import LabelledCorpusConfig
+from vaak.text.corpora.labelled import LabelledCorpus, LabelledText, TextStore
+
+ROWS = [{"text": f"text, number {number}", "label": number % 3} for number in range(30)]
+
+
+def corpus_of(folder: Path, rows: list[dict[str, Any]] = ROWS, **options: Any) -> LabelledCorpus:
+    folder.mkdir(exist_ok=True)
+    (folder / "train.json").write_text(json.dumps(rows), encoding="utf-8")
+    return LabelledCorpus(LabelledCorpusConfig(train=(str(folder / "train.json"),), **options))
+
+
+def given_split(path: Path, rows: list[dict[str, Any]]) -> tuple[str, ...]:
+    path.write_text(json.dumps(rows), encoding="utf-8")
+    return (str(path),)
+
+
+def test_every_kind_of_file_has_the_same_texts(tmp_path: Path):
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    names = ("a.json", "a.jsonl", "a.csv", "a.tsv", "a.parquet")
+    (tmp_path / "a.json").write_text(json.dumps(ROWS))
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, ROWS)))
+    for name, delimiter in (("a.csv", ","), ("a.tsv", "\t")):
+        with open(tmp_path / name, "w", newline="") as file:
+            writer = csv.DictWriter(file, ["label", "text"], delimiter=delimiter)
+            writer.writeheader()
+            writer.writerows(ROWS)
+    parquet.write_table(pyarrow.Table.from_pylist(ROWS), tmp_path / "a.parquet")
+    read = []
+    for name in names:
+        corpus = LabelledCorpus(LabelledCorpusConfig(train=(str(tmp_path / name),)))
+        read.append([(one.text, one.labels) for split in corpus.splits for one in corpus.read(split)])
+    assert read[0] == read[1] == read[2] == read[3] == read[4]
+    assert sorted(read[0]) == sorted((row["text"], ((str(row["label"]),),)) for row in ROWS)
+
+
+def test_a_dataset_of_hugging_face_has_the_same_texts(tmp_path: Path):
+    datasets = pytest.importorskip("datasets")
+    datasets.DatasetDict({"train": datasets.Dataset.from_list(ROWS)}).save_to_disk(tmp_path / "saved")
+    corpus = LabelledCorpus(LabelledCorpusConfig(name=str(tmp_path / "saved")))
+    found = {one.text for split in corpus.splits for one in corpus.read(split)}
+    assert found == {row["text"] for row in ROWS}
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 2)), min_size=30, max_size=80))
+def test_classes_are_split_alike_and_no_text_is_in_two_splits(
+    tmp_path_factory: pytest.TempPathFactory, pairs: list[tuple[int, int]]
+):
+    rows = [{"text": f"t{number}", "label": label} for number, label in pairs]
+    corpus = corpus_of(tmp_path_factory.mktemp("c"), rows, train_fraction=0.6, valid_fraction=0.2)
+    first = {row["text"]: str(row["label"]) for row in reversed(rows)}
+    sizes = Counter(first.values())
+    for split, fraction in (("train", 0.6), ("valid", 0.2), ("test", 0.2)):
+        try:
+            found = list(corpus.read(split))
+        except DataError:  # nothing fell into it
+            found = []
+        assert len({one.text for one in found}) == len(found)
+        for one in found:
+            assert first.pop(one.text) == one.labels[0][0]
+        counts = Counter(one.labels[0][0] for one in found)
+        assert all(abs(counts[label] - fraction * size) <= 1 for label, size in sizes.items())
+    assert not first
+
+
+def test_what_is_dropped_is_counted_by_reason(tmp_path: Path):
+    rows = [
+        *({"text": f"t{number}", "label": number % 2} for number in range(10)),
+        {"text": "t0", "label": 0},
+        {"text": "t1", "label": 0},
+        {"text": " ", "label": 0},
+    ]
+    valid = given_split(tmp_path / "valid.json", [{"text": "t2 ", "label": 0}, {"text": "v", "label": 1}])
+    corpus = corpus_of(tmp_path, rows, valid=valid)
+    assert {one.text for one in corpus.read("train")} == {"t0", "t1", *(f"t{number}" for number in range(3, 10))}
+    assert corpus.statistics["train"].dropped == {
+        "duplicate": 1,
+        "duplicate with another label": 1,
+        "empty": 1,
+        "also in an evaluation split": 1,
+    }
+    assert [one.text for one in corpus.read("valid")] == ["t2", "v"]
+
+
+@pytest.mark.parametrize(
+    ("row", "options", "says"),
+    [
+        ({"text": "a"}, {}, "entry 30: no column 'label'; the columns are: text (set label_columns)"),
+        (
+            {"text": "a", "label": None},
+            {},
+            "entry 30: label is empty: every row needs a label; label or remove this row",
+        ),
+        ({"text": "a", "label": ""}, {}, "entry 30: label is empty: every row needs a label; label or remove this row"),
+        (
+            {"text": "a", "label": ["x"]},
+            {},
+            "entry 30: label is a list of labels; set multi_label: true, or give one label",
+        ),
+        ({"text": "a", "label": 0.5}, {}, "entry 30: label is 0.5; a label is a text or a whole number"),
+        ({"text": 3, "label": 1}, {}, "entry 30: text is a int, not a string (text_column)"),
+        ("a", {}, "entry 30: expected an object with the keys text and label, not a str"),
+    ],
+)
+def test_a_row_that_is_wrong_is_named(tmp_path: Path, row: Any, options: dict[str, Any], says: str):
+    corpus = corpus_of(tmp_path, [*ROWS, row], **options)
+    with pytest.raises(DataError, match="entry 30") as caught:
+        list(corpus.read("train"))
+    assert str(caught.value).endswith(says)
+
+
+def test_a_blank_text_of_a_given_split_is_an_error(tmp_path: Path):
+    corpus = corpus_of(tmp_path, valid=given_split(tmp_path / "v.json", [{"text": "", "label": 1}]))
+    with pytest.raises(DataError, match=r"v.json: entry 0: the text is empty; valid is kept complete: fix or remove"):
+        list(corpus.read("valid"))
+
+
+def test_several_labels_are_lists_or_cells(tmp_path: Path):
+    rows: list[dict[str, Any]]
+    rows = [{"text": "a", "tags": ["y", "x"]}, {"text": "b", "tags": "x | z"}, {"text": "c", "tags": []}]
+    corpus = corpus_of(tmp_path, rows, label_columns=("tags",), multi_label=True, stratify=False, valid=())
+    found = {
+        one.text: one.labels[0] for split in corpus.splits for one in corpus.entries(split, corpus.new_statistics())
+    }
+    assert found == {"a": ("x", "y"), "b": ("x", "z"), "c": ()}
+
+
+def test_the_grammars_sentences_are_of_16_kinds():
+    corpus = LabelledCorpus(LabelledCorpusConfig(num_sentences=160))
+    texts = [*corpus.read("train"), *corpus.read("valid"), *corpus.read("test")]
+    assert len({one.text for one in texts}) == len(texts) >= 155
+    assert len({one.labels for one in texts}) == 16
+
+
+def test_texts_on_disk_are_what_was_written(tmp_path: Path):
+    rows = [LabelledText("क", (("a",), ("b", "c")), "f:1"), LabelledText("x" * 5_000_000, ((), ()), "f:2")]
+    assert list(TextStore.write(tmp_path / "store", rows)) == rows
