@@ -8,7 +8,8 @@ Each speaker is a separate track: a pause, a piece of an utterance, a pause, ano
 
 Pauses are exponential with mean ``beta``. Source: Fujita et al. 2019, "End-to-End Neural Speaker Diarization with
 Self-Attention", algorithm 1. Differs: utterances are cut at their own pauses, and only speech is labelled; half of the
-pieces keep some of the pauses around them, as recorded, because speech in a recording fades in and out; a conversation
+pieces keep some of the pauses around them, as recorded, because speech in a recording fades in and out, and the others
+are cut a little inside their speech, so that the end of what is heard is learned as the end; a conversation
 has the length that the plan knows, so speakers continue to its end, and the rest is cut off.
 """
 
@@ -31,6 +32,8 @@ from vaak.core.storage.files import fingerprint_of
 BABBLING_VOICES = 5
 CUT = 0.5
 """The share of pieces without the pauses around them: speech that begins and ends at once, as where it was edited."""
+CUT_INSIDE = 0.1
+"""Up to so many seconds of speech are cut off, too, at each side: what is heard is what is labelled, however it ends."""
 LEVEL = 10 ** (-26 / 20)
 """Root mean square of an utterance's speech: 26 dB under full scale, usual in tests of telephony (ITU-T P.56)."""
 
@@ -46,6 +49,12 @@ class Piece(NamedTuple):
     def speech(self) -> np.ndarray:
         """Without the pauses around it."""
         return self.samples[self.first : self.last]
+
+    def cut_inside(self, start: int, end: int) -> Piece:
+        """The speech alone, without up to ``start`` and ``end`` samples at its sides, at most a quarter at each."""
+        most = (self.last - self.first) // 4
+        samples = self.speech[min(start, most) : self.last - self.first - min(end, most)]
+        return Piece(samples, 0, len(samples))
 
     def at_speed(self, factor: float) -> Piece:
         """The piece, ``factor`` times as fast and as high."""
@@ -126,7 +135,7 @@ class SimulatedConversations:
         while place < num_samples:
             piece = next(pieces).at_speed(factor)
             if rng.random() < CUT:
-                piece = Piece(piece.speech, 0, len(piece.speech))
+                piece = piece.cut_inside(*rng.integers(0, round(CUT_INSIDE * rate), 2, endpoint=True).tolist())
             _add(track, piece.samples * np.float32(gain), place - piece.first)
             end = min(place + piece.last - piece.first, num_samples)
             segments.append(Segment(place / rate, end / rate, name))
