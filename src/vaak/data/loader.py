@@ -11,7 +11,9 @@ import signal
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Generator, Iterable, Iterator, Sized
+from multiprocessing.process import BaseProcess
 from typing import cast
 
 import torch
@@ -25,6 +27,8 @@ from vaak.data.plan import BatchPlan, Planner
 from vaak.data.reader import Address, Microbatch, MicrobatchReader
 
 READ_AHEAD_SECONDS = 0.001
+_workers: weakref.WeakSet[BaseProcess] = weakref.WeakSet()
+"""Of every loader of this process, as long as torch keeps them."""
 
 
 def training_addresses(
@@ -80,8 +84,10 @@ def load(
         prefetch_factor=options.prefetch_factor,
         worker_init_fn=_start_worker,
     )
+    batches = iter(loader)
+    _workers.update(getattr(batches, "_workers", ()))
     with naming_lost_workers(ConnectionError, EOFError):
-        for read in loader:
+        for read in batches:
             if isinstance(read, UserError):
                 raise read
             yield read
@@ -115,7 +121,7 @@ def _in_bursts(reader: _ErrorsAsValues, addresses: Iterator[Address]) -> Iterato
 def naming_lost_workers(*signs: type[Exception]) -> Iterator[None]:
     """Within this context, the end of a worker is a UserError: torch raises its own wherever Python happens to be.
 
-    ``signs`` are other exceptions that come of nothing else here: a worker may end while it hands over a batch.
+    The other workers are killed. ``signs`` are other exceptions that come of nothing else here: a worker may end while it hands over a batch.
     """
     kinds: tuple[type[Exception], ...] = (RuntimeError, *signs)
     try:
@@ -125,6 +131,8 @@ def naming_lost_workers(*signs: type[Exception]) -> Iterator[None]:
             raise
         if sys.platform != "win32" and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # as the other workers end, torch would raise again, anywhere
+        for worker in _workers:
+            worker.kill()  # the lost one may have held the queue's lock, which the others would wait for without end
         raise UserError(
             f"a process that loads data was killed from outside, often because memory ran out ({error}); resume with "
             "--resume auto, perhaps with fewer training.performance.num_workers"
