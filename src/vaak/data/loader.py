@@ -121,7 +121,8 @@ def _in_bursts(reader: _ErrorsAsValues, addresses: Iterator[Address]) -> Iterato
 def naming_lost_workers(*signs: type[Exception]) -> Iterator[None]:
     """Within this context, the end of a worker is a UserError: torch raises its own wherever Python happens to be.
 
-    The other workers are killed. ``signs`` are other exceptions that come of nothing else here: a worker may end while it hands over a batch.
+    The other workers are killed. ``signs`` are other exceptions that come of nothing else here: a worker may end while
+    it hands over a batch.
     """
     kinds: tuple[type[Exception], ...] = (RuntimeError, *signs)
     try:

@@ -9,8 +9,8 @@ Each speaker is a separate track: a pause, a piece of an utterance, a pause, ano
 Pauses are exponential with mean ``beta``. Source: Fujita et al. 2019, "End-to-End Neural Speaker Diarization with
 Self-Attention", algorithm 1. Differs: utterances are cut at their own pauses, and only speech is labelled; half of the
 pieces keep some of the pauses around them, as recorded, because speech in a recording fades in and out, and the others
-are cut a little inside their speech, so that the end of what is heard is learned as the end; a conversation
-has the length that the plan knows, so speakers continue to its end, and the rest is cut off.
+are cut a little inside their speech, so that the end of what is heard is learned as the end; a conversation has the
+length that the plan knows, so speakers continue to its end, and the rest is cut off.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ BABBLING_VOICES = 5
 CUT = 0.5
 """The share of pieces without the pauses around them: speech that begins and ends at once, as where it was edited."""
 CUT_INSIDE = 0.1
-"""Up to so many seconds of speech are cut off, too, at each side: what is heard is what is labelled, however it ends."""
+"""Up to so many seconds of their speech are cut off, too, at each side: an end is where one hears nothing more."""
 LEVEL = 10 ** (-26 / 20)
 """Root mean square of an utterance's speech: 26 dB under full scale, usual in tests of telephony (ITU-T P.56)."""
 
