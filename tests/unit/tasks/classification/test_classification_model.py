@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -140,7 +141,7 @@ def test_a_pretrained_encoder_gives_what_transformers_gives(bert: Path, tmp_path
 
 def test_what_cant_be_had_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     pytest.importorskip("transformers")
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr(importlib.import_module("huggingface_hub.constants"), "HF_HUB_OFFLINE", True)
     with pytest.raises(
         UserError, match=r"nobody/nothing can't be loaded: no such folder, and the Hugging Face Hub has no"
     ):
