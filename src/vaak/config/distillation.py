@@ -12,9 +12,7 @@ class HiddenConfig(Section):
 
     resume_class: ClassVar[ResumeClass | None] = "refused"
 
-    student: str = option(
-        "Name of the student's module, as in vaak model show; its output is (row, time, width)."
-    )
+    student: str = option("Name of the student's module, as in vaak model show; its output is (row, time, width).")
     teacher: str = option("Name of the teacher's module; where its output is wider or narrower, a matrix is learned.")
     weight: float = option("Weight of the mean squared difference.", 1.0, gt=0, resume="other numbers")
 

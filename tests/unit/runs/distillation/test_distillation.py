@@ -12,26 +12,37 @@ import torch
 from torch.nn import functional as F
 
 from vaak.config.load import load
-from vaak.core.batch import Batch
+from vaak.config.tasks import task_class
+from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
 from vaak.core.task import Task
-from vaak.config.tasks import task_class
 from vaak.engine.objective.distillation import divergence
-from vaak.engine.trainer import Trainer
-from vaak.runs.distillation.task import DistilledTask, distilled
+from vaak.runs.distillation.task import distilled
 from vaak.runs.start import train
 from vaak.testing import Case, check_replay, check_resume, check_task
 from vaak.testing.case import exact
 
 GOOD, BAD = ("good", "fine", "great"), ("bad", "poor", "awful")
-DATA = {
+DATA: dict[str, Any] = {
     "corpus": {"train": "texts.json", "label_columns": ["label", "kind"], "train_fraction": 0.6, "valid_fraction": 0.2},
     "tokenizer": {"type": "word", "vocab_size": 200, "min_frequency": 1},
     "max_length": 20,
 }
-TRANSFORMER = {"architecture": "transformer", "d_model": 16, "num_layers": 1, "num_heads": 2, "dropout": 0.1}
-CNN = {"architecture": "cnn", "embed_size": 8, "num_filters": 8, "filter_sizes": [1, 2], "label_weights": [1.0, 0.5]}
-LOOP = {
+TRANSFORMER: dict[str, Any] = {
+    "architecture": "transformer",
+    "d_model": 16,
+    "num_layers": 1,
+    "num_heads": 2,
+    "dropout": 0.1,
+}
+CNN: dict[str, Any] = {
+    "architecture": "cnn",
+    "embed_size": 8,
+    "num_filters": 8,
+    "filter_sizes": [1, 2],
+    "label_weights": [1.0, 0.5],
+}
+LOOP: dict[str, Any] = {
     "max_steps": 4,
     "batch_size": 4,
     "device": "cpu",
@@ -80,7 +91,7 @@ def task_of(file: Path, run: Path, *overrides: str) -> Task:
     return task
 
 
-TEACHER = {"teacher": "runs/teacher", "temperature": 2.0, "alpha": 0.7}
+TEACHER: dict[str, Any] = {"teacher": "runs/teacher", "temperature": 2.0, "alpha": 0.7}
 
 
 def direct(task: Any, model: torch.nn.Module, batches: list[Batch]) -> torch.Tensor:
@@ -130,8 +141,8 @@ def test_the_divergence_is_zero_for_the_teacher_itself_and_its_gradient_is_the_d
     torch.testing.assert_close(student.grad, expected.detach())
 
 
-def test_a_student_of_another_kind_learns_from_stored_predictions(capsys: pytest.CaptureFixture[str]):
-    """A transformer's rows have special tokens at both ends, a TextCNN's have none: the teacher reads the texts anew."""
+def test_a_student_of_another_kind_learns_from_stored_predictions():
+    """A transformer's rows have special tokens at both ends, a TextCNN's none: the teacher reads the texts anew."""
     file = config("cnn", model=CNN, distillation=TEACHER | {"temperature": 4.0, "alpha": 1.0})
     longer = ["training.max_steps=60", "training.optimizer.lr=0.02"]
     outcome = train(load([file], longer))
@@ -156,7 +167,7 @@ def test_predictions_are_shared_through_the_cache():
     assert len([*Path("cache").glob("teacher-*")]) == 1
 
 
-HIDDEN = {
+HIDDEN: dict[str, Any] = {
     "model": TRANSFORMER | {"d_model": 8},
     "distillation": TEACHER | {"hidden": [{"student": "transformer.stack", "teacher": "transformer.stack"}]},
 }
@@ -172,23 +183,22 @@ def test_hidden_states_are_projected_and_their_difference_is_a_mean_over_positio
     for microbatch in data.microbatches:
         batch = microbatch.batch
         assert batch is not None
-        own = trainer.model.eval().transformer.stack
         kept: list[torch.Tensor] = []
-        hooks = [one.register_forward_hook(lambda *given: kept.append(given[2])) for one in (own, task.teacher.model.transformer.stack)]
-        trainer.model(batch["inputs"], batch["mask"]), task.teacher.model(batch["inputs"], batch["mask"])
-        for hook in hooks:
+        for model in (trainer.model.eval(), task.teacher.model):
+            stack: Any = model.get_submodule("transformer.stack")
+            hook = stack.register_forward_hook(lambda *given, kept=kept: kept.append(given[2]))
+            model(batch["inputs"], batch["mask"])
             hook.remove()
         for student, teacher, mask in zip(*kept, batch["mask"], strict=True):
             for place in range(int(mask.sum())):
                 total = total + (projection @ student[place] - teacher[place]).square().mean()
                 number += 1
     expected = torch.autograd.grad(total / number, projection)[0]
-    trainer.step.objectives[0].gradient.accumulate(
-        trainer.state.piece_rules, data, trainer.step.gradients[0].begin
-    )
+    trainer.step.objectives[0].gradient.accumulate(trainer.state.piece_rules, data, trainer.step.gradients[0].begin)
     torch.testing.assert_close(projection.grad, expected, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sections", [{"distillation": TEACHER, "model": CNN | {"dropout": 0.1}}, HIDDEN])
 def test_a_distilled_run_keeps_the_contract_of_training(tmp_path: Path, sections: dict[str, Any]):
     file = config("contract", **sections)
@@ -207,9 +217,9 @@ def test_a_language_model_learns_from_another(tmp_path: Path):
     stored: Any = task_of(file, tmp_path / "stored")
     computed: Any = task_of(file, tmp_path / "computed", "distillation.stored_gib=0")
     packed = {"batching": {"type": "packed"}}
-    terms = []
+    terms: list[Term] = []
     for task in (stored, computed):
-        trainer = Case(lambda task=task: task, training=packed).trainer(tmp_path / f"fit{len(terms)}", task=task)
+        trainer = Case(computed.model, training=packed).trainer(tmp_path / f"fit{len(terms)}", task=task)
         batch = next(trainer.data.steps(trainer.position)).microbatches[0].batch
         assert batch is not None
         assert max(map(len, batch.indices)) > 1
@@ -224,8 +234,14 @@ def test_a_language_model_learns_from_another(tmp_path: Path):
     ("sections", "message"),
     [
         ({"distillation": {"teacher": "runs/none"}}, "distillation.teacher: runs/none is not a run directory"),
-        ({"data": DATA | {"corpus": DATA["corpus"] | {"label_columns": ["label"]}}}, "predicts label, kind, and this run label"),
-        ({"data": DATA | {"corpus": DATA["corpus"] | {"train": "others.json"}}}, "has other classes of kind .* 3 there, 2 here"),
+        (
+            {"data": DATA | {"corpus": DATA["corpus"] | {"label_columns": ["label"]}}},
+            "predicts label, kind, and this run label",
+        ),
+        (
+            {"data": DATA | {"corpus": DATA["corpus"] | {"train": "others.json"}}},
+            r"has other classes of kind than this run \(3 there, 2 here\)",
+        ),
         (
             {"model": CNN, "data": DATA | {"augmentation": {"enabled": True, "techniques": ["random_swap"]}}},
             "reads other batches than this run, whose examples are augmented",
@@ -236,10 +252,17 @@ def test_a_language_model_learns_from_another(tmp_path: Path):
             r"TransformerClassifier has no module transformer.stak; did you mean transformer.stack",
         ),
         (
-            {"distillation": TEACHER | {"hidden": [{"student": "head", "teacher": "head"}]}},
-            r"distillation.hidden: head .*; expected a module that gives \(row, time, width\)",
+            {"distillation": TEACHER | {"hidden": [{"student": "dropout", "teacher": "dropout"}]}},
+            r"distillation.hidden: dropout gives \(1, 16\); expected a module that gives \(row, time, width\)",
         ),
-        ({"task": "lm", "model": {}, "data": {"corpus": {"num_sentences": 60}}}, "predicts label, kind, and this run token"),
+        (
+            {"distillation": TEACHER | {"hidden": [{"student": "head", "teacher": "head"}]}},
+            "distillation.hidden: head isn't called when the model predicts; name another module",
+        ),
+        (
+            {"task": "lm", "model": {}, "data": {"corpus": {"num_sentences": 60}}},
+            "predicts label, kind, and this run token",
+        ),
     ],
 )
 def test_mistakes_have_one_line(tmp_path: Path, sections: dict[str, Any], message: str):
