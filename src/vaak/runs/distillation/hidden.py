@@ -50,10 +50,12 @@ def captured(model: nn.Module, names: Sequence[str]) -> Iterator[list[Tensor]]:
                 whose = type(model).__name__
                 raise UserError(f"{KEY}: {whose} has no module {name}{did_you_mean(name, known)}; see vaak model show")
 
-            def keep(_: nn.Module, __: Any, output: Any, number: int = number, name: str = name) -> None:
+            def keep(_: nn.Module, __: Any, output: Any, number: int = number) -> None:
                 if not isinstance(output, Tensor) or output.ndim != 3:
                     what = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
-                    raise UserError(f"{KEY}: {name} gives {what}; expected a module that gives (row, time, width)")
+                    raise UserError(
+                        f"{KEY}: {names[number]} gives {what}; expected a module that gives (row, time, width)"
+                    )
                 found[number] = output
 
             stack.callback(module.register_forward_hook(keep).remove)

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vaak.config.training import TrainingConfig
 from vaak.core.batch import Batch
 from vaak.core.progress import followed
 from vaak.core.random_keys import Purpose
@@ -26,6 +27,7 @@ from vaak.core.task import Dataset, Outputs
 from vaak.data.batching.planner import evaluation_plan
 from vaak.data.loader import evaluation_addresses
 from vaak.data.reader import MicrobatchReader
+from vaak.engine.distributed.launcher import pick_device
 from vaak.runs.distillation.teacher import Teacher, in_order
 from vaak.runs.prepared import DONE, Recipe, prepare_folder
 
@@ -40,15 +42,16 @@ def size_of(dataset: Dataset, outputs: Outputs) -> float:
     return 4.0 * width * units * float(np.sum(dataset.lengths, dtype=np.float64)) / float(dataset.lengths[longest])
 
 
-def store(teacher: Teacher, dataset: Dataset, folder: Path, batch_size: int, device: torch.device) -> None:
+def store(teacher: Teacher, dataset: Dataset, folder: Path, config: TrainingConfig) -> None:
     """Write the predictions for all examples, unless they are there, of the same weights for the same data."""
     mark = fingerprint_of([teacher.weights, dataset.fingerprint])
-    make = partial(_make, teacher, dataset, batch_size, device)
+    make = partial(_make, teacher, dataset, config)
     prepare_folder(Recipe(make, lambda: mark, {}), folder)
 
 
-def _make(teacher: Teacher, dataset: Dataset, batch_size: int, device: torch.device, folder: Path) -> dict[str, Any]:
+def _make(teacher: Teacher, dataset: Dataset, config: TrainingConfig, folder: Path) -> dict[str, Any]:
     reader = MicrobatchReader(dataset, (Purpose.EVALUATION, "teacher"), 0, skip_bad=True)
+    batch_size, device = config.validation.batch_size or config.batch_size, pick_device(config.device)
     plan, outputs = evaluation_plan(dataset.lengths, batch_size, dataset.evaluation_budget), teacher.outputs()
     places = np.zeros((len(dataset.lengths), 2), dtype=np.int64)
     shapes: list[list[int]] = []

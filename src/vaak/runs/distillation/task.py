@@ -24,7 +24,6 @@ from vaak.core.storage.files import fingerprint_of, read_json, write_json
 from vaak.core.task import Changed, Outputs, Task
 from vaak.engine.checkpoint.names import list_checkpoints
 from vaak.engine.devices.randomness import keeping_generators
-from vaak.engine.distributed.launcher import pick_device
 from vaak.engine.objective.distillation import divergence
 from vaak.runs.distillation.hidden import KEY as HIDDEN_KEY
 from vaak.runs.distillation.hidden import UNIT, HiddenLoss, Once, captured
@@ -71,9 +70,7 @@ class DistilledTask(Changed):
         dataset = self.task.dataset("train")
         examples = self.teacher.examples(self.task, self.outputs, dataset)
         if self._is_stored:
-            training = self.experiment.training
-            batch_size = training.validation.batch_size or training.batch_size
-            store(self.teacher, examples, self._folder, batch_size, pick_device(training.device))
+            store(self.teacher, examples, self._folder, self.experiment.training)
         elif examples is not dataset:
             what = "hidden states are learned" if self.options.hidden else "distillation.stored_gib is too small"
             raise UserError(

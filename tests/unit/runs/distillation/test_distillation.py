@@ -144,7 +144,7 @@ def test_the_divergence_is_zero_for_the_teacher_itself_and_its_gradient_is_the_d
 def test_a_student_of_another_kind_learns_from_stored_predictions():
     """A transformer's rows have special tokens at both ends, a TextCNN's none: the teacher reads the texts anew."""
     file = config("cnn", model=CNN, distillation=TEACHER | {"temperature": 4.0, "alpha": 1.0})
-    longer = ["training.max_steps=60", "training.optimizer.lr=0.02"]
+    longer = ["training.max_steps=30", "training.optimizer.lr=0.03"]
     outcome = train(load([file], longer))
     with open("runs/cnn/metrics.jsonl") as lines:
         records = [json.loads(line) for line in lines]
@@ -156,7 +156,7 @@ def test_a_student_of_another_kind_learns_from_stored_predictions():
     stored = Path("runs/cnn/teacher/logits.f32")
     assert stored.stat().st_size == 4 * 5 * 36
     before = stored.stat().st_mtime_ns
-    train(load([file], [*longer, "training.max_steps=62", "training.checkpoint.resume=auto"]))
+    train(load([file], [*longer, "training.max_steps=31", "training.checkpoint.resume=auto"]))
     assert stored.stat().st_mtime_ns == before
 
 
