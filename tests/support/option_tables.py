@@ -248,7 +248,8 @@ VOICES = (
     "datasets=[{name: voices, type: voices, num_voices: 4, num_sentences: 8, train_fraction: 0.6, valid_fraction: 0.2, "
     "output_dir: OWN/voices}]"
 )
-OF_VOICES = {"tts": ("data.samples=[He saw me.]",), "vocoder": (), "asr": ("data.max_duration=6",)}
+SENTENCES = ("data.max_duration=6", "model.scratch.max_target_length=200")
+OF_VOICES = {"tts": ("data.samples=[He saw me.]",), "vocoder": (), "asr": SENTENCES}
 FLOW = ("model.decoder_type=flow_matching",)
 FLOW_OPTIONS = ("vector_field", "width", "num_levels", "blocks_per_level", "kernel_size", "sigma_min")
 FRONT_END_OPTIONS = ("normalise", "phonemizer", "language", "alphabet", "stress", "punctuation", "word_boundaries")
@@ -315,6 +316,7 @@ OF_A_TASK: dict[tuple[str, str], tuple[str, ...]] = {
     **{("tts", f"data.front_end.{name}"): LEXICON for name in ("lexicon", "unknown_words")},
     ("tts", "data.max_duration"): ("data.max_duration=1.0",),
     ("tts", "data.evaluation.recogniser"): ("data.evaluation=1",),
+    ("asr", "datasets.0.type"): SENTENCES,
     ("asr", "data.sampling_seed"): ("data.percent=50",),
     ("asr", "data.too_long"): ("data.max_duration=0.6",),
     ("asr", "data.tokenizer.vocab_size"): ("data.tokenizer={type: byte_level, vocab_size: 320}",),

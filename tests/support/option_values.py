@@ -12,7 +12,7 @@ VALUES: dict[str, Any] = {
     "data.corpus.subset": "two",
     "data.tokenizer.options": {"unknown": "#"},
     "data.target_tokenizer.options": {"unknown": "#"},
-    "datasets.0.options": {"normalize_text": "upper"},
+    "datasets.0.options": {"normalize_text": "none"},
     "datasets.0.corpus_dir": "FOLDER/other_corpora/ami",
     "datasets.0.output_dir": "FOLDER/manifests/ami",
     "global_config.corpus_dir": "FOLDER/other_corpora",
