@@ -113,7 +113,7 @@ CONVERSATIONS = (
     "datasets=[{name: toy, type: json, train: [FOLDER/voices/train.jsonl], valid: [FOLDER/voices/valid.jsonl], "
     "test: [FOLDER/voices/test.jsonl], conversations: {train: 12, valid: 3, test: 2, duration: [1.0, 2.0]}}]"
 )
-LOOP = ("training", "wandb", "name")
+LOOP = ("training", "wandb", "name", "distillation")
 """Sections that are the same for every task, varied for one."""
 
 HUB = "data.corpus={type: huggingface, name: FOLDER/hub}"
@@ -340,5 +340,12 @@ OF_A_TASK: dict[tuple[str, str], tuple[str, ...]] = {
 }
 """The same for options that several tasks have, in other circumstances."""
 
+TAUGHT = "distillation={teacher: FOLDER/other}"
+IN_PAIRS = "distillation.hidden=[{student: stack, teacher: stack}]"
+CIRCUMSTANCES |= {
+    "distillation": (TAUGHT,),
+    "distillation.stored_gib": (TAUGHT, "data.token_dropout=0"),
+    **{f"distillation.hidden.0.{name}": (TAUGHT, IN_PAIRS) for name in ("student", "teacher", "weight")},
+}
 CIRCUMSTANCES["data.corpus.seed"] = CIRCUMSTANCES["data.corpus.num_sentences"]
 CIRCUMSTANCES["data.corpus.valid_fraction"] = CIRCUMSTANCES["data.corpus.train_fraction"]

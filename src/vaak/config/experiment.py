@@ -12,6 +12,7 @@ from pydantic import ValidationInfo, field_validator
 from typing_extensions import TypeVar
 
 from vaak.config.base import ResumeClass, Section, option
+from vaak.config.distillation import DistillationConfig
 from vaak.config.task_spec import TaskSpec
 from vaak.config.tasks import spec_of
 from vaak.config.training import TrainingConfig
@@ -60,6 +61,9 @@ class Experiment(Section, Generic[Model, Data, Audio, Corpus, Training]):
     datasets: tuple[Corpus, ...] = option("Audio datasets.", (), resume="refused")
     data: Data = option("The data.")
     training: Training = option("The loop.", {}, validate_default=True)
+    distillation: DistillationConfig | None = option(
+        "A teacher to learn from; null has none.", None, resume="other numbers"
+    )
     wandb: WandbConfig = option("Weights & Biases.", WandbConfig())
 
     @field_validator("name", "run_dir")

@@ -28,7 +28,6 @@ from vaak.config.yaml.tree import Node, YamlPlace, find, from_plain, split_key, 
 from vaak.core.errors import UserError
 
 NOT_BUILT_YET = {
-    "distillation": "distillation isn't implemented yet; leave the section out",
     "tasks": "training on several tasks isn't implemented yet; expected one task:",
 }
 

@@ -5,9 +5,10 @@ These are base classes: what a task may leave out has a default here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast
 
 from vaak.core.batch import Batch, Term
@@ -15,7 +16,7 @@ from vaak.core.errors import UserError
 
 if TYPE_CHECKING:
     import numpy as np
-    from torch import nn
+    from torch import Tensor, nn
 
 
 class Dataset:
@@ -38,6 +39,8 @@ class Dataset:
     useful_workers
         How many processes that load it are of use, where the options leave that open. 0: an example is read in less
         time than it takes to hand it over, or what was read is kept for the next time.
+    is_constant
+        Whether an example is the same whenever it is read: ``example`` draws nothing.
     """
 
     lengths: np.ndarray
@@ -47,6 +50,7 @@ class Dataset:
     draws_globally: bool = True
     evaluation_budget: float | None = None
     useful_workers: int = 0
+    is_constant: bool = False
 
     def example(self, index: int, rng: np.random.Generator) -> Any:
         """Example ``index``; every random choice is drawn from ``rng`` only."""
@@ -115,6 +119,21 @@ class Meters:
 
 
 @dataclass(frozen=True)
+class Outputs:
+    """What the logits of a task's models are: whether one model can learn from another depends on it.
+
+    ``classes`` names what each group of logits chooses between, in their order. ``per`` is the unit that has one
+    choice. Of two tasks with the same ``reading``, the models read the same batches. ``weights`` are those of the
+    groups in the loss, where they aren't 1.
+    """
+
+    classes: dict[str, list[str]]
+    per: str
+    reading: str
+    weights: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Objective:
     """One of several objectives that every step descends on, one after another, each over its own parameters.
 
@@ -145,6 +164,8 @@ class Task:
         For a task that descends on several in one step (a discriminator's, then its generator's), in place of
         ``losses``. Each finds the weights that those before it left. The step is all or nothing: where the gradient
         of a later one is not finite, or it fails, the updates of the earlier ones are rolled back.
+    loss_weights
+        Weights of its losses that no option gives; 1 where neither does.
     """
 
     evaluation_splits: tuple[str, ...] = ("valid",)
@@ -152,6 +173,7 @@ class Task:
     auxiliary_losses: tuple[str, ...] = ()
     observed: tuple[str, ...] = ()
     objectives: tuple[Objective, ...] = ()
+    loss_weights: Mapping[str, float] = MappingProxyType({})
 
     # Data.
 
@@ -211,6 +233,21 @@ class Task:
         """The named losses of a batch, each a sum with its unit; the engine weighs, normalises and adds them."""
         missing(self, "losses(model, batch)")
 
+    def outputs(self) -> Outputs:
+        """What ``logits`` are; only a task that has both can be distilled."""
+        raise UserError(f"{type(self).__name__} has no logits: a run of this task can neither teach nor be taught")
+
+    def logits(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        """The logits by the names of ``outputs().classes``, each ``(unit, ..., class)``, in the order of the rows.
+
+        The model is called once, and as ``losses`` calls it.
+        """
+        missing(self, "logits(model, batch)")
+
+    def readable_elsewhere(self, split: str) -> list[Any] | None:
+        """The examples of a split as ``dataset_of`` takes them, for a teacher that reads otherwise; None: it can't."""
+        return None
+
     def meters(self, split: str) -> Meters:
         missing(self, "meters(split)")
 
@@ -227,6 +264,16 @@ class Task:
     def samples(self, model: nn.Module) -> list[str]:
         """A few lines to look at after training."""
         return []
+
+
+class Changed:
+    """A task that is another one except for what a subclass says."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.task, name)
 
 
 def missing(whose: object, method: str) -> NoReturn:

@@ -44,6 +44,7 @@ from vaak.engine.records.metrics_file import read_records
 from vaak.engine.resuming.resume import begin_anew
 from vaak.engine.trainer import Trainer
 from vaak.runs.build_callbacks import callbacks_of
+from vaak.runs.distillation.task import distilled
 from vaak.runs.doctor.finding import size
 from vaak.runs.folder.directory import (
     checkpoints_elsewhere,
@@ -135,7 +136,7 @@ def prepare(loaded: Loaded) -> Path:
     logs = logging_to(directory, ranks.rank, experiment.training.logging.json_lines)
     with contextlib.closing(ranks), _held_directory(loaded, ranks), logs:
         task: Task = task_class(experiment.reference)(experiment, directory, loaded.folder)
-        ranks.decide_on_main(task.prepare)
+        ranks.decide_on_main(distilled(task, experiment, directory).prepare)
     return prepared_folder(directory).resolve()
 
 
@@ -155,6 +156,7 @@ def begun(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Task | Non
             _say_global_batch(training)
             say_what_has_no_effect(training, ranks.device, ranks.world_size)
         chosen: Task = task or task_class(loaded.experiment.reference)(loaded.experiment, directory, loaded.folder)
+        chosen = distilled(chosen, loaded.experiment, directory)
         ranks.decide_on_main(chosen.prepare)
         all_callbacks = [*callbacks_of(loaded.experiment, loaded.folder), *callbacks]
         skip_bad = loaded.experiment.skips_bad_examples

@@ -17,6 +17,7 @@ from vaak.engine.devices.randomness import keeping_generators
 from vaak.engine.distributed.launcher import pick_device
 from vaak.engine.distributed.ranks import Ranks
 from vaak.engine.trainer import Trainer
+from vaak.runs.distillation.task import distilled
 
 
 @contextlib.contextmanager
@@ -34,6 +35,7 @@ def temporary_trainer(loaded: Loaded) -> Iterator[Trainer]:
         directory = Path(folder)
         experiment = loaded.experiment.model_copy(update={"run_dir": directory})
         task: Task = task_class(experiment.reference)(experiment, directory, loaded.folder)
+        task = distilled(task, experiment, directory)
         task.prepare()
         skip_bad, folder_of_code = experiment.skips_bad_examples, loaded.folder
         trainer = Trainer(

@@ -14,7 +14,7 @@ from torch import nn
 from vaak.config.training import TrainingConfig
 from vaak.core.batch import Batch, Term
 from vaak.core.callback import Callback
-from vaak.core.task import Meters, Task
+from vaak.core.task import Changed, Meters, Task
 from vaak.data.reader import Microbatch
 from vaak.engine.trainer import Trainer
 
@@ -105,16 +105,6 @@ def in_float64(batch: Batch) -> Batch:
         name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in batch.tensors.items()
     }
     return replace(batch, tensors=tensors)
-
-
-class Changed:
-    """A task that is another one except for what a subclass says."""
-
-    def __init__(self, task: Task) -> None:
-        self.task = task
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.task, name)
 
 
 class ExactMeters(Meters):

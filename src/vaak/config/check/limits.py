@@ -42,6 +42,10 @@ def _impossible(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
         yield impossible(
             "training.distributed.backend", f"nccl needs CUDA, and device is {training.device}; expected gloo or null"
         )
+    if training.performance.compile and experiment.distillation is not None and experiment.distillation.hidden:
+        yield impossible(
+            "distillation.hidden", "a compiled model gives no hidden states: set training.performance.compile: false"
+        )
     curriculum = training.curriculum
     if curriculum is not None and curriculum.final_difficulty < curriculum.initial_difficulty:
         yield impossible(

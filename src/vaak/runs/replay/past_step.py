@@ -40,6 +40,7 @@ from vaak.engine.distributed.ranks import Ranks
 from vaak.engine.trainer import Trainer
 from vaak.engine.training_data import StepData
 from vaak.runs.build_callbacks import built
+from vaak.runs.distillation.task import distilled
 from vaak.runs.folder.directory import holds_a_run, read_status
 from vaak.runs.folder.sessions import configuration_of_step
 from vaak.runs.folder.user_code import demand_trust
@@ -143,7 +144,7 @@ def _trainer(loaded: Loaded, directory: Path, temporary_folder: Path, device: st
     for pattern in JOURNALS:
         for journal in directory.glob(pattern):
             shutil.copy(journal, temporary_folder)
-    task = task_class(experiment.reference)(experiment, directory, loaded.folder)
+    task = distilled(task_class(experiment.reference)(experiment, directory, loaded.folder), experiment, directory)
     callbacks = [StepLogCallback(training.logging.interval, training.logging.smoothing)]
     # Of the other callbacks, only those that the user named may change numbers.
     further = [built(component, loaded.folder) for component in training.callbacks]

@@ -63,6 +63,7 @@ class TextDataset(Dataset):
         self, parts: Sequence[Stores], rows: RowFormat, change: Change | None = None, growth: float = 0.0
     ) -> None:
         self.parts, self.rows, self.change = parts, rows, change
+        self.is_constant = change is None
         self.targets = np.concatenate([part.targets for part in parts])
         self.strata = None if self.targets.dtype == np.int8 else self.targets[:, 0]
         self._starts = np.cumsum([0, *(len(part.tokens) for part in parts)])

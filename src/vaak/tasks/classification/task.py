@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
-from vaak.core.task import Meters
+from vaak.core.task import Meters, Outputs
 from vaak.engine.objective.losses import Loss, losses_of_logits, make_loss
 from vaak.nn.models import TransformerModel
 from vaak.runs.prepared import Recipe, prepared_folder
@@ -201,6 +201,26 @@ class ClassificationTask(PreparedTask[ClassificationExperiment, Prepared]):
                 totals[name] = totals.get(name, torch.zeros_like(term.total)) + weight * term.total
         return {name: Term(total, per="example") for name, total in totals.items()}
 
+    def outputs(self) -> Outputs:
+        rows, classes = self.rows, self.prepared.classes
+        weights = dict(zip(classes, self.weights, strict=True))
+        if self.multi_label:
+            classes = {_each_label_of(column): names for column, names in classes.items()}
+            weights = {_each_label_of(column): weight for column, weight in weights.items()}
+        reading = f"{rows.tokenizer.fingerprint}-{rows.ends}-{rows.max_length}"
+        return Outputs(classes, "example", reading, weights)
+
+    def logits(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        """Of each label column; with several labels a text, of no and yes for each."""
+        scores = by_column(model(batch["inputs"], batch["mask"]), self.prepared.classes)
+        if not self.multi_label:
+            return scores
+        return {_each_label_of(name): torch.stack([torch.zeros_like(one), one], -1) for name, one in scores.items()}
+
+    def readable_elsewhere(self, split: str) -> list[Any]:
+        texts = self.prepared.stores(split).texts
+        return [(row.text, *(list(one) if self.multi_label else one[0] for one in row.labels)) for row in texts]
+
     def meters(self, split: str) -> Meters:
         protocol = {"split": split, "tokenizer": self.prepared.tokenizer.fingerprint}
         protocol |= {"max_length": str(self.data.max_length)}
@@ -242,3 +262,8 @@ class ClassificationTask(PreparedTask[ClassificationExperiment, Prepared]):
         return [
             f"{row.text[:80]} → {one} (label: {label})" for row, one, label in zip(rows, found, labels, strict=True)
         ]
+
+
+def _each_label_of(column: str) -> str:
+    """The name of a group of logits that chooses for each label whether a text has it."""
+    return f"each label of {column}"

@@ -42,6 +42,11 @@ class Corruption:
     dropout: float = 0.0
     masking: float = 0.0
 
+    @property
+    def draws(self) -> bool:
+        """Whether inputs are changed at random."""
+        return bool(self.dropout or self.masking)
+
 
 class Sequence(NamedTuple):
     """One example: ``inputs`` and ``targets`` ``(time,)``, and the number of bytes of its text."""
@@ -70,6 +75,7 @@ class TextDataset(Dataset):
         stride: int,
     ) -> None:
         self.store, self.special, self.corruption = store, special, corruption
+        self.is_constant = not corruption.draws
         self.row_capacity = max_length
         self.windows = cut_windows(store.lengths + (special.eos is not None), max_length, stride)
         self.lengths = self.windows.sizes
@@ -127,6 +133,7 @@ class StreamDataset(Dataset):
         self, store: TokenStore, special: SpecialTokens, corruption: Corruption, *, max_length: int, shift: bool
     ) -> None:
         self.store, self.special, self.corruption = store, special, corruption
+        self.is_constant = not corruption.draws and not shift
         self.max_length, self.shift = max_length, shift
         self.row_capacity = max_length
         # Of documents in the stream: there is a [bos] before each.

@@ -13,10 +13,11 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from torch import nn
+from torch import Tensor, nn
 
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
+from vaak.core.task import Outputs
 from vaak.engine.objective.losses import losses_of_logits
 from vaak.nn.decoding.sampling import SamplingSettings
 from vaak.nn.kernels.squared_norms import NORM_REG, SquaredNorms, norm_reg
@@ -164,6 +165,18 @@ class LanguageModelTask(PreparedTask[LanguageModelExperiment, Prepared]):
         if norms is not None:
             terms[NORM_REG] = norm_reg(norms)
         return terms
+
+    def outputs(self) -> Outputs:
+        vocabulary = [self.tokenizer.readable(token) for token in range(self.tokenizer.vocab_size)]
+        reading = f"{self.tokenizer.fingerprint}-{self.options.model_type}-{self.data.max_length}"
+        return Outputs({"token": vocabulary}, "token", reading)
+
+    def logits(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        scored = batch["targets"] != IGNORED
+        options = visibility_of(self.options, batch)
+        if not self.causal:
+            return {"token": model(batch["inputs"], **options, select=scored)}
+        return {"token": model(batch["inputs"], **options)[scored]}
 
     def meters(self, split: str) -> TextMeters | PairMeters:
         protocol = {"split": split, "objective": "causal" if self.causal else "masked"}

@@ -83,6 +83,7 @@ class PairDataset(Dataset):
         self.max_target_length = data.max_target_length
         self.token_dropout = data.token_dropout
         self.is_evaluation = split != "train"
+        self.is_constant = self.is_evaluation or not self.token_dropout
         limit = data.decoding.valid_examples if split == "valid" else None
         self.num_translated = len(self.indices) if limit is None else limit
         source_lengths = self.source.lengths[self.indices] + 1

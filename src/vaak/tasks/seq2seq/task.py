@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
+from vaak.core.task import Outputs
 from vaak.engine.objective.losses import losses_of_logits
 from vaak.nn.kernels.squared_norms import NORM_REG, SquaredNorms, norm_reg
 from vaak.runs.prepared import Recipe
@@ -122,6 +123,16 @@ class Seq2SeqTask(PreparedTask[Seq2SeqExperiment, Prepared]):
         if norms is not None:
             terms[NORM_REG] = norm_reg(*norms)
         return terms
+
+    def outputs(self) -> Outputs:
+        tokenizers = self.prepared.source_tokenizer, self.prepared.target_tokenizer
+        vocabulary = [tokenizers[1].readable(token) for token in range(tokenizers[1].vocab_size)]
+        lengths = self.data.max_source_length, self.data.max_target_length
+        return Outputs({"token": vocabulary}, "token", f"{[one.fingerprint for one in tokenizers]}-{lengths}")
+
+    def logits(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        predicted: Tensor = model(batch["source"], batch["source_mask"], batch["inputs"])
+        return {"token": predicted[batch["targets"] != IGNORED]}
 
     def meters(self, split: str) -> TranslationMeters:
         protocol = {"split": split, "max_target_length": str(self.data.max_target_length)}

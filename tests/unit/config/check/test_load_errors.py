@@ -97,7 +97,13 @@ def test_one_wrong_option(mistakes, text, expected):
         ("task: ocr\n", "f.yml:1: task: is 'ocr'; expected one of asr, classification, diarization, lm"),
         ("task: [lm]\n", "f.yml:1: task: is ['lm']; expected one of asr, classification, diarization, lm"),
         ("training: {epochs: 3}\n", "f.yml: task: is not given and can't be inferred from the sections"),
-        ("task: lm\ndistillation: {teacher: x}\n", "f.yml:2: distillation: distillation isn't implemented yet"),
+        (
+            "task: lm\ndistillation: {teacher: x, hidden: [{student: a, teacher: b}]}\n"
+            "training: {performance: {compile: true}}\n",
+            "f.yml:2: distillation.hidden: a compiled model gives no hidden states",
+        ),
+        ("task: lm\ndistillation: {alpha: 0.5}\n", "f.yml:2: distillation: teacher is missing"),
+        ("task: lm\ndistillation: {teacher: x, alpha: 70}\n", "f.yml:2: distillation.alpha: is 70"),
         ("task: lm\ntasks: {a: {}}\n", "f.yml:2: tasks: training on several tasks isn't implemented yet"),
         ("task: lm\ndatasets:\n  - name: ami\n", "f.yml:2: datasets: is for audio, and the task lm has none"),
         ("task: lm\ntraining: {curriculum: length}\ndata: {layout: stream}\n",

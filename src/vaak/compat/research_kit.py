@@ -1,0 +1,84 @@
+"""The research kit's Python names that no other part of Vaak has.
+
+    from src.training.distillation import DistillationTrainer   →   from vaak.compat.research_kit import ...
+
+They train models that are in memory, on examples of Python; a YAML does the same for runs (docs/distillation.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from os import PathLike
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vaak.core.batch import Batch, Term
+from vaak.core.errors import UserError
+from vaak.engine.objective.distillation import divergence
+from vaak.library.collate import Collate, padded
+from vaak.library.fit import fit
+from vaak.library.simple_task import SimpleTask
+from vaak.library.trained_run import TrainedRun
+from vaak.tasks.meters import EXAMPLE
+
+
+class DistillationTrainer:
+    """Trains a small classifier to predict what a large one predicts, and the labels.
+
+    The loss is alpha · T² · KL(teacher, student) + (1 - alpha) · cross-entropy, each a mean over the examples of a
+    step. Both models give logits ``(row, class)`` for the inputs of a batch; the teacher isn't changed.
+    """
+
+    def __init__(
+        self, student_model: nn.Module, teacher_model: nn.Module, temperature: float = 4.0, alpha: float = 0.7
+    ) -> None:
+        """Raises UserError for a temperature that isn't above 0, or an alpha that isn't from 0 to 1."""
+        if not temperature > 0:
+            raise UserError(f"temperature is {temperature}; expected a number above 0")
+        if not 0 <= alpha <= 1:
+            raise UserError(f"alpha is {alpha}; expected a number from 0 to 1")
+        self.student_model, self.teacher_model = student_model, teacher_model
+        self.temperature, self.alpha = temperature, alpha
+
+    def train(
+        self,
+        data: Mapping[str, Any] | Any,
+        directory: str | PathLike[str] = "runs/distilled",
+        *,
+        collate: Collate = padded,
+        **training: Any,
+    ) -> TrainedRun:
+        """Train the student, in place, and open its run.
+
+        ``data`` are examples ``(inputs, label)``, or these by split, put together by ``collate``
+        (``vaak.SimpleTask``); ``training`` are options of ``vaak.fit``, such as ``epochs``. Raises what ``fit`` does,
+        and UserError where the models give logits of different shapes.
+        """
+        task = SimpleTask(data=data, model=self.student_model, loss=self.losses, collate=collate, name="distillation")
+        run = fit(task, directory, **training)
+        self.student_model.load_state_dict(run.model.state_dict())
+        return run
+
+    def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
+        """The two parts of the loss of a batch, weighted, as sums over its examples."""
+        student, targets = _logits(model, batch), batch["targets"]
+        with torch.no_grad():
+            teacher = _logits(self.teacher_model.to(student.device).eval(), batch)
+        if student.shape != teacher.shape:
+            shapes = f"{tuple(student.shape)} and {tuple(teacher.shape)}"
+            raise UserError(f"student and teacher give logits of shapes {shapes}; both must have the same classes")
+        soft = self.alpha * divergence(student, teacher, self.temperature)
+        precise = student.to(torch.promote_types(student.dtype, torch.float32))
+        hard = (1 - self.alpha) * F.cross_entropy(precise, targets, reduction="sum")
+        return {"distillation": Term(soft, EXAMPLE), "cross_entropy": Term(hard, EXAMPLE)}
+
+
+def _logits(model: nn.Module, batch: Batch) -> Tensor:
+    """What a model gives for the inputs of a batch, with their mask where they are padded; transformers' too."""
+    mask = [batch["inputs_mask"]] if "inputs_mask" in batch.tensors else []
+    found = model(batch["inputs"], *mask)
+    logits: Tensor = getattr(found, "logits", found)
+    return logits

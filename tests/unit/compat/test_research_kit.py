@@ -1,0 +1,75 @@
+"""The research kit's trainer as the kit writes it, on two small classifiers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from vaak.compat.research_kit import DistillationTrainer
+from vaak.core.batch import Batch
+from vaak.core.errors import UserError
+
+
+def classifier(width: int, classes: int = 3) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(4, width), nn.Tanh(), nn.Linear(width, classes))
+
+
+class Masked(nn.Module):
+    """A classifier of padded sequences, which gets the mask with them."""
+
+    def __init__(self, width: int, classes: int = 3) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(9, width), nn.Linear(width, classes)
+
+    def forward(self, inputs: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.head((self.embedding(inputs) * mask[..., None]).sum(1))
+        return logits
+
+
+def test_the_kits_call_trains_the_small_model_in_place(tmp_path: Path):
+    torch.manual_seed(0)
+    small_model, large_model = Masked(4), Masked(16)
+    examples = [([1 + number % 8] * (1 + number % 3), number % 3) for number in range(48)]
+    trainer = DistillationTrainer(student_model=small_model, teacher_model=large_model, temperature=4.0, alpha=0.7)
+    before = small_model.head.weight.detach().clone()
+    taught = large_model.head.weight.detach().clone()
+    loop: dict[str, Any] = {
+        "max_steps": 30,
+        "batch_size": 8,
+        "device": "cpu",
+        "learning_rate": 0.05,
+        "logging": {"tensorboard": False},
+    }
+    run = trainer.train({"train": examples, "valid": examples}, tmp_path / "run", **loop)
+    steps = run.history("step")
+    assert steps[-1]["distillation"] < 0.5 * steps[0]["distillation"]
+    assert not torch.equal(small_model.head.weight, before)
+    assert torch.equal(small_model.head.weight, run.model.get_parameter("head.weight").cpu())
+    assert torch.equal(large_model.head.weight, taught)
+
+
+def test_its_losses_are_the_direct_formula_however_the_examples_are_split():
+    torch.manual_seed(0)
+    student, teacher = classifier(5).double(), classifier(9).double()
+    inputs, targets = torch.randn(6, 4, dtype=torch.float64), torch.tensor([0, 1, 2, 0, 1, 2])
+    trainer = DistillationTrainer(student, teacher, temperature=3.0, alpha=0.6)
+    pieces = [Batch({"inputs": inputs[rows], "targets": targets[rows]}, {}) for rows in (slice(0, 4), slice(4, 6))]
+    found = sum(term.total for piece in pieces for term in trainer.losses(student, piece).values()) / 6
+    p, q = F.softmax(teacher(inputs) / 3, -1), F.softmax(student(inputs) / 3, -1)
+    soft, hard = (p * (p / q).log()).sum(1).mean(), F.cross_entropy(student(inputs), targets)
+    torch.testing.assert_close(found, 0.6 * 9 * soft + 0.4 * hard, rtol=1e-12, atol=1e-12)
+
+
+def test_mistakes_have_one_line():
+    with pytest.raises(UserError, match="temperature is 0; expected a number above 0"):
+        DistillationTrainer(classifier(2), classifier(2), temperature=0)
+    with pytest.raises(UserError, match="alpha is 7; expected a number from 0 to 1"):
+        DistillationTrainer(classifier(2), classifier(2), alpha=7)
+    batch = Batch({"inputs": torch.randn(2, 4), "targets": torch.tensor([0, 1])}, {})
+    with pytest.raises(UserError, match=r"logits of shapes \(2, 3\) and \(2, 5\)"):
+        DistillationTrainer(classifier(2), classifier(2, 5)).losses(classifier(2), batch)
