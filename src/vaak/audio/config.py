@@ -8,6 +8,7 @@ from pydantic import field_validator, model_validator
 
 from vaak.audio.mel_config import MelConfig, PitchConfig
 from vaak.config.base import LARGEST_COUNT, ResumeClass, Section, option
+from vaak.config.folds import DividedSection
 
 AUDIO_ALIASES = {
     "global_config.num_filters": "global_config.num_mel_bins",
@@ -296,7 +297,7 @@ class ConversationsConfig(Section):
         return self
 
 
-class DatasetConfig(Section):
+class DatasetConfig(DividedSection):
     """One corpus of recordings."""
 
     bare: ClassVar[str | None] = "name"

@@ -36,6 +36,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "find-lr": ("vaak.cli.tools.find_lr:find_lr", "Try learning rates and suggest one."),
     "check-gradients": ("vaak.cli.tools.check_gradients:check_gradients", "Compare gradients with finite differences."),
     "compare": ("vaak.cli.tools.compare:compare", "Test whether runs differ by more than chance."),
+    "crossval": ("vaak.cli.tools.crossval:crossval", "Train and test on each fold of the data."),
     "sweep": ("vaak.cli.tools.sweep:sweep", "Train with many values of some options and find the best."),
     "doctor": ("vaak.cli.tools.doctor:doctor", "Report what this machine has and what can be trained on it."),
     "config": ("vaak.cli.config:app", "Check and show configurations."),

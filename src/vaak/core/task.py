@@ -5,7 +5,7 @@ These are base classes: what a task may leave out has a default here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast
@@ -16,6 +16,8 @@ from vaak.core.errors import UserError
 if TYPE_CHECKING:
     import numpy as np
     from torch import nn
+
+    from vaak.core.corpus import SplitCorpus
 
 
 class Dataset:
@@ -135,6 +137,8 @@ class Task:
 
     evaluation_splits
         What an evaluation during training evaluates, in this order.
+    grouped_by
+        The column whose values stay in one fold of a cross-validation, unless another is asked for.
     reference
         How a configuration finds it (``Experiment.reference``); None for one made by hand.
     auxiliary_losses
@@ -148,6 +152,7 @@ class Task:
     """
 
     evaluation_splits: tuple[str, ...] = ("valid",)
+    grouped_by: str | None = None
     reference: str | None = None
     auxiliary_losses: tuple[str, ...] = ()
     observed: tuple[str, ...] = ()
@@ -158,6 +163,10 @@ class Task:
     def sources(self) -> list[Path]:
         """The files that ``prepare`` reads. Raises DataError for one that isn't there."""
         return []
+
+    def corpora(self) -> Sequence[SplitCorpus[Any, Any, Any]]:
+        """What ``prepare`` reads, for a cross-validation to divide; their sections are ``DividedSection``."""
+        raise UserError(f"{type(self).__name__} has no corpora(), so it can't be cross-validated")
 
     def prepare(self) -> None:
         """Make what training reads (tokenizer, features, manifests), once; idempotent; on the main process only."""

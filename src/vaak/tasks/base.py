@@ -112,7 +112,7 @@ def without_unread_files(corpus: AnySection, splits: tuple[str, ...], endings: t
 
     ``endings`` are those of the options that name a split's files.
     """
-    if not all(getattr(corpus, split, ()) for split in splits):
+    if not all(getattr(corpus, split, ()) for split in splits) or getattr(corpus, "fold", None):
         return corpus
     return corpus.model_copy(
         update={f"{split}{ending}": () for split in SPLITS if split not in splits for ending in endings}

@@ -8,6 +8,7 @@ from pydantic import field_validator, model_validator
 
 from vaak.config.base import LARGEST_COUNT, LARGEST_LENGTH, ResumeClass, Section, option
 from vaak.config.experiment import Experiment
+from vaak.config.folds import DividedSection
 from vaak.nn.config import STACK_ALIASES, EncoderDecoderConfig
 from vaak.text.config import TokenizerConfig
 
@@ -34,7 +35,7 @@ class Seq2SeqConfig(EncoderDecoderConfig):
     """A translator: one stack reads the source, the other writes the target."""
 
 
-class ParallelCorpusConfig(Section):
+class ParallelCorpusConfig(DividedSection):
     """The source of the pairs of texts."""
 
     bare: ClassVar[str | None] = "type"
