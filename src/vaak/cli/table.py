@@ -35,6 +35,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "plot": ("vaak.cli.tools.plot:plot", "Draw the training of a run."),
     "find-lr": ("vaak.cli.tools.find_lr:find_lr", "Try learning rates and suggest one."),
     "check-gradients": ("vaak.cli.tools.check_gradients:check_gradients", "Compare gradients with finite differences."),
+    "inspect": ("vaak.cli.tools.inspect:inspect", "Show a run's parameters, gradients and dead units."),
     "compare": ("vaak.cli.tools.compare:compare", "Test whether runs differ by more than chance."),
     "crossval": ("vaak.cli.tools.crossval:crossval", "Train and test on each fold of the data."),
     "sweep": ("vaak.cli.tools.sweep:sweep", "Train with many values of some options and find the best."),

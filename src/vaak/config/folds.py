@@ -11,13 +11,16 @@ from vaak.config.base import Section, option
 AnyModel = TypeVar("AnyModel", bound=BaseModel)
 
 
-class DividedSection(Section):
-    """A corpus that can be divided into folds."""
-
-    fold: str | None = option(
+def fold_option() -> Any:
+    """The option ``fold: str | None`` of a ``DividedSection``."""
+    return option(
         "FILE:REPEAT:NUMBER, a fold of a cross-validation, in place of the corpus's own splits; vaak crossval sets it.",
         None,
     )
+
+
+class DividedSection(Section):
+    """A corpus that can be divided into folds: one with a ``fold``."""
 
     @model_serializer(mode="wrap")
     def _as_before_there_were_folds(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:

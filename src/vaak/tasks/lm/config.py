@@ -8,7 +8,7 @@ from pydantic import model_validator
 
 from vaak.config.base import LARGEST_COUNT, LARGEST_LENGTH, ResumeClass, Section, option
 from vaak.config.experiment import Experiment
-from vaak.config.folds import DividedSection
+from vaak.config.folds import DividedSection, fold_option
 from vaak.nn.config import STACK_ALIASES, SingleStackConfig
 from vaak.text.config import TokenizerConfig
 
@@ -95,6 +95,7 @@ class CorpusConfig(DividedSection):
     on_invalid_utf8: Literal["fail", "replace"] = option(
         "replace: invalid bytes become U+FFFD and are counted.", "fail"
     )
+    fold: str | None = fold_option()
 
 
 class LanguageModelDataConfig(Section):
