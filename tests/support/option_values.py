@@ -8,6 +8,8 @@ VALUES: dict[str, Any] = {
     "name": "other",
     "run_dir": "FOLDER/elsewhere/run",
     "data.cache_dir": "FOLDER/cache",
+    "data.corpus.fold": "FOLDER/no_folds.json:1:1",
+    "datasets.0.fold": "FOLDER/no_folds.json:1:1",
     "data.corpus.name": "FOLDER/other_hub",
     "data.corpus.subset": "two",
     "data.tokenizer.options": {"unknown": "#"},

@@ -8,6 +8,7 @@ from pydantic import field_validator, model_validator
 
 from vaak.audio.mel_config import MelConfig, PitchConfig
 from vaak.config.base import LARGEST_COUNT, ResumeClass, Section, option
+from vaak.config.folds import DividedSection, fold_option
 
 AUDIO_ALIASES = {
     "global_config.num_filters": "global_config.num_mel_bins",
@@ -296,7 +297,7 @@ class ConversationsConfig(Section):
         return self
 
 
-class DatasetConfig(Section):
+class DatasetConfig(DividedSection):
     """One corpus of recordings."""
 
     bare: ClassVar[str | None] = "name"
@@ -355,6 +356,7 @@ class DatasetConfig(Section):
     conversations: ConversationsConfig | None = option(
         "Simulate conversations from its utterances; null uses the recordings unchanged.", None
     )
+    fold: str | None = fold_option()
 
     @model_validator(mode="after")
     def _conversations_share_no_speakers(self) -> DatasetConfig:

@@ -1,7 +1,8 @@
 """A corpus: from files to splits to statistics, in one way whatever its items are (texts, pairs, recordings).
 
 source      reads what is given, by split
-splits      given, or split off from train by the hash of what an entry is called (``vaak.core.split_ranges``)
+splits      given, or split off from train by the hash of what an entry is called (``vaak.core.split_ranges``), or those
+            of a fold (``vaak.core.folds``)
 items       what a kind of corpus keeps of the entries of a split; all that it drops is counted
 statistics  of each split that has been read completely
 """
@@ -11,9 +12,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
-from vaak.core.errors import DataError
+from vaak.core.errors import DataError, UserError
+from vaak.core.folds import Example, FoldSplits
 from vaak.core.split_ranges import Splits, SplittingOptions
 
 Entry = TypeVar("Entry")
@@ -38,6 +40,15 @@ class Source(Protocol[Given]):
     def read(self, split: str) -> Iterator[Given]: ...
 
 
+@runtime_checkable
+class HasColumns(Protocol):
+    """A source of tables."""
+
+    def column(self, split: str, name: str) -> Iterator[Any]:
+        """The values of a column, in the order of ``read``. Raises UserError where it isn't there."""
+        ...
+
+
 class Counts(Protocol[Counted]):
     """Statistics of a split; their length is the number of items."""
 
@@ -49,6 +60,9 @@ class Counts(Protocol[Counted]):
 Statistics = TypeVar("Statistics", bound=Counts[Any])
 
 
+NONE = "none"
+
+
 class SplitCorpus(ABC, Generic[Entry, Item, Statistics]):
     """Items by split; the same ones in the same order each time they are read.
 
@@ -58,7 +72,9 @@ class SplitCorpus(ABC, Generic[Entry, Item, Statistics]):
     def __init__(self, source: Source[Entry], options: SplittingOptions, where: str) -> None:
         """Raises UserError for fractions with a sum above 1."""
         self.source, self.where = source, where
-        self.division = Splits(source.given, options, where)
+        fold = getattr(options, "fold", None)
+        self.fold = FoldSplits(fold, source.given, where) if fold else None
+        self.division = self.fold or Splits(source.given, options, where)
         self.statistics: dict[str, Statistics] = {}
 
     @property
@@ -74,7 +90,7 @@ class SplitCorpus(ABC, Generic[Entry, Item, Statistics]):
     @property
     def files(self) -> list[Path]:
         """The files it reads, to detect whether they have changed."""
-        return self.source.files
+        return [*self.source.files, *([self.fold.file] if self.fold else ())]
 
     def with_train_first(self) -> tuple[str, ...]:
         """All splits to prepare: train, without which there is nothing to do, and the others."""
@@ -99,9 +115,39 @@ class SplitCorpus(ABC, Generic[Entry, Item, Statistics]):
     def entries(self, split: str, counts: Statistics) -> Iterator[Entry]:
         """The cleaned entries that belong to ``split``."""
         is_all = split not in self.division.ranges
-        for entry in map(self.cleaned, self.source.read(self.division.source_of(split))):
-            if is_all or self.split_of(entry, split, counts) == split:
+        for entry in self.sources_of(split):
+            if is_all or self.place_of(entry, split, counts) == split:
                 yield entry
+
+    def sources_of(self, split: str) -> Iterator[Entry]:
+        """The cleaned entries that ``split`` is chosen from."""
+        for source in self.division.sources_of(split):
+            yield from map(self.cleaned, self.source.read(source))
+
+    def place_of(self, entry: Entry, split: str, counts: Statistics) -> str | None:
+        """The split of an entry of train, asked while ``split`` is read: that of its fold, if there is one."""
+        if self.fold is None:
+            return self.split_of(entry, split, counts)
+        key, where = self.name_of(entry)
+        return self.fold.of_key(key, where)
+
+    def examples(self, split: str, stratify_by: str | None, group_by: str | None) -> Iterator[Example]:
+        """The entries of a given split as folds see them, without those that no split keeps.
+
+        stratify_by, group_by
+            A column whose values are their strata or groups; ``none``: nothing is; None: what the corpus itself says.
+
+        Raises UserError for a column that isn't there.
+        """
+        names = [name for name in (stratify_by, group_by) if name not in (None, NONE)]
+        columns = [map(_values, self.column(split, str(name))) for name in names]
+        for entry, *found in zip(map(self.cleaned, self.source.read(split)), *columns, strict=True):
+            key, where = self.name_of(entry)
+            if key is None:
+                continue
+            groups = () if group_by in (None, NONE) else found.pop()
+            stratum = self.stratum_of(entry) if stratify_by is None else "|".join(found.pop()) if found else ""
+            yield Example(key, where, stratum, groups)
 
     # What a kind of corpus answers.
 
@@ -121,6 +167,20 @@ class SplitCorpus(ABC, Generic[Entry, Item, Statistics]):
     def why_empty(self, split: str, counts: Statistics) -> str:
         """Why nothing was found in a split."""
 
+    @abstractmethod
+    def name_of(self, entry: Entry) -> tuple[str | None, str]:
+        """What stands for an entry in a fold, None for one that no split keeps; and where it is, for people."""
+
+    def stratum_of(self, entry: Entry) -> str:
+        """What folds have alike shares of."""
+        return ""
+
+    def column(self, split: str, name: str) -> Iterator[Any]:
+        """The values of a column, in the order of the entries. Raises UserError where there are no columns."""
+        if not isinstance(self.source, HasColumns):
+            raise UserError(f"{self.where} has no columns, so there is no {name}")
+        return self.source.column(split, name)
+
     def cleaned(self, entry: Entry) -> Entry:
         """An entry as it is compared and stored."""
         return entry
@@ -128,3 +188,9 @@ class SplitCorpus(ABC, Generic[Entry, Item, Statistics]):
     def may_be_empty(self, split: str) -> bool:
         """Whether it is right that a split has no item."""
         return False
+
+
+def _values(value: Any) -> tuple[str, ...]:
+    """Those of a cell: none of an empty one."""
+    values = value if isinstance(value, list | tuple | set) else (value,)
+    return tuple(str(one) for one in values if one is not None and one != "")

@@ -43,6 +43,10 @@ class Splits:
         """The given split that ``split`` is read from."""
         return "train" if split in self.ranges else split
 
+    def sources_of(self, split: str) -> tuple[str, ...]:
+        """All that are read for ``split``."""
+        return (self.source_of(split),)
+
     def is_all_of_its_source(self, split: str) -> bool:
         """Whether nothing of what a split is read from belongs to another split."""
         return self.ranges.get(split, (0.0, 1.0)) == (0.0, 1.0)

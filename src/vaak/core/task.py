@@ -5,7 +5,7 @@ These are base classes: what a task may leave out has a default here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -17,6 +17,8 @@ from vaak.core.errors import UserError
 if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor, nn
+
+    from vaak.core.corpus import SplitCorpus
 
 
 class Dataset:
@@ -154,6 +156,8 @@ class Task:
 
     evaluation_splits
         What an evaluation during training evaluates, in this order.
+    grouped_by
+        The column whose values stay in one fold of a cross-validation, unless another is asked for.
     reference
         How a configuration finds it (``Experiment.reference``); None for one made by hand.
     auxiliary_losses
@@ -169,6 +173,7 @@ class Task:
     """
 
     evaluation_splits: tuple[str, ...] = ("valid",)
+    grouped_by: str | None = None
     reference: str | None = None
     auxiliary_losses: tuple[str, ...] = ()
     observed: tuple[str, ...] = ()
@@ -180,6 +185,10 @@ class Task:
     def sources(self) -> list[Path]:
         """The files that ``prepare`` reads. Raises DataError for one that isn't there."""
         return []
+
+    def corpora(self) -> Sequence[SplitCorpus[Any, Any, Any]]:
+        """What ``prepare`` reads, for a cross-validation to divide; their sections are ``DividedSection``."""
+        raise UserError(f"{type(self).__name__} has no corpora(), so it can't be cross-validated")
 
     def prepare(self) -> None:
         """Make what training reads (tokenizer, features, manifests), once; idempotent; on the main process only."""

@@ -31,6 +31,8 @@ TAKES = {
     "export": "output json",  # copies weights: no device matters
     "find-batch-size": "device json",
     "sweep": "output device json",
+    "crossval": "output device json",
+    "inspect": "device json",
     "compare": "output device json",
     "find-lr": "output device json",
     "check-gradients": "device json",

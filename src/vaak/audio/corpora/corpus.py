@@ -112,7 +112,7 @@ class AudioCorpus(SplitCorpus[ReadRecording, "Cut", AudioStatistics]):
 
     @property
     def files(self) -> list[Path]:
-        return [*self.source.files, *(self.alignments.files if self.alignments else ())]
+        return [*super().files, *(self.alignments.files if self.alignments else ())]
 
     def cuts(self, split: str) -> Iterator[Cut]:
         """The cuts of ``split``: recordings or utterances, with speakers and texts.
@@ -132,6 +132,15 @@ class AudioCorpus(SplitCorpus[ReadRecording, "Cut", AudioStatistics]):
         if own is None and split == "train":
             counts.dropped[SEVERAL_SPLITS] += 1
         return own
+
+    def name_of(self, entry: ReadRecording) -> tuple[str | None, str]:
+        return entry.name if entry.cut is not None else None, entry.name
+
+    def column(self, split: str, name: str) -> Iterator[Any]:
+        """What the supervisions of each recording have under a name: speaker, language, gender, or their own."""
+        for entry in self.source.read(split):
+            labels = entry.cut.supervisions if entry.cut is not None else ()
+            yield sorted({str(value) for one in labels if (value := _label(one, name)) is not None})
 
     def items(self, split: str, entries: Iterator[ReadRecording], counts: AudioStatistics) -> Iterator[Cut]:
         seen = set[int]()
@@ -165,6 +174,11 @@ class AudioCorpus(SplitCorpus[ReadRecording, "Cut", AudioStatistics]):
         return (
             f"no {self.dataset.split_by} fell into it; give more recordings, other fractions, or files for this split"
         )
+
+
+def _label(supervision: Any, name: str) -> Any:
+    value = getattr(supervision, name, None)
+    return value if value is not None else (supervision.custom or {}).get(name)
 
 
 def deciding_names(split_by: str, recording: str, speakers: Iterable[str]) -> list[str]:

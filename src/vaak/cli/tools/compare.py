@@ -19,7 +19,7 @@ def compare(
         list[str],
         typer.Argument(
             metavar="RUN|FILE… [key=value…]",
-            help="Runs, or files of scores (JSON, CSV), the baseline first; options override those of the runs.",
+            help="Runs, cross-validations, or files of scores (JSON, CSV), the baseline first; options are for runs.",
         ),
     ],
     split: Annotated[str, typer.Option(help="The split to compare runs on.")] = "test",
@@ -40,15 +40,29 @@ def compare(
     from vaak.study.comparison.compare import compare_runs, compare_scores, read_scores
     from vaak.study.comparison.drawing import draw_report
     from vaak.study.comparison.examples import examples_of
+    from vaak.study.crossval.report import is_cross_validation, read_fold_scores
 
     names, overrides = files_and_overrides(arguments)
     if len(names) < 2 or len(set(names)) < len(names):
         raise UserError("a comparison requires different systems: two runs or more, or two files of scores")
     scores = [name for name in names if Path(name).is_file()]
-    if scores and (scores != names or overrides):
-        raise UserError(f"{scores[0]} is a file of scores, which can't be compared with runs or have options")
+    studies = [name for name in names if is_cross_validation(Path(name))]
+    for own, what in ((scores, "a file of scores"), (studies, "a cross-validation")):
+        if own and (own != names or overrides):
+            raise UserError(f"{own[0]} is {what}, which can't be compared with anything else or have options")
     if scores:
-        report = compare_scores({name: read_scores(Path(name)) for name in names}, folds)
+        read = {name: read_scores(Path(name)) for name in names}
+        report = compare_scores(read, 1 / max(2, len(read[names[0]])) if folds else None)
+    elif studies:
+        found = {name: read_fold_scores(Path(name), metric) for name in names}
+        first = found[names[0]]
+        others = [name for name, one in found.items() if (one.division, one.metric) != (first.division, first.metric)]
+        if others:
+            raise UserError(
+                f"{names[0]} and {others[0]} have different folds, or another metric; divide the same data by the same "
+                "--folds, --repeats and --seed, and give --metric"
+            )
+        report = compare_scores({name: one.scores for name, one in found.items()}, first.share, first.metric)
     elif folds:
         raise UserError("--folds is for files of scores")
     else:

@@ -69,10 +69,10 @@ def _figures(found: dict[str, Any]) -> Iterator[str]:
     for name, loss in found["losses"].items():
         unit = found["units"][name]
         yield f"  {name} {_loss(loss)} per {unit}, of {found['counts'].get(unit, 0):g}"
-    clipped = f", clipped by {_number(found['clip_factor'])}" if found["clip_factor"] != 1.0 else ""
-    yield f"gradient norm {_number(found['gradient_norm'])}{clipped}"
+    clipped = f", clipped by {shown_number(found['clip_factor'])}" if found["clip_factor"] != 1.0 else ""
+    yield f"gradient norm {shown_number(found['gradient_norm'])}{clipped}"
     scale = "" if found["loss_scale"] is None else f", loss scale {found['loss_scale']:g}"
-    yield f"learning rate {_number(found['learning_rate'])}{scale}, {found['seconds']:.3f} s"
+    yield f"learning rate {shown_number(found['learning_rate'])}{scale}, {found['seconds']:.3f} s"
     if found["skipped"]:
         yield f"the weights were not updated: {found['skipped'].replace('_', ' ')}"
 
@@ -95,11 +95,11 @@ def _debug(found: dict[str, Any]) -> Iterator[str]:
         losses = ", ".join(f"{name} {_loss(loss)}" for name, loss in piece["losses"].items())
         yield f"microbatch {piece['microbatch']}, piece {piece['piece']}: {losses}"
         names = ("module", "class", "shape", "mean", "std", "largest", "not finite")
-        yield from _table([names, *(_module(module) for module in piece["modules"])])
+        yield from table([names, *(_module(module) for module in piece["modules"])])
     parameters = found.get("parameters", ())
     if parameters:
         header = ("parameter", "gradient", "weights", "update", "largest")
-        yield from _table([header, *(_parameter(parameter) for parameter in parameters)])
+        yield from table([header, *(_parameter(parameter) for parameter in parameters)])
         largest = sorted(parameters, key=_relative_update, reverse=True)[:SHOWN_UPDATES]
         yield "largest updates, relative to the weights:"
         yield from (f"  {parameter['name']} {_relative_update(parameter):.2e}" for parameter in largest)
@@ -107,12 +107,12 @@ def _debug(found: dict[str, Any]) -> Iterator[str]:
 
 def _module(module: dict[str, Any]) -> tuple[str, ...]:
     numbers = (module["mean"], module["std"], module["absolute_maximum"], module["non_finite"])
-    return module["module"], module["kind"], "x".join(map(str, module["shape"])), *map(_number, numbers)
+    return module["module"], module["kind"], "x".join(map(str, module["shape"])), *map(shown_number, numbers)
 
 
 def _parameter(parameter: dict[str, Any]) -> tuple[str, ...]:
     names = ("gradient_norm", "weight_norm", "update_norm", "largest_update")
-    return parameter["name"], *("-" if parameter[name] is None else _number(parameter[name]) for name in names)
+    return parameter["name"], *(shown_number(parameter[name]) for name in names)
 
 
 def _relative_update(parameter: dict[str, Any]) -> float:
@@ -142,11 +142,13 @@ def _loss(value: float | str) -> str:
     return value if isinstance(value, str) else f"{value:.9g}"
 
 
-def _number(value: float | str) -> str:
-    return value if isinstance(value, str) else f"{value:.4g}"
+def shown_number(value: float | str | None) -> str:
+    """Four digits; a dash for what isn't there."""
+    return "-" if value is None else value if isinstance(value, str) else f"{value:.4g}"
 
 
-def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """The lines of a table, its columns aligned to the left."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

@@ -69,7 +69,7 @@ def sweep(
     if executor not in ("local", "ray"):
         raise UserError(f"--executor {executor}: expected local or ray")
     number = min(trials or len(whole), len(whole)) if chosen == "grid" else trials or 20
-    plan = Plan(tuple(files), tuple(overrides), dimensions, chosen, number, seed, prune, trust_code)
+    plan = Plan(tuple(files), tuple(overrides), dimensions, chosen, number, seed, prune, trust_code=trust_code)
     loaded = plan.load()
     if not trust_code:
         from vaak.runs.folder.user_code import demand_trust
@@ -112,8 +112,12 @@ def _lines(table: list[dict[str, Any]]) -> list[str]:
     if not table:
         return ["no trial was started"]
     names = [name for name in table[0] if name != "problem"]
-    cells = [names, *([_shown(row[name]) for name in names] for row in table)]
-    widths = [max(len(row[place]) for row in cells) for place in range(len(names))]
+    return aligned([names, *([_shown(row[name]) for name in names] for row in table)])
+
+
+def aligned(cells: list[list[str]]) -> list[str]:
+    """The lines of a table, its columns aligned to the right."""
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return ["  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
 
 

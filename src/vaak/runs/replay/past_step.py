@@ -71,8 +71,8 @@ def replay_step(
         demand_trust(loaded.experiment, [configuration])
     start = _nearest(directory, loaded, step)
     _demand_one_way(directory, start[1].step + 1 if start else 1, step, loaded.experiment.reference)
-    with tempfile.TemporaryDirectory(prefix="vaak-replay-") as temporary_folder, _quietly():
-        trainer = _trainer(loaded, directory, Path(temporary_folder), device)
+    with tempfile.TemporaryDirectory(prefix="vaak-replay-") as temporary_folder, quietly():
+        trainer = trainer_like(loaded, directory, Path(temporary_folder), device)
         if start is not None:
             trainer.restore(start[1], start[0])
         else:
@@ -137,7 +137,7 @@ def _nearest(directory: Path, loaded: Loaded, step: int) -> tuple[Path, Snapshot
     return source, snapshot
 
 
-def _trainer(loaded: Loaded, directory: Path, temporary_folder: Path, device: str | None) -> Trainer:
+def trainer_like(loaded: Loaded, directory: Path, temporary_folder: Path, device: str | None) -> Trainer:
     """A trainer like the run's, on its data and journals, that writes to ``temporary_folder`` and never stops early."""
     experiment = loaded.experiment
     training = experiment.training.model_copy(update={"non_finite": NonFiniteConfig(max_skipped=LARGEST_COUNT)})
@@ -199,7 +199,7 @@ def _taken(trainer: Trainer, data: StepData, agreement: ReplayAgreement, debug: 
 
 
 @contextlib.contextmanager
-def _quietly() -> Iterator[None]:
+def quietly() -> Iterator[None]:
     """Within this context, a run's log messages are suppressed: the results have them."""
     level = log.level
     log.setLevel(logging.ERROR)

@@ -11,8 +11,11 @@ import torch
 
 from vaak.core.report import StepReport
 from vaak.data.reader import Microbatch
+from vaak.engine.diagnosis.dead_units import watching_units
 from vaak.engine.diagnosis.inspection import watching
 from vaak.engine.diagnosis.non_finite import leaving_no_trace
+from vaak.engine.gradient import Forward
+from vaak.engine.objective.descent import Descent
 from vaak.engine.trainer import Trainer
 from vaak.engine.training_data import StepData
 
@@ -71,18 +74,39 @@ def pieces_of_step(trainer: Trainer, data: StepData) -> list[dict[str, Any]]:
     """Before the step: each piece's losses over its own counts, and what every module gives, in the order they end."""
     found = []
     trainer.model.train()
+    for objective, forward, piece in _forwards(trainer, data):
+        with watching(trainer.model) as watch:
+            terms = forward.terms(data.step, piece)
+        counts = piece.batch.totals()
+        losses = {name: float(term.total) / (counts.get(term.per) or 1.0) for name, term in terms.items()}
+        modules = [asdict(module) for module in watch.statistics]
+        seen = {"microbatch": piece.number, "piece": piece.piece, "losses": losses, "modules": modules}
+        found.append(({"objective": objective.name} if objective.name else {}) | seen)
+    return found
+
+
+def dead_units_of_step(trainer: Trainer, data: StepData) -> list[dict[str, Any]]:
+    """Of each layer with weights, how many of its inputs are 0 wherever it is called, without dropout."""
+    modes = [(module, module.training) for module in trainer.model.modules()]
+    trainer.model.eval()
+    with watching_units(trainer.model) as alive:
+        for _, forward, piece in _forwards(trainer, data):
+            forward.terms(data.step, piece)
+    for module, mode in modes:
+        module.training = mode
+    return [
+        {"module": name, "units": len(units), "dead": (~units).nonzero().flatten().tolist()}
+        for name, units in alive.items()
+    ]
+
+
+def _forwards(trainer: Trainer, data: StepData) -> Iterator[tuple[Descent, Forward, Any]]:
+    """Each objective with the plain model and each piece of the step, for forward passes that leave no trace."""
     with leaving_no_trace(trainer.model, trainer.state.loss.module), torch.no_grad():
         for objective in trainer.step.objectives:
             plain = replace(objective.gradient.forward, model=trainer.model)
             for piece in objective.gradient.pieces(trainer.state.piece_rules, data):
-                with watching(trainer.model) as watch:
-                    terms = plain.terms(data.step, piece)
-                counts = piece.batch.totals()
-                losses = {name: float(term.total) / (counts.get(term.per) or 1.0) for name, term in terms.items()}
-                modules = [asdict(module) for module in watch.statistics]
-                seen = {"microbatch": piece.number, "piece": piece.piece, "losses": losses, "modules": modules}
-                found.append(({"objective": objective.name} if objective.name else {}) | seen)
-    return found
+                yield objective, plain, piece
 
 
 @contextlib.contextmanager

@@ -87,8 +87,10 @@ def compare_runs(systems: Sequence[Examples], metric: str | None = None) -> Repo
     return Report(metric, str(first.run), first.figures[metric], _corrected(comparisons), protocol)
 
 
-def compare_scores(systems: dict[str, list[float]], folds: bool = False) -> Report:
-    """Plain scores by name, in the same order for all; with ``folds``, those of a cross-validation's folds.
+def compare_scores(systems: dict[str, list[float]], test_share: float | None = None, metric: str = "mean") -> Report:
+    """Plain scores by name, in the same order for all; with ``test_share``, those of a cross-validation's folds.
+
+    ``test_share`` is the share of the examples in a fold; ``metric`` is what the scores are.
 
     Raises UserError where there aren't as many scores of each system.
     """
@@ -96,8 +98,8 @@ def compare_scores(systems: dict[str, list[float]], folds: bool = False) -> Repo
     comparisons = []
     for name, scores in others:
         sums, ours = of_scores(scores), of_scores(first)
-        if folds:
-            tests = [corrected_t_test(scores, first, 1 / len(first)), ttest_rel(scores, first)]
+        if test_share is not None:
+            tests = [corrected_t_test(scores, first, test_share), ttest_rel(scores, first)]
         else:
             tests = [approximate_randomisation(sums, ours, mean_of)] if len(scores) == len(first) else []
             tests += [ttest_rel(scores, first), wilcoxon(scores, first), paired_bootstrap(sums, ours, mean_of)]
@@ -108,8 +110,8 @@ def compare_scores(systems: dict[str, list[float]], folds: bool = False) -> Repo
         comparisons.append(
             Comparison(name, figure, difference, interval, tests[0].p_value, tuple(tests), effect, around, len(scores))
         )
-    protocol = {"scores": "folds" if folds else "independent pairs"}
-    return Report("mean", baseline, float(np.mean(first)), _corrected(comparisons), protocol)
+    protocol = {"scores": "independent pairs" if test_share is None else "folds"}
+    return Report(metric, baseline, float(np.mean(first)), _corrected(comparisons), protocol)
 
 
 def read_scores(path: Path) -> list[float]:

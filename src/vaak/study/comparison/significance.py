@@ -107,7 +107,7 @@ def mcnemar(first: Scores, second: Scores) -> Test:
     """Exact test of examples that only one of two systems got right; 1 is right and 0 is wrong."""
     won = int(np.sum(np.asarray(first) > np.asarray(second)))
     lost = int(np.sum(np.asarray(first) < np.asarray(second)))
-    p_value = _scipy_stats().binomtest(won, won + lost).pvalue if won + lost else 1.0
+    p_value = scipy_stats().binomtest(won, won + lost).pvalue if won + lost else 1.0
     return Test("McNemar", float(p_value), float(won - lost))
 
 
@@ -135,7 +135,7 @@ def wilcoxon(first: Scores, second: Scores) -> Test:
     differences = _differences(first, second)
     if not np.any(differences):
         return Test("Wilcoxon", 1.0)
-    found = _scipy_stats().wilcoxon(differences)
+    found = scipy_stats().wilcoxon(differences)
     return Test("Wilcoxon", float(found.pvalue), float(found.statistic))
 
 
@@ -186,7 +186,7 @@ def _differences(first: Scores, second: Scores) -> np.ndarray:
 
 def _t_test(name: str, differences: np.ndarray, inflated: float) -> Test:
     """A t-test of a mean whose variance is ``inflated`` times that of the differences."""
-    student, mean = _scipy_stats().t(len(differences) - 1), float(differences.mean())
+    student, mean = scipy_stats().t(len(differences) - 1), float(differences.mean())
     error = float(np.sqrt(inflated * differences.var(ddof=1)))
     if error == 0.0:
         return Test(name, 0.0 if mean else 1.0, None, (mean, mean))
@@ -209,7 +209,8 @@ def _rounding(observed: float) -> float:
     return 1e-9 * max(1.0, abs(observed))
 
 
-def _scipy_stats() -> Any:
+def scipy_stats() -> Any:
+    """The package's tests. Raises UserError where it is missing."""
     with optional_import("this test needs SciPy", "study"):
         from scipy import stats
     return stats

@@ -18,58 +18,41 @@ are trials that wait in the study, in order.
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from vaak.config.load import Loaded, load
-from vaak.config.show.resolved import resolved_values
 from vaak.core.callback import Callback, Run
 from vaak.core.errors import UserError, optional_import
-from vaak.core.storage.files import read_json, write_json
+from vaak.core.storage.files import write_json
 from vaak.core.storage.lock import locked
 from vaak.runs.start import train
+from vaak.study.shared import StudyPlan, demand_not_stopped, demand_same, identity_of
 from vaak.study.sweep.space import Dimension, points
 
 log = logging.getLogger("vaak")
 
 PRUNED = "pruned"
-SIGNALS = ("SIGINT", "SIGTERM")
-PLACES = ("name", "run_dir")
 MOST_FAILURES = 3
 """If the first trials all fail, it isn't the options that vary that are wrong."""
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What is tried: a configuration (files, overrides), what varies, how it is drawn, and how many trials there are.
+class Plan(StudyPlan):
+    """What is tried: a configuration, what varies, how it is drawn, and how many trials there are.
 
     ``sampler`` is grid, random or tpe. With ``prune``, a trial that is worse than the median of the others at the same
-    step is stopped. ``trust_code``: user code that comes with a run may be executed.
+    step is stopped.
     """
 
-    files: tuple[str, ...]
-    overrides: tuple[str, ...]
     dimensions: tuple[Dimension, ...]
     sampler: str
     num_trials: int
     seed: int = 42
     prune: bool = False
-    trust_code: bool = False
-
-    def load(self, *overrides: str) -> Loaded:
-        """The configuration with more options."""
-        return load([*map(Path, self.files)], [*self.overrides, *overrides], trust_code=self.trust_code)
-
-    @cached_property
-    def checkpoint(self) -> Any:
-        """The section that says by which metric a run is the best."""
-        return self.load().experiment.training.checkpoint
 
 
 def optuna() -> Any:
@@ -141,10 +124,7 @@ class Sweep:
             log.warning("trial %d failed: %s", trial.number + 1, error)
             self._demand_success(str(error))
             return
-        if outcome.reason == "SIGINT":
-            raise KeyboardInterrupt
-        if outcome.reason in SIGNALS:
-            raise UserError(f"stopped ({outcome.reason}) in trial {trial.number + 1}; the same command resumes it")
+        demand_not_stopped(outcome, f"trial {trial.number + 1}")
         if watch.best is None:
             trial.set_user_attr("problem", "no evaluation gave a number")
             self.study.tell(trial, state=states.FAIL)
@@ -185,25 +165,13 @@ class Sweep:
         return locked(self.folder / "trials" / f".{number + 1:04}.lock", patience=0)
 
     def _demand_same(self) -> None:
-        """By what is trained, not by where its files are: they may be edited, or moved, between two starts."""
         path, plan = self.folder / "sweep.json", asdict(self.plan)
-        configuration = resolved_values(self.plan.load().experiment)
-        for name in PLACES:
-            configuration.pop(name, None)
-        configuration["training"].pop("device", None)
-        wanted = {"configuration": configuration, **{name: plan[name] for name in ("sampler", "seed", "prune")}}
-        wanted["dimensions"] = [{"kind": type(one).__name__, **asdict(one)} for one in self.plan.dimensions]
-        wanted = json.loads(json.dumps(wanted, default=str))  # as it is read back
+        dimensions = [{"kind": type(one).__name__, **asdict(one)} for one in self.plan.dimensions]
+        own = {name: plan[name] for name in ("sampler", "seed", "prune")}
+        identity = identity_of(self.plan, **own, dimensions=dimensions)
+        demand_same(path, identity, "sweep")
         if not path.exists():
-            write_json(path, wanted)
-            return
-        found = read_json(path)
-        other = [name for name in wanted if found.get(name) != wanted[name]]
-        if other:
-            raise UserError(
-                f"{self.folder} has another sweep: its {', '.join(other)} differ; restore what it was started with to "
-                "resume it, or give another --output"
-            )
+            write_json(path, identity)
 
     def _demand_success(self, problem: str) -> None:
         """Raises UserError where no trial has ever succeeded."""

@@ -25,7 +25,7 @@ from vaak.tasks.asr.base import fetched, source_of, transformers_of
 from vaak.tasks.asr.config import SCRATCH, AsrDataConfig, AsrExperiment, AsrModelConfig
 from vaak.tasks.asr.utterances import Limits, Utterances, write_utterances
 from vaak.tasks.asr.vocabulary import ABOUT, Vocabulary
-from vaak.tasks.prepared_cuts import PLACES, Datasets
+from vaak.tasks.prepared_cuts import PLACES, Datasets, corpora_of
 from vaak.text.tokenizers.training import TokenizerFactory
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Sources:
         return cls(datasets, audio, experiment.model, experiment.data, skip_bad, folder)
 
     def corpora(self) -> list[AudioCorpus]:
-        return [AudioCorpus(dataset, self.audio) for dataset in self.datasets]
+        return corpora_of(self.datasets, self.audio)
 
     @property
     def tokenizer(self) -> TokenizerFactory | None:

@@ -18,6 +18,7 @@ import numpy as np
 from torch import nn
 
 from vaak.audio.config import DatasetConfig
+from vaak.audio.corpora.corpus import AudioCorpus
 from vaak.audio.sources.cut_findings import cut_findings
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
@@ -37,7 +38,7 @@ from vaak.tasks.asr.predict import Transcriber, Transcript
 from vaak.tasks.asr.prepare import MAY_DIFFER, READING, Prepared, Sources, recipe
 from vaak.tasks.asr.spec import SPEC
 from vaak.tasks.base import PreparedTask, refuse_other_options
-from vaak.tasks.prepared_cuts import read_for
+from vaak.tasks.prepared_cuts import corpora_of, read_for
 
 log = logging.getLogger("vaak")
 
@@ -51,6 +52,7 @@ class AsrTask(PreparedTask[AsrExperiment, Prepared]):
 
     SPEC = SPEC
     PREPARED = Prepared
+    grouped_by = "speaker"
     auxiliary_losses = (LOAD_BALANCING,)
 
     def __init__(self, experiment: AsrExperiment, directory: Path, folder: Path) -> None:
@@ -63,6 +65,9 @@ class AsrTask(PreparedTask[AsrExperiment, Prepared]):
             self.observed = tuple(f"{USE}/{expert}" for expert in range(experts.num_experts))
 
     # Data.
+
+    def corpora(self) -> list[AudioCorpus]:
+        return corpora_of(self.datasets, self.audio)
 
     def recipe(self, splits: tuple[str, ...] | None = None) -> Recipe:
         return recipe(Sources.of(self.experiment, self.datasets, self.folder), splits)

@@ -8,6 +8,7 @@ from pydantic import field_validator, model_validator
 
 from vaak.config.base import LARGEST_COUNT, LARGEST_LENGTH, ResumeClass, Section, option
 from vaak.config.experiment import Experiment
+from vaak.config.folds import DividedSection, fold_option
 from vaak.nn.config import LARGEST_WIDTH, STACK_ALIASES, StackConfig
 from vaak.text.config import TokenizerConfig
 
@@ -83,7 +84,7 @@ class ClassifierConfig(StackConfig):
         return sizes
 
 
-class LabelledCorpusConfig(Section):
+class LabelledCorpusConfig(DividedSection):
     """The source of the labelled texts."""
 
     bare: ClassVar[str | None] = "type"
@@ -120,6 +121,7 @@ class LabelledCorpusConfig(Section):
     on_invalid_utf8: Literal["fail", "replace"] = option(
         "replace: invalid bytes become U+FFFD and are counted.", "fail"
     )
+    fold: str | None = fold_option()
 
     @model_validator(mode="before")
     @classmethod

@@ -37,7 +37,7 @@ from vaak.tasks.classification.prepare import OUT_OF_SCOPE, Prepared, Sources, r
 from vaak.tasks.classification.pretrained import Pretrained, source_of
 from vaak.tasks.classification.spec import SPEC
 from vaak.text.augmentation import OF_SYNONYMS, Augmenter, NeighbourSynonyms, listed_synonyms, wordnet_synonyms
-from vaak.text.corpora.labelled import TextStore, labelled_text
+from vaak.text.corpora.labelled import LabelledCorpus, TextStore, labelled_text
 from vaak.text.corpora.readers import Record
 from vaak.text.tokenizers.tokenizer import Tokenizer
 from vaak.text.tokenizers.training import TokenizerFactory
@@ -60,6 +60,9 @@ class ClassificationTask(PreparedTask[ClassificationExperiment, Prepared]):
         self.weights = self.options.label_weights or (1.0,) * len(self.data.corpus.label_columns)
 
     # Data.
+
+    def corpora(self) -> list[LabelledCorpus]:
+        return [LabelledCorpus(self.data.corpus)]
 
     def recipe(self, splits: tuple[str, ...] | None = None) -> Recipe:
         return recipe(Sources(self.experiment, self.folder), splits)

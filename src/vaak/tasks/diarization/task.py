@@ -20,6 +20,7 @@ from typing import Any, cast
 from torch import Tensor, nn
 
 from vaak.audio.config import DatasetConfig
+from vaak.audio.corpora.corpus import AudioCorpus
 from vaak.audio.features.extractors import Features
 from vaak.audio.labelled import AudioSource
 from vaak.audio.sources.cut_findings import cut_findings
@@ -72,7 +73,7 @@ from vaak.tasks.diarization.network.losses import (
 from vaak.tasks.diarization.predict import Diarized, Diarizer
 from vaak.tasks.diarization.prepare import Prepared, corpora_differ
 from vaak.tasks.diarization.spec import SPEC
-from vaak.tasks.prepared_cuts import READING, read_for, recipe
+from vaak.tasks.prepared_cuts import READING, corpora_of, read_for, recipe
 
 log = logging.getLogger("vaak")
 
@@ -85,6 +86,7 @@ class DiarizationTask(PreparedTask[DiarizationExperiment, Prepared]):
 
     SPEC = SPEC
     PREPARED = Prepared
+    grouped_by = "speaker"
     auxiliary_losses = (CLUSTERING, SPEAKER, ATTRACTOR, NORM_REG)
 
     def __init__(self, experiment: DiarizationExperiment, directory: Path, folder: Path) -> None:
@@ -98,6 +100,9 @@ class DiarizationTask(PreparedTask[DiarizationExperiment, Prepared]):
         self._evaluated: dict[str, DiarizationDataset] = {}
 
     # Data.
+
+    def corpora(self) -> list[AudioCorpus]:
+        return corpora_of(self.datasets, self.audio)
 
     def recipe(self, splits: tuple[str, ...] | None = None) -> Recipe:
         return recipe(self.datasets, self.audio, splits)

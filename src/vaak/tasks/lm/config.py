@@ -8,6 +8,7 @@ from pydantic import model_validator
 
 from vaak.config.base import LARGEST_COUNT, LARGEST_LENGTH, ResumeClass, Section, option
 from vaak.config.experiment import Experiment
+from vaak.config.folds import DividedSection, fold_option
 from vaak.nn.config import STACK_ALIASES, SingleStackConfig
 from vaak.text.config import TokenizerConfig
 
@@ -66,7 +67,7 @@ class LanguageModelConfig(SingleStackConfig):
         return {**PRESETS[preset], **values} if isinstance(preset, str) and preset in PRESETS else values
 
 
-class CorpusConfig(Section):
+class CorpusConfig(DividedSection):
     """The source of the text."""
 
     bare: ClassVar[str | None] = "type"
@@ -94,6 +95,7 @@ class CorpusConfig(Section):
     on_invalid_utf8: Literal["fail", "replace"] = option(
         "replace: invalid bytes become U+FFFD and are counted.", "fail"
     )
+    fold: str | None = fold_option()
 
 
 class LanguageModelDataConfig(Section):

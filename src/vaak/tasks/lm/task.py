@@ -33,6 +33,7 @@ from vaak.tasks.lm.model import LanguageModel
 from vaak.tasks.lm.predict import generate
 from vaak.tasks.lm.prepare import Prepared, recipe
 from vaak.tasks.lm.spec import SPEC
+from vaak.text.corpora.corpus import CorpusBuilder
 from vaak.text.corpora.token_store import TokenStore, write_tokens
 from vaak.text.tokenizers.normalise import normalise
 from vaak.text.tokenizers.tokenizer import Tokenizer
@@ -59,6 +60,9 @@ class LanguageModelTask(PreparedTask[LanguageModelExperiment, Prepared]):
         self.evaluation_splits = ("valid", "pairs") if self.data.minimal_pairs else ("valid",)
 
     # Data.
+
+    def corpora(self) -> list[CorpusBuilder]:
+        return [CorpusBuilder(self.data.corpus, self.data.corpus.seed)]
 
     def recipe(self, splits: tuple[str, ...] | None = None) -> Recipe:
         return recipe(self.data, splits, self.folder)

@@ -8,6 +8,7 @@ from pydantic import field_validator, model_validator
 
 from vaak.config.base import LARGEST_COUNT, LARGEST_LENGTH, ResumeClass, Section, option
 from vaak.config.experiment import Experiment
+from vaak.config.folds import DividedSection, fold_option
 from vaak.nn.config import STACK_ALIASES, EncoderDecoderConfig
 from vaak.text.config import TokenizerConfig
 
@@ -34,7 +35,7 @@ class Seq2SeqConfig(EncoderDecoderConfig):
     """A translator: one stack reads the source, the other writes the target."""
 
 
-class ParallelCorpusConfig(Section):
+class ParallelCorpusConfig(DividedSection):
     """The source of the pairs of texts."""
 
     bare: ClassVar[str | None] = "type"
@@ -80,6 +81,7 @@ class ParallelCorpusConfig(Section):
     on_invalid_utf8: Literal["fail", "replace"] = option(
         "replace: invalid bytes become U+FFFD and are counted.", "fail"
     )
+    fold: str | None = fold_option()
 
     @field_validator("source_column", "target_column", mode="before")
     @classmethod

@@ -33,7 +33,7 @@ from vaak.tasks.seq2seq.predict import Translator
 from vaak.tasks.seq2seq.prepare import Prepared, recipe, tokenizer_factories, write_split_tokens
 from vaak.tasks.seq2seq.spec import SPEC
 from vaak.text.corpora.pair_store import write_pairs
-from vaak.text.corpora.parallel import Pair, cleaned
+from vaak.text.corpora.parallel import Pair, ParallelCorpus, cleaned
 from vaak.text.tokenizers.tokenizer import Tokenizer
 
 SHOWN_TRANSLATIONS = 5
@@ -54,6 +54,9 @@ class Seq2SeqTask(PreparedTask[Seq2SeqExperiment, Prepared]):
         self.options, self.data = experiment.model, experiment.data
 
     # Data.
+
+    def corpora(self) -> list[ParallelCorpus]:
+        return [ParallelCorpus(self.data.corpus)]
 
     def recipe(self, splits: tuple[str, ...] | None = None) -> Recipe:
         return recipe(self.data, splits, code=self.folder)

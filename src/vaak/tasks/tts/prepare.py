@@ -16,14 +16,14 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vaak.audio.config import AudioConfig, DatasetConfig
+from vaak.audio.config import AudioConfig
 from vaak.audio.corpora.corpus import AudioCorpus
 from vaak.audio.mel_config import PitchConfig
 from vaak.audio.sources.utterances import LeftOut
 from vaak.core.errors import DataError
 from vaak.core.split_ranges import SPLITS
 from vaak.runs.prepared import PreparedFolder, Recipe, fingerprint_with_files
-from vaak.tasks.base import without_unread_files
+from vaak.tasks.prepared_cuts import PLACES, Datasets, corpora_of
 from vaak.tasks.tts.config import TtsDataConfig, TtsExperiment
 from vaak.tasks.tts.utterances.normalisation import Normalisation
 from vaak.tasks.tts.utterances.reading import utterances
@@ -35,12 +35,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("vaak")
 
-PLACES = ("corpus_dir", "output_dir")
-"""Options for the path of a corpus, which may differ after a run was moved."""
 READING = frozenset({*PLACES, "storage_path", "storage_type", "num_jobs", "progress_bar", "cache_gigabytes", "dither"})
 """Audio options that may differ when a trained model is used."""
-
-Datasets = tuple[DatasetConfig, ...]
 
 
 @dataclass(frozen=True)
@@ -84,7 +80,7 @@ class Sources:
         return cls(datasets, audio, experiment.data, given, experiment.skips_bad_examples)
 
     def corpora(self) -> list[AudioCorpus]:
-        return [AudioCorpus(dataset, self.audio) for dataset in self.datasets]
+        return corpora_of(self.datasets, self.audio)
 
     def decides(self) -> dict[str, Any]:
         """The options that determine what is made."""
@@ -92,11 +88,6 @@ class Sources:
         datasets = [one.model_dump(mode="json", exclude=set(PLACES)) for one in self.datasets]
         audio = self.audio.model_dump(mode="json", include={"mel", "pitch", "channels", "storage_type"})
         return {"data": data, "datasets": datasets, "audio": audio, "with_durations": self.with_durations}
-
-
-def read_for(splits: tuple[str, ...], datasets: Datasets) -> Datasets:
-    """The datasets without the files of other splits, if they name those of ``splits``."""
-    return tuple(one if one.type == "recipe" else without_unread_files(one, splits) for one in datasets)
 
 
 def recipe(sources: Sources, splits: tuple[str, ...] | None = None, own: Prepared | None = None) -> Recipe:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vaak.audio.config import DatasetConfig
+from vaak.audio.corpora.corpus import AudioCorpus
 from vaak.audio.sources.cut_findings import cut_findings
 from vaak.audio.sources.utterances import UNUSABLE
 from vaak.audio.waveforms.speech_file import speech_file
@@ -31,6 +32,7 @@ from vaak.nn.speech.masks import exact, length_mask, masked_sum
 from vaak.nn.speech.predictors import duration_loss
 from vaak.runs.prepared import Recipe
 from vaak.tasks.base import PreparedTask, refuse_other_options
+from vaak.tasks.prepared_cuts import corpora_of, read_for
 from vaak.tasks.tts.checks import ALIGNMENT, BINARISATION, DURATION, LOSSES, MEL, STOP
 from vaak.tasks.tts.config import SpeakingConfig, TtsExperiment
 from vaak.tasks.tts.data import TtsDataset
@@ -39,7 +41,7 @@ from vaak.tasks.tts.export import export_acoustic
 from vaak.tasks.tts.metrics import Scored, TtsMeters
 from vaak.tasks.tts.model import Inventory, Outputs, Recording, Text, TtsModel
 from vaak.tasks.tts.predict import Speaker, Speech
-from vaak.tasks.tts.prepare import READING, Prepared, Sources, read_for, recipe
+from vaak.tasks.tts.prepare import READING, Prepared, Sources, recipe
 from vaak.tasks.tts.scoring.meters import SpokenMeters
 from vaak.tasks.tts.shown.meters import ShownMeters
 from vaak.tasks.tts.spec import SPEC
@@ -63,6 +65,9 @@ class TtsTask(PreparedTask[TtsExperiment, Prepared]):
         self._datasets: dict[str, TtsDataset] = {}
 
     # Data.
+
+    def corpora(self) -> list[AudioCorpus]:
+        return corpora_of(self.datasets, self.audio)
 
     def recipe(self, splits: tuple[str, ...] | None = None) -> Recipe:
         return recipe(Sources.of(self.experiment, self.datasets), splits)

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from vaak.audio.config import DatasetConfig
+from vaak.audio.corpora.corpus import AudioCorpus
 from vaak.audio.sources.cut_findings import cut_findings
 from vaak.audio.waveforms.speech_file import speech_file
 from vaak.core.batch import Batch, Term
@@ -26,7 +27,7 @@ from vaak.nn.speech.vocoder.discriminators import discriminator_loss, feature_ma
 from vaak.nn.speech.vocoder.spectral_losses import stft_loss
 from vaak.runs.prepared import Recipe
 from vaak.tasks.base import PreparedTask, refuse_other_options
-from vaak.tasks.prepared_cuts import READING, PreparedCuts, read_for
+from vaak.tasks.prepared_cuts import READING, PreparedCuts, corpora_of, read_for
 from vaak.tasks.vocoder.config import (
     ADVERSARIAL,
     DISCRIMINATOR,
@@ -72,6 +73,9 @@ class VocoderTask(PreparedTask[VocoderExperiment, PreparedCuts]):
         self._griffin_lim: dict[str, dict[int, Distances]] = {}
 
     # Data.
+
+    def corpora(self) -> list[AudioCorpus]:
+        return corpora_of(self.datasets, self.audio)
 
     def recipe(self, splits: tuple[str, ...] | None = None) -> Recipe:
         return recipe(self.datasets, self.audio, self.experiment.skips_bad_examples, splits)

@@ -82,6 +82,9 @@ class CorpusBuilder(SplitCorpus[Document, str, SplitStatistics]):
     def split_of(self, entry: Document, split: str, counts: SplitStatistics) -> str | None:
         return self.division.of(entry.text)
 
+    def name_of(self, entry: Document) -> tuple[str | None, str]:
+        return entry.text if self._is_document(entry.text) else None, entry.text.strip()[:60]
+
     def items(self, split: str, entries: Iterator[Document], counts: SplitStatistics) -> Iterator[str]:
         kept = Kept(self._evaluated(), deduplicate=self.options.deduplicate) if split in self.division.ranges else None
         for text, replaced_bytes in entries:

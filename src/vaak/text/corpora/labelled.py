@@ -122,6 +122,13 @@ class LabelledCorpus(SplitCorpus[LabelledText, LabelledText, LabelStatistics]):
             return self._stratified[digest_of(entry.text)]
         return self.division.of(entry.text)
 
+    def name_of(self, entry: LabelledText) -> tuple[str | None, str]:
+        return entry.text or None, entry.where
+
+    def stratum_of(self, entry: LabelledText) -> str:
+        is_single = self.options.stratify and not self.options.multi_label
+        return ", ".join(one for labels in entry.labels for one in labels) if is_single else ""
+
     @functools.cached_property
     def _stratified(self) -> dict[int, str]:
         """The split of each training text, by its digest; a text that occurs again stays where it is."""

@@ -133,6 +133,10 @@ class ParallelCorpus(SplitCorpus[Row, Pair, PairStatistics]):
     def split_of(self, entry: Row, split: str, counts: PairStatistics) -> str | None:
         return self.division.of(entry.sources[0] if entry.sources else "")
 
+    def name_of(self, entry: Row) -> tuple[str | None, str]:
+        is_pair = any(entry.sources) and any(entry.targets)
+        return entry.sources[0] if is_pair else None, entry.where
+
     def items(self, split: str, entries: Iterator[Row], counts: PairStatistics) -> Iterator[Pair]:
         is_cut = split in self.division.ranges
         kept = Kept(self._evaluated(split), deduplicate=self.options.deduplicate) if is_cut else None
@@ -167,8 +171,8 @@ class ParallelCorpus(SplitCorpus[Row, Pair, PairStatistics]):
             if given != "train":
                 yield from map(_sides, self.items(given, self.entries(given, counts), counts))
         if split == "train" and self.cut_splits:
-            for row in map(self.cleaned, self.source.read("train")):
-                if self.split_of(row, split, counts) != "train":
+            for row in self.sources_of("train"):
+                if self.place_of(row, split, counts) != "train":
                     yield from map(_sides, self._pairs_of("valid", row))
 
     def why_empty(self, split: str, counts: PairStatistics) -> str:

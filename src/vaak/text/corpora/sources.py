@@ -13,13 +13,16 @@ from vaak.core.corpus import Source
 from vaak.core.errors import DataError, UserError, optional_import
 from vaak.core.progress import followed, progress
 from vaak.core.split_ranges import SPLITS, SplittingOptions
-from vaak.text.corpora.readers import Read
+from vaak.text.corpora.readers import Read, missing_column, read_records
 
 Entry = TypeVar("Entry")
 Given = TypeVar("Given", covariant=True)
 
 ROWS = 1000
 """Rows of a dataset that are read at a time."""
+
+COLUMNS = (".json", ".jsonl", ".csv", ".tsv", ".parquet")
+"""The endings of files with columns."""
 
 # Names of splits in datasets, by our names.
 _SPLIT_NAMES = {"train": ("train",), "valid": ("validation", "valid", "val", "dev"), "test": ("test",)}
@@ -84,6 +87,15 @@ class FileSource(Generic[Entry]):
                 yield entry
                 before = Read.num_bytes  # others may have read files meanwhile
 
+    def column(self, split: str, name: str) -> Iterator[Any]:
+        paths, options = [path for path, *_ in self._files[split]], _ReplacedBytes()
+        if any(path.suffix not in COLUMNS for path in paths):
+            raise UserError(
+                f"{self.describe(split)} has no columns, so there is no {name}; expected {', '.join(COLUMNS)}"
+            )
+        for record in read_records(paths, {name: "another column"}, options):
+            yield record.values[name]
+
     def describe(self, split: str) -> str:
         first, *more = self._files[split]
         return f"{first[0]} and {len(more)} more" if more else str(first[0])
@@ -113,10 +125,11 @@ class HuggingFaceSource(Generic[Entry]):
         if not self.given:
             raise DataError(self.lacks_train)
         self.name, self.files, self._entry = name, files_of(name), entry
-        self._rows = {}
-        for split in self.given:
-            rows = there[found[split][0]]
-            self._rows[split] = rows.select_columns(columns(f"dataset {name}", rows.column_names))
+        self._all = {split: there[found[split][0]] for split in self.given}
+        self._rows = {
+            split: rows.select_columns(columns(f"dataset {name}", rows.column_names))
+            for split, rows in self._all.items()
+        }
 
     def read(self, split: str) -> Iterator[Entry]:
         number, batches = 0, self._rows[split].iter(batch_size=ROWS)
@@ -124,6 +137,12 @@ class HuggingFaceSource(Generic[Entry]):
             for values in zip(*batch.values(), strict=True):
                 yield self._entry(dict(zip(batch, values, strict=True)), f"{self.describe(split)}: row {number}")
                 number += 1
+
+    def column(self, split: str, name: str) -> Iterator[Any]:
+        rows = self._all[split]
+        if name not in rows.column_names:
+            raise missing_column(self.describe(split), name, rows.column_names, "another column")
+        return iter(rows[name])
 
     def describe(self, split: str) -> str:
         return f"dataset {self.name}, {split}"
@@ -146,6 +165,12 @@ class GrammarSource(Generic[Entry]):
 
     def describe(self, split: str) -> str:
         return f"the grammar's {self._counts[split]} {self._what}"
+
+
+class _ReplacedBytes:
+    """Reads a column whatever else is wrong in its rows."""
+
+    on_invalid_utf8 = "replace"
 
 
 def sentences_of_splits(options: GrammarOptions) -> dict[str, int]:
