@@ -31,7 +31,7 @@ def test_it_shows_what_a_step_does_to_each_parameter_and_leaves_the_run_alone(va
     assert math.hypot(*(one["gradient_norm"] for one in found["layers"])) == pytest.approx(
         math.hypot(*(one["gradient_norm"] for one in found["parameters"] if one["gradient_norm"] is not None))
     )
-    assert {one["module"] for one in found["dead_units"]} > {"blocks.0.attention.out"} or found["dead_units"]
+    assert len(found["dead_units"]) > 3, "each linear layer is watched"
     code, out, _ = vaak("inspect", tiny_run)
     assert code == 0
     assert "update/weights" in out
@@ -42,6 +42,7 @@ def test_it_shows_what_a_step_does_to_each_parameter_and_leaves_the_run_alone(va
 def test_inputs_that_are_always_0_are_dead():
     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Conv1d(4, 2, 1))
     first, convolution = model[0], model[2]
+    assert isinstance(first, nn.Linear)
     with torch.no_grad():
         first.bias.copy_(torch.tensor([-1e9, 1e3, 1e3, -1e9]))
         with watching_units(model) as alive:
