@@ -8,7 +8,7 @@ from pydantic import field_validator, model_validator
 
 from vaak.config.base import LARGEST_COUNT, LARGEST_LENGTH, ResumeClass, Section, option
 from vaak.config.experiment import Experiment
-from vaak.nn.config import STACK_ALIASES, EncoderDecoderConfig
+from vaak.nn.config import STACK_ALIASES, EncoderDecoderConfig, LoraConfig, lora_option
 from vaak.text.config import TokenizerConfig
 
 DEFAULTS: dict[str, Any] = {
@@ -32,6 +32,8 @@ SIDES: dict[str, str] = {}
 
 class Seq2SeqConfig(EncoderDecoderConfig):
     """A translator: one stack reads the source, the other writes the target."""
+
+    lora: LoraConfig | None = lora_option()
 
 
 class ParallelCorpusConfig(Section):

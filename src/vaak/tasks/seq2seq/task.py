@@ -19,6 +19,7 @@ from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
 from vaak.engine.objective.losses import losses_of_logits
 from vaak.nn.kernels.squared_norms import NORM_REG, SquaredNorms, norm_reg
+from vaak.nn.lora import add_lora
 from vaak.runs.prepared import Recipe
 from vaak.tasks.base import PreparedTask, in_temporary_folder, without_unread_files
 from vaak.tasks.seq2seq.attention_picture import draw_translation
@@ -110,7 +111,7 @@ class Seq2SeqTask(PreparedTask[Seq2SeqExperiment, Prepared]):
 
     def model(self) -> Seq2SeqModel:
         vocab_sizes = self.prepared.source_tokenizer.vocab_size, self.prepared.target_tokenizer.vocab_size
-        return Seq2SeqModel(self.options, self.data, *vocab_sizes)
+        return add_lora(Seq2SeqModel(self.options, self.data, *vocab_sizes), self.options.lora)
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
         auxiliary, targets = self.experiment.training.loss.auxiliary, batch["targets"]
