@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
-from pydantic import model_validator
+from pydantic import field_validator, model_validator
 
 from vaak.config.base import LARGEST_LENGTH, ResumeClass, Section, option
 
@@ -118,6 +118,11 @@ class StackConfig(Section):
         """Whether some layer has random features, which training may redraw."""
         return self.attention_type in LINEAR
 
+    @field_validator("rope_scaling_bounds", mode="before")
+    @classmethod
+    def _bounds_are_a_tuple(cls, bounds: Any) -> Any:
+        return _as_tuple(bounds)
+
     @model_validator(mode="after")
     def _sizes_divide(self) -> StackConfig:
         if self.head_dim is None and self.d_model % self.num_heads:
@@ -154,6 +159,16 @@ class LoraConfig(Section):
     targets: tuple[str, ...] = option(
         "Linear layers that are adapted, by the end of their names.", ("query", "value"), min_length=1
     )
+
+    @field_validator("targets", mode="before")
+    @classmethod
+    def _targets_are_a_tuple(cls, targets: Any) -> Any:
+        return _as_tuple(targets)
+
+
+def _as_tuple(value: Any) -> Any:
+    """A list as a tuple: where a section was changed before its validation, it is no JSON, whose lists would do."""
+    return tuple(value) if isinstance(value, list) else value
 
 
 def lora_option() -> Any:

@@ -30,7 +30,7 @@ from vaak.tasks.base import PreparedTask, in_temporary_folder, without_unread_fi
 from vaak.tasks.classification.config import ClassificationExperiment
 from vaak.tasks.classification.data import Change, RowFormat, TextDataset, growth_of
 from vaak.tasks.classification.estimate import sketch, sketch_batch, source_files
-from vaak.tasks.classification.export import export_onnx
+from vaak.tasks.classification.export import export_hf, export_onnx
 from vaak.tasks.classification.metrics import ClassMeters, ScopeMeters, by_column, targets_by_column
 from vaak.tasks.classification.model import TextClassifier, TextCNN, TransformerClassifier
 from vaak.tasks.classification.predict import Labeller, Prediction
@@ -232,6 +232,10 @@ class ClassificationTask(PreparedTask[ClassificationExperiment, Prepared]):
     def predict(self, model: nn.Module, inputs: Iterable[str]) -> Iterator[Prediction]:
         """The labels of each text with their probabilities."""
         return self.labeller(model).label(inputs)
+
+    def export_hf(self, model: nn.Module, folder: Path) -> None:
+        """Write a folder that transformers loads as a sequence classifier."""
+        export_hf(model, self.prepared.tokenizer, self.prepared.classes, self.multi_label, folder)
 
     def export_onnx(self, model: nn.Module, folder: Path) -> None:
         """Write a file that onnxruntime runs without Vaak, with the tokenizer."""

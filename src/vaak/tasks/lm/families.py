@@ -20,7 +20,7 @@ from vaak.nn.initialisation import DEVIATION
 from vaak.nn.positions.rotary import Scaling, ntk_theta, yarn_factor
 from vaak.tasks.lm.config import LanguageModelConfig
 
-IGNORED = ("attn.bias", "attn.masked_bias", "rotary_emb.inv_freq")
+IGNORED = (".attn.bias", ".attn.masked_bias", "rotary_emb.inv_freq")
 """Buffers that older folders hold: masks and wavelengths, which are computed."""
 
 

@@ -103,7 +103,11 @@ class Seq2SeqTask(PreparedTask[Seq2SeqExperiment, Prepared]):
     def sketch(self) -> Seq2SeqModel | None:
         """A model as large as the trained one may become, before there are tokenizers; None for a user's tokenizer."""
         factories = tokenizer_factories(self.data, self.folder).values()
-        return None if any(one.is_users for one in factories) else sketch(self.options, self.data)
+        return (
+            None
+            if any(one.is_users for one in factories)
+            else add_lora(sketch(self.options, self.data), self.options.lora)
+        )
 
     def sketch_batch(self) -> Batch:
         """A microbatch as large as one of training may become."""
