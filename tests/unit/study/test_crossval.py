@@ -109,7 +109,7 @@ def test_speakers_are_kept_together_where_the_task_says_so(made_recordings: Path
 
 def test_a_column_groups_or_stratifies_and_given_splits_may_be_divided_too(toy: Path, tmp_path: Path):
     by_author = CrossValidation(plan(toy, group_by="author", folds=3), tmp_path / "authors")
-    split_of = {}
+    split_of: dict[str, str] = {}
     for split, (texts,) in read_fold(by_author, 2).items():
         split_of |= {text.text: split for text in texts}
     rows = [json.loads(line) for line in (toy.parent / "train.jsonl").read_text().splitlines()]
