@@ -53,7 +53,9 @@ class _Unit:
 
 
 def divide(examples: Sequence[Example], folds: int, valid: float, seed: int, repeat: int) -> list[Place]:
-    """Each example's place in one repeat; keys must differ. ``valid`` is the share of the training part that validates.
+    """Each example's place in one ``repeat`` of the ``folds``; keys must differ.
+
+    ``valid`` is the share of the training part that validates; ``seed`` and ``repeat`` give the order.
 
     Raises UserError where there aren't enough examples of a stratum, or groups, for so many folds.
     """
