@@ -2,14 +2,15 @@
 
     vaak train configs/tts/ljspeech_mini.yml
     vaak train configs/tts/ljspeech_mini.yml run_dir=runs/tts-lj-learned model.durations=learned
-    python benchmarks/tts_proofs.py seen runs/tts-ljspeech-mini runs/tts-lj-learned
+    python benchmarks/tts_proofs.py seen runs/tts-ljspeech-mini/checkpoints/last runs/tts-lj-learned/checkpoints/last
 
     vaak train configs/tts/builtin_voice.yml
     python benchmarks/tts_proofs.py unseen runs/tts-builtin-voice
 
     python benchmarks/tts_proofs.py copied $VAAK_DATA/ljspeech_mini
 
-``seen`` speaks the sentences that a run was trained on, and compares the alignment that the second run has learned
+``seen`` speaks the sentences that a run was trained on (its last checkpoint: the best one is that of unheard
+sentences, before it knew these), and compares the alignment that the second run has learned
 with the one that was given to the first. ``unseen`` speaks 50 sentences of the split test. ``copied`` turns
 recordings in LJ Speech's layout into mel spectrograms and back by Griffin-Lim, as the best that such a voice can do.
 """

@@ -11,6 +11,7 @@ from typing import Any
 import tiny_listener
 import tiny_vocoder
 import tiny_voice
+from tiny_decoder import write_folder
 from tiny_whisper import write_whisper
 from toy_duel import DuelTask
 from toy_speech import RATE, dataset_of, write_recordings, write_utterances
@@ -86,6 +87,20 @@ def _language_model(
     sizes = {"d_model": 32, "num_layers": 2, "num_heads": 2, "dropout": 0.1, **(model or {})}
     about = {"counted": _tokens_and_examples, "inputs": inputs}
     return TaskCase("lm", {"model": sizes, "data": corpus | (data or {})}, training or {}, about)
+
+
+def _write_decoder(folder: Path) -> Sequence[str]:
+    write_folder(folder, "llama")
+    return ["लड़का"]
+
+
+def _adapted() -> TaskCase:
+    """A pretrained decoder with low-rank changes of all of its layers, and little else that could be learned."""
+    targets = ["query", "key", "value", "output", "gate", "up", "down"]
+    model = {"pretrained": "FOLDER", "dropout": 0.1, "lora": {"rank": 8, "dropout": 0.1, "targets": targets}}
+    data = {"corpus": {"type": "grammar", "num_sentences": 60}, "max_length": 40}
+    about = {"counted": _tokens_and_examples, "learning_rate": 0.03, "learned": 0.8}
+    return TaskCase("lm", {"model": model, "data": data}, {}, about, _write_decoder)
 
 
 def _targets_and_sources(batch: Batch) -> dict[str, float]:
@@ -290,6 +305,7 @@ CASES = {
         inputs=("लड़का",),
         training={"batching": {"type": "packed"}},
     ),
+    "lm pretrained, low-rank changes": _adapted(),
     "seq2seq": _translator(),
     "seq2seq, two tokenizers": _translator(
         model={"share_embeddings": False},

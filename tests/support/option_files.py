@@ -16,6 +16,7 @@ import tiny_voice
 import toy_speech
 from option_sweep import Sweep
 from option_tables import BASES
+from tiny_decoder import write_folder
 from tiny_whisper import write_whisper
 from toy_corpora import write_ami
 from users_classes import CHARACTERS
@@ -69,11 +70,13 @@ def sweep_of(task: str, folder: Path) -> Sweep:
     (data / "own.py").write_text(f"{OWN}\n\n{CHARACTERS}")
     (data / "base.yml").write_text(BASES[task].replace("FOLDER", str(data)))
     WRITERS[task](data)
+    if task != "asr":  # another run of the same model
+        train(load([data / "base.yml"], [f"run_dir={data / 'other'}"]))
     return Sweep(task, folder, data / "base.yml")
 
 
 def _write_texts(data: Path) -> None:
-    """Texts, some of them twice, minimal pairs, and another run of the same model."""
+    """Texts, some of them twice, minimal pairs, a pretrained decoder, and a tokenizer."""
     tiny_runs.write_corpus(data)
     lines = (data / "train.txt").read_text().splitlines()
     (data / "train.txt").write_text("\n".join([*lines, *lines[:30]]))
@@ -84,8 +87,8 @@ def _write_texts(data: Path) -> None:
     _write_hub(data / "hub", columns, columns[50:])
     _write_hub(data / "other_hub", columns[100:], columns)
     _write_lines(data / "pairs.jsonl", [{"sentence_good": lines[1], "sentence_bad": lines[2], "UID": "some"}])
-    train(load([data / "base.yml"], [f"run_dir={data / 'other'}"]))
-    shutil.copytree(data / "other" / "prepared" / "tokenizer", data / "tokenizer")
+    write_folder(data / "decoder", "llama")
+    _write_tokenizer(data)
 
 
 def _write_pairs(data: Path) -> None:

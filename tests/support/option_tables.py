@@ -176,6 +176,9 @@ CIRCUMSTANCES: dict[str, tuple[str, ...]] = {
     "model.num_features": ("model.attention_type=causal_linear",),
     "model.orthogonal_features": ("model.attention_type=causal_linear",),
     "model.rope_scaling_type": ("model.rope_scaling_factor=2",),
+    "model.rope_scaling_bounds": ("model.rope_scaling_factor=2", "model.rope_scaling_type=yarn"),
+    "model.rope_original_length": ("model.rope_scaling_factor=2", "model.rope_scaling_type=yarn"),
+    "model.lora": ("training.checkpoint.init_from=FOLDER/other", "model.lora={rank: 2}"),
     "data.corpus.text_column": ("data.corpus={type: json, train: [FOLDER/train.jsonl], valid: [], test: []}",),
     "data.corpus.num_sentences": (
         "data.corpus={type: grammar, num_sentences: 200}",
@@ -317,6 +320,13 @@ OF_A_TASK: dict[tuple[str, str], tuple[str, ...]] = {
     ("tts", "data.max_duration"): ("data.max_duration=1.0",),
     ("tts", "data.evaluation.recogniser"): ("data.evaluation=1",),
     ("asr", "datasets.0.type"): SENTENCES,
+    **{
+        ("vocoder", f"model.lora.{name}"): (
+            "training.checkpoint.init_from=FOLDER/other",
+            "model.lora={rank: 2, targets: [head]}",
+        )
+        for name in ("rank", "alpha", "dropout", "targets")
+    },
     ("asr", "data.sampling_seed"): ("data.percent=50",),
     ("asr", "data.too_long"): ("data.max_duration=0.6",),
     ("asr", "data.tokenizer.vocab_size"): ("data.tokenizer={type: byte_level, vocab_size: 320}",),

@@ -24,7 +24,7 @@ def export(
     run: Annotated[Path, typer.Argument(help="A run (its best checkpoint) or a checkpoint.")],
     format: Annotated[
         Format,
-        typer.Option(help="hf: for transformers; onnx: for onnxruntime; peft: a recogniser's low-rank changes."),
+        typer.Option(help="hf: for transformers; onnx: for onnxruntime; peft: low-rank changes alone."),
     ] = Format.hf,
     output: Annotated[Path | None, typer.Option(help="The folder to write; default: RUN/export/FORMAT.")] = None,
     expert: Annotated[int | None, typer.Option(help="Of a mixture of experts, the one to write, from 0.")] = None,
@@ -37,6 +37,7 @@ def export(
     Example: vaak export runs/quickstart --format hf --output quickstart-hf
     """
     from vaak.core.errors import UserError
+    from vaak.nn.lora import merged
     from vaak.runs.open_run import open_run
 
     opened = open_run(run, device="cpu", weights=weights, trust_code=trust_code)
@@ -48,5 +49,6 @@ def export(
             f"--format {format.value}: a run of task {opened.experiment.task} can't be exported so{instead}"
         )
     folder = output or opened.directory / "export" / format.value
-    writer(opened.model, folder, **({} if expert is None else {"expert": expert}))
+    model = opened.model if format is Format.peft else merged(opened.model)
+    writer(model, folder, **({} if expert is None else {"expert": expert}))
     print(json.dumps({"folder": str(folder)}) if as_json else f"exported {opened.checkpoint} to {folder}")

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from vaak.config.task_spec import CheckFinding, no_effect, remark
-from vaak.nn.config import FACTORS_END, StackConfig
+from vaak.config.experiment import Experiment
+from vaak.config.task_spec import CheckFinding, impossible, no_effect, remark
+from vaak.nn.config import FACTORS_END, LoraConfig, StackConfig
 
 LINEAR_PAYS_FROM = {"linear": 850, "causal_linear": 2000}
 """Tokens from which linear attention takes less time than softmax: measured in docs/attention.md."""
+
+OF_SCALING = ("rope_scaling_type", "rope_scaling_bounds", "rope_original_length")
 
 
 def stack_findings(section: str, stack: StackConfig, *, is_encoder: bool, longest: float) -> Iterable[CheckFinding]:
@@ -45,10 +48,14 @@ def _unread_by_attention(stack: StackConfig) -> Iterator[tuple[str, str]]:
 
 def _unread_by_positions(stack: StackConfig) -> Iterator[tuple[str, str]]:
     if stack.position_type != "rotary":
-        for name in ("rope_theta", "rope_scaling_type", "rope_scaling_factor"):
+        for name in ("rope_theta", "rope_scaling_factor", *OF_SCALING):
             yield name, f"position_type is {stack.position_type}; only rotary positions turn"
     elif stack.rope_scaling_factor == 1:
-        yield "rope_scaling_type", "rope_scaling_factor is 1, which changes nothing"
+        for name in OF_SCALING:
+            yield name, "rope_scaling_factor is 1, which changes nothing"
+    elif stack.rope_scaling_type in ("linear", "ntk"):
+        for name in OF_SCALING[1:]:
+            yield name, f"rope_scaling_type is {stack.rope_scaling_type}; only llama3 and yarn have bounds"
 
 
 def preset_findings(
@@ -60,12 +67,23 @@ def preset_findings(
         yield no_effect(key, f"all of its sizes are overridden: {', '.join(sizes)}")
 
 
+def lora_findings(
+    experiment: Experiment[Any, Any, Any, Any, Any], lora: LoraConfig | None, is_pretrained: bool
+) -> Iterator[CheckFinding]:
+    """Whether there is something for low-rank changes to adapt."""
+    if lora is not None and not is_pretrained and experiment.training.checkpoint.init_from is None:
+        yield impossible(
+            "model.lora", "there is nothing to adapt: weights are drawn; give training.checkpoint.init_from, a run"
+        )
+
+
 def stack_parameters(stack: StackConfig, memory_width: int | None = None) -> int:
     """The parameters of a stack's matrices; with ``memory_width``, its blocks also attend to vectors of that width."""
     width, gated = stack.d_model, stack.feed_forward_type in ("swiglu", "geglu")
     key_width = (stack.num_key_value_heads or stack.num_heads) * stack.head_width
     inner = stack.d_ff or (8 * width // 3 if gated else 4 * width)
     inner = inner * width if stack.d_ff and inner < FACTORS_END else inner
-    attention = 2 * width * (width + key_width)
-    crossing = 0 if memory_width is None else 2 * width * width + 2 * memory_width * key_width
+    query_width = stack.num_heads * stack.head_width
+    attention = 2 * width * (query_width + key_width)
+    crossing = 0 if memory_width is None else 2 * width * query_width + 2 * memory_width * key_width
     return stack.num_layers * (attention + crossing + (3 if gated else 2) * width * inner)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from pydantic import model_validator
+from pydantic import field_validator, model_validator
 
 from vaak.config.base import LARGEST_LENGTH, ResumeClass, Section, option
 
@@ -44,6 +44,7 @@ class StackConfig(Section):
     num_layers: int = option("Number of blocks.", 6, gt=0, le=10_000)
     num_heads: int = option("Query heads of attention.", 8, gt=0, le=LARGEST_WIDTH)
     num_key_value_heads: int | None = option("Key and value heads; null is num_heads.", None, gt=0, le=LARGEST_WIDTH)
+    head_dim: int | None = option("Width of a head; null is d_model / num_heads.", None, gt=0, le=LARGEST_WIDTH)
     d_ff: int | None = option(
         "Width of the feed-forward layer; below 32, a multiple of d_model; null is 4 times d_model, for gated "
         "layers 8/3 times, rounded up to a multiple of 32.",
@@ -78,7 +79,9 @@ class StackConfig(Section):
     )
     orthogonal_features: bool = option("Linear attention: features in orthogonal blocks, not independent ones.", True)
     qk_norm: bool = option("RMSNorm on queries and keys of each head.", False)
-    feed_forward_type: Literal["gelu", "relu", "swiglu", "geglu"] = option("The feed-forward layer.", "swiglu")
+    feed_forward_type: Literal["gelu", "gelu_tanh", "relu", "swiglu", "geglu"] = option(
+        "The feed-forward layer; gelu_tanh is GPT-2's approximation.", "swiglu"
+    )
     norm_type: Literal["layernorm", "rmsnorm", "scalenorm"] = option("The normalisation.", "rmsnorm")
     norm_placement: Literal["pre", "post", "sandwich"] = option(
         "Where the norm is: before each layer, after the sum, or before and after the layer.", "pre"
@@ -88,33 +91,51 @@ class StackConfig(Section):
         "How positions of tokens are encoded.", "rotary"
     )
     rope_theta: float = option("Base of the rotary positions' wavelengths.", 10000.0, gt=0, resume="other numbers")
-    rope_scaling_type: Literal["linear", "ntk"] = option(
-        "How rotary positions extend to lengths beyond training's: all wavelengths alike, or the long ones more.",
+    rope_scaling_type: Literal["linear", "ntk", "llama3", "yarn"] = option(
+        "How rotary positions extend to lengths beyond training's: all wavelengths alike, or the long ones more; "
+        "llama3 and yarn leave the short ones as they are.",
         "linear",
         resume="other numbers",
     )
     rope_scaling_factor: float = option("How many times longer; 1 has no effect.", 1.0, ge=1, resume="other numbers")
+    rope_scaling_bounds: tuple[float, float] | None = option(
+        "llama3, yarn: pairs that turn less often than the first in the length before are slowed down by the whole "
+        "factor, more often than the second not at all; null: 1 and 4 for llama3, 1 and 32 for yarn.",
+        None,
+        resume="other numbers",
+    )
+    rope_original_length: int = option(
+        "llama3, yarn: the length before, in tokens.", 8192, gt=0, le=LARGEST_LENGTH, resume="other numbers"
+    )
     bias: bool = option("Biases in the linear layers.", False)
 
     @property
     def head_width(self) -> int:
-        return self.d_model // self.num_heads
+        return self.head_dim or self.d_model // self.num_heads
 
     @property
     def draws_features(self) -> bool:
         """Whether some layer has random features, which training may redraw."""
         return self.attention_type in LINEAR
 
+    @field_validator("rope_scaling_bounds", mode="before")
+    @classmethod
+    def _bounds_are_a_tuple(cls, bounds: Any) -> Any:
+        return _as_tuple(bounds)
+
     @model_validator(mode="after")
     def _sizes_divide(self) -> StackConfig:
-        if self.d_model % self.num_heads:
+        if self.head_dim is None and self.d_model % self.num_heads:
             raise ValueError(f"d_model ({self.d_model}) must be a multiple of num_heads ({self.num_heads})")
         if self.position_type == "rotary" and self.head_width % 2:
-            raise ValueError(f"d_model / num_heads ({self.head_width}) must be even for rotary positions")
+            raise ValueError(f"the width of a head ({self.head_width}) must be even for rotary positions")
         if self.num_key_value_heads and self.num_heads % self.num_key_value_heads:
             raise ValueError(
                 f"num_heads ({self.num_heads}) must be a multiple of num_key_value_heads ({self.num_key_value_heads})"
             )
+        bounds = self.rope_scaling_bounds
+        if bounds is not None and not 0 < bounds[0] < bounds[1]:
+            raise ValueError("rope_scaling_bounds must be two numbers above 0, the smaller one first")
         return self
 
     @model_validator(mode="after")
@@ -125,6 +146,38 @@ class StackConfig(Section):
                 f"{self.attention_type} never forms one; expected rotary, sinusoidal, learned, convolutional or none"
             )
         return self
+
+
+class LoraConfig(Section):
+    """Low-rank adaptation of frozen weights. Source: Hu et al. 2021, "LoRA"."""
+
+    resume_class: ClassVar[ResumeClass | None] = "refused"
+
+    rank: int = option("Rank of the change of a weight.", 8, gt=0, le=LARGEST_WIDTH)
+    alpha: float = option("The change is multiplied by alpha / rank.", 16.0, gt=0)
+    dropout: float = option("Dropout before the change.", 0.0, ge=0, lt=1, resume="other numbers")
+    targets: tuple[str, ...] = option(
+        "Linear layers that are adapted, by the end of their names.", ("query", "value"), min_length=1
+    )
+
+    @field_validator("targets", mode="before")
+    @classmethod
+    def _targets_are_a_tuple(cls, targets: Any) -> Any:
+        return _as_tuple(targets)
+
+
+def _as_tuple(value: Any) -> Any:
+    """A list as a tuple: where a section was changed before its validation, it is no JSON, whose lists would do."""
+    return tuple(value) if isinstance(value, list) else value
+
+
+def lora_option() -> Any:
+    """``model.lora`` of a task whose own network it adapts."""
+    return option(
+        "Train low-rank changes of the weights that training begins with (pretrained, training.checkpoint.init_from), "
+        "which are frozen; null trains them all.",
+        None,
+    )
 
 
 class DecoderConfig(StackConfig):

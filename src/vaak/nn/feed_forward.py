@@ -4,12 +4,13 @@
     gated   down(activation(gate(x)) · up(x))   SwiGLU, GEGLU: one projection opens and closes the other's channels
 
 Sources: Vaswani et al. 2017, "Attention Is All You Need" (ReLU); Hendrycks and Gimpel 2016, "Gaussian Error Linear
-Units (GELUs)", the exact form; Shazeer 2020, "GLU Variants Improve Transformer" (SwiGLU, GEGLU).
+Units (GELUs)", the exact form and that with tanh; Shazeer 2020, "GLU Variants Improve Transformer" (SwiGLU, GEGLU).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -58,6 +59,12 @@ class GELU(FeedForward):
     activation = staticmethod(F.gelu)
 
 
+class GELUTanh(FeedForward):
+    """``down(gelu(up(x)))`` with GPT-2's approximation of gelu by tanh."""
+
+    activation = staticmethod(partial(F.gelu, approximate="tanh"))
+
+
 class ReLU(FeedForward):
     """``down(relu(up(x)))``."""
 
@@ -78,6 +85,7 @@ class GEGLU(GatedFeedForward):
 
 FEED_FORWARDS: dict[str, type[FeedForward | GatedFeedForward]] = {
     "gelu": GELU,
+    "gelu_tanh": GELUTanh,
     "relu": ReLU,
     "swiglu": SwiGLU,
     "geglu": GEGLU,

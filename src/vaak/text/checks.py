@@ -10,6 +10,8 @@ from vaak.text.config import TokenizerConfig
 
 OF_TRAINING = ("vocab_size", "min_frequency", "training_characters")
 """Options of Vaak's tokenizers that only training them reads."""
+TOKENIZER_OPTIONS = ("type", *OF_TRAINING, "path")
+"""Options of a tokenizer that a pretrained model's own doesn't have."""
 
 NO_CLASSES = {"stratified": "texts have no classes to keep in proportion; expected fixed or bucketed"}
 """Batching that texts can't have, with the reason."""

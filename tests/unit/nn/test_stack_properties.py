@@ -33,13 +33,13 @@ def shapes(draw: st.DrawFn, /, causal: bool | None = None, **fixed: Any) -> dict
         "kernel_type": draw(st.sampled_from(["softmax", "relu"])),
         "num_features": draw(st.sampled_from([None, 8])),
         "position_type": draw(st.sampled_from(POSITIONS[:-2] if attention_type in LINEAR else POSITIONS)),
-        "rope_scaling_type": draw(st.sampled_from(["linear", "ntk"])),
+        "rope_scaling_type": draw(st.sampled_from(["linear", "ntk", "llama3", "yarn"])),
         "rope_scaling_factor": draw(st.sampled_from([1.0, 4.0])),
         "num_key_value_heads": draw(st.sampled_from([None, 2, 1])),
         "qk_norm": draw(st.booleans()),
         "norm_type": draw(st.sampled_from(["layernorm", "rmsnorm", "scalenorm"])),
         "norm_placement": draw(st.sampled_from(["pre", "post", "sandwich"])),
-        "feed_forward_type": draw(st.sampled_from(["gelu", "relu", "swiglu", "geglu"])),
+        "feed_forward_type": draw(st.sampled_from(["gelu", "gelu_tanh", "relu", "swiglu", "geglu"])),
         "bias": draw(st.booleans()),
     }
     if causal:

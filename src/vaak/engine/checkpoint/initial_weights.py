@@ -16,6 +16,7 @@ from vaak.config.training import CheckpointConfig
 from vaak.core.errors import CheckpointError, UserError
 from vaak.engine.checkpoint.files import load_checkpoint, load_weights, model_tensors, resolve_checkpoint
 from vaak.engine.optim.freezing import pattern_of
+from vaak.nn.lora import is_of_lora, without_lora
 
 RENAME = "training.checkpoint.init_rename"
 
@@ -29,8 +30,9 @@ def initialise(model: nn.Module, options: CheckpointConfig) -> None:
         return
     source, own = resolve_checkpoint(Path(options.init_from)), model_tensors(model)
     patterns = [pattern_of(match, own, "training.checkpoint.init_except") for match in options.init_except]
-    drawn = {name: tensor for name, tensor in own.items() if any(one.search(name) for one in patterns)}
-    found = _renamed(load_checkpoint(source, weights_only=True).model, options.init_rename)
+    found = without_lora(_renamed(load_checkpoint(source, weights_only=True).model, options.init_rename), own)
+    added = {name for name in own if is_of_lora(name) and name not in found}
+    drawn = {name: one for name, one in own.items() if name in added or any(each.search(name) for each in patterns)}
     kept = {name: tensor for name, tensor in found.items() if not any(one.search(name) for one in patterns)}
     try:
         load_weights(model, kept | drawn, source)

@@ -17,7 +17,7 @@ from vaak.nn.decoding.cache import LayerCache
 from vaak.nn.positions.alibi import Alibi
 from vaak.nn.positions.convolutional import ConvolutionalPositions
 from vaak.nn.positions.learned import LearnedPositions
-from vaak.nn.positions.rotary import Rotation, rotation
+from vaak.nn.positions.rotary import Rotation, Scaling, rotation
 from vaak.nn.positions.sinusoidal import Sinusoidal
 from vaak.nn.positions.t5_bias import RelativeBias
 
@@ -61,6 +61,10 @@ class Positions(nn.Module):
             positions,
             config.head_width,
             config.rope_theta,
-            scaling_type=config.rope_scaling_type,
-            scaling_factor=config.rope_scaling_factor,
+            Scaling(
+                config.rope_scaling_type,
+                config.rope_scaling_factor,
+                config.rope_original_length,
+                config.rope_scaling_bounds,
+            ),
         )

@@ -1,65 +1,34 @@
-"""The Whisper that training begins with: from the Hugging Face Hub, from a folder, or drawn at random.
-
-Weights are read from safetensors only, and code of a repository is never executed.
-"""
+"""The Whisper that training begins with: from the Hugging Face Hub, from a folder, or drawn at random."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 from vaak.core.errors import UserError
 from vaak.tasks.asr.config import VERSIONS, AsrModelConfig, ScratchConfig
 from vaak.tasks.asr.vocabulary import SpecialIds
+from vaak.tasks.hub import SAFELY, fetched, source_of, transformers_of
 
 if TYPE_CHECKING:
     from transformers import WhisperConfig, WhisperForConditionalGeneration
 
-Found = TypeVar("Found")
 FRAMES_PER_SECOND = 100
 """Of Whisper's features; the encoder halves them."""
-WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+PURPOSE, KEY = "speech recognition", "model.base"
 
 
-def transformers_of(purpose: str) -> Any:
-    """The package transformers. Raises UserError where it is not installed."""
-    try:
-        import transformers
-    except ImportError as error:
-        raise UserError(f"{purpose} requires transformers ({error}); pip install 'vaak[asr]'") from error
-    return transformers
-
-
-def source_of(options: AsrModelConfig, folder: Path) -> str:
+def base_of(options: AsrModelConfig, folder: Path) -> str:
     """The folder or the name on the Hub of a base; a relative folder is looked for in ``folder``, too.
 
     Raises UserError for a folder that isn't there, or one without weights.
     """
-    name = VERSIONS.get(options.base, options.base)
-    for path in (Path(name).expanduser(), folder / name):
-        if path.is_dir():
-            _demand_weights(path)
-            return str(path.resolve())
-    if name.startswith((".", "/", "~")) or name.count("/") > 1:
-        raise UserError(f"model.base: no such folder: {name}")
-    return name
-
-
-def _demand_weights(folder: Path) -> None:
-    if any((folder / name).exists() for name in WEIGHTS):
-        return
-    if any(folder.glob("pytorch_model*.bin")):
-        raise UserError(
-            f"model.base: {folder} has its weights as pickles (pytorch_model.bin), which can run code; save them as "
-            "model.safetensors"
-        )
-    raise UserError(f"model.base: {folder} has no weights; expected model.safetensors and config.json")
+    return source_of(KEY, VERSIONS.get(options.base, options.base), folder)
 
 
 def scratch_config(options: ScratchConfig, ids: SpecialIds, num_mel_bins: int, seconds: float) -> WhisperConfig:
     """A Whisper of the given sizes, for ``ids`` of a vocabulary and ``seconds`` of audio in ``num_mel_bins`` bins."""
-    transformers = transformers_of("speech recognition")
+    transformers = transformers_of(PURPOSE, "asr")
     width = options.d_ff or 4 * options.d_model
     config: WhisperConfig = transformers.WhisperConfig(
         vocab_size=ids.size,
@@ -91,7 +60,7 @@ def positions_of(seconds: float) -> int:
 
 def random_whisper(config: WhisperConfig) -> WhisperForConditionalGeneration:
     """A Whisper whose weights are drawn from torch's default generator."""
-    transformers = transformers_of("speech recognition")
+    transformers = transformers_of(PURPOSE, "asr")
     model: WhisperForConditionalGeneration = transformers.WhisperForConditionalGeneration(config)
     return model
 
@@ -103,12 +72,10 @@ def loaded_whisper(source: str, seconds: float) -> WhisperForConditionalGenerati
     """
     import torch
 
-    transformers = transformers_of("speech recognition")
-    transformers.utils.logging.disable_progress_bar()
+    transformers = transformers_of(PURPOSE, "asr")
     whisper = transformers.WhisperForConditionalGeneration
     model: WhisperForConditionalGeneration = fetched(
-        source,
-        lambda: whisper.from_pretrained(source, use_safetensors=True, trust_remote_code=False, dtype=torch.float32),
+        KEY, source, lambda: whisper.from_pretrained(source, use_safetensors=True, dtype=torch.float32, **SAFELY)
     )
     shorten(model, positions_of(seconds), source)
     return model
@@ -125,14 +92,3 @@ def shorten(model: WhisperForConditionalGeneration, positions: int, source: str)
     table.weight = torch.nn.Parameter(table.weight[:positions].detach().clone(), requires_grad=False)
     table.num_embeddings = model.config.max_source_positions = positions
     model.model.encoder.max_source_positions = positions
-
-
-def fetched(source: str, fetch: Callable[[], Found]) -> Found:
-    """What ``fetch`` gets from a folder or the Hub. Raises UserError with one line where it can't."""
-    try:
-        return fetch()
-    except Exception as error:  # each layer of transformers and of the Hub raises its own
-        where = "no such folder, and the Hugging Face Hub has no such model or can't be reached"
-        said = (str(error).strip() or type(error).__name__).splitlines()[0]
-        reason = said[:200] if Path(source).is_dir() else where
-        raise UserError(f"model.base: {source} can't be loaded: {reason}") from error

@@ -9,7 +9,7 @@ from pydantic import model_validator
 from vaak.audio.config import AUDIO_ALIASES, AudioConfig, AugmentationConfig, DatasetConfig
 from vaak.config.base import LARGEST_COUNT, LARGEST_LENGTH, ResumeClass, Section, option
 from vaak.config.experiment import Experiment
-from vaak.nn.config import LARGEST_WIDTH
+from vaak.nn.config import LARGEST_WIDTH, LoraConfig
 from vaak.text.config import TokenizerConfig
 from vaak.text.scoring.normalisers import NormaliserName
 
@@ -61,20 +61,15 @@ class ScratchConfig(Section):
         return self
 
 
-class LoraConfig(Section):
-    """Low-rank adaptation of frozen weights. Source: Hu et al. 2021, "LoRA"."""
+class WhisperLoraConfig(LoraConfig):
+    """Low-rank changes of a Whisper, by the names of its layers."""
 
-    resume_class: ClassVar[ResumeClass | None] = "refused"
-
-    rank: int = option("Rank of the change of a weight.", 8, gt=0, le=LARGEST_WIDTH)
-    alpha: float = option("The change is multiplied by alpha / rank.", 16.0, gt=0)
-    dropout: float = option("Dropout before the change.", 0.0, ge=0, lt=1, resume="other numbers")
     targets: tuple[str, ...] = option(
         "Linear layers that are adapted, by the end of their names.", ("q_proj", "v_proj")
     )
 
 
-class ExpertsConfig(LoraConfig):
+class ExpertsConfig(WhisperLoraConfig):
     """A mixture of experts: for each utterance, a gate chooses some of several low-rank changes."""
 
     num_experts: int = option("Number of experts.", 8, gt=1, le=10_000)
@@ -105,7 +100,9 @@ class AsrModelConfig(Section):
         "scratch: trained from nothing; v2, v3: Whisper large; or a name on the Hugging Face Hub, or a folder.", SCRATCH
     )
     scratch: ScratchConfig = option("Sizes, if base is scratch.", ScratchConfig())
-    lora: LoraConfig | None = option("Train low-rank changes of the base, which is frozen; null trains it all.", None)
+    lora: WhisperLoraConfig | None = option(
+        "Train low-rank changes of the base, which is frozen; null trains it all.", None
+    )
     experts: ExpertsConfig | None = option("Train several such changes, and a gate that chooses among them.", None)
 
 

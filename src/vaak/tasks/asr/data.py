@@ -26,9 +26,10 @@ from vaak.core.errors import UserError
 from vaak.core.storage.files import fingerprint_of
 from vaak.core.task import Dataset
 from vaak.engine.objective.cross_entropy import IGNORED
-from vaak.tasks.asr.base import FRAMES_PER_SECOND, positions_of, transformers_of
+from vaak.tasks.asr.base import FRAMES_PER_SECOND, PURPOSE, positions_of
 from vaak.tasks.asr.utterances import Utterances
 from vaak.tasks.asr.vocabulary import Vocabulary
+from vaak.tasks.hub import transformers_of
 
 SAMPLING_RATE = 16_000
 
@@ -42,7 +43,7 @@ class WhisperFeatures:
 
     @cached_property
     def _extractor(self) -> Any:
-        return transformers_of("speech recognition").WhisperFeatureExtractor(feature_size=self.num_mel_bins)
+        return transformers_of(PURPOSE, "asr").WhisperFeatureExtractor(feature_size=self.num_mel_bins)
 
     @property
     def num_frames(self) -> int:

@@ -9,12 +9,13 @@ import numpy as np
 
 from vaak.core.batch import Batch
 from vaak.data.batching.planner import largest_rows
-from vaak.tasks.asr.base import positions_of, random_whisper, scratch_config, source_of, transformers_of
+from vaak.tasks.asr.base import PURPOSE, base_of, positions_of, random_whisper, scratch_config
 from vaak.tasks.asr.config import SCRATCH, AsrExperiment
 from vaak.tasks.asr.data import AsrExample, collate
 from vaak.tasks.asr.model import AsrModel
 from vaak.tasks.asr.prepare import Sources
 from vaak.tasks.asr.vocabulary import SpecialIds, Vocabulary
+from vaak.tasks.hub import transformers_of
 from vaak.tasks.prepared_cuts import Datasets
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def source_files(experiment: AsrExperiment, datasets: Datasets, folder: Path) ->
     if experiment.model.base == SCRATCH:
         path = experiment.data.tokenizer.path
         return [*files, *([Path(path).expanduser()] if path else [])]
-    base = Path(source_of(experiment.model, folder))
+    base = Path(base_of(experiment.model, folder))
     return [*files, *(sorted(base.glob("*.safetensors")) if base.is_dir() else [])]
 
 
@@ -53,10 +54,10 @@ def _config(experiment: AsrExperiment, folder: Path) -> WhisperConfig | None:
     if options.base == SCRATCH:
         ids, num_bins = _ids(data.tokenizer.vocab_size), experiment.global_config.num_mel_bins
         return scratch_config(options.scratch, ids, num_bins, data.max_duration)
-    source = source_of(options, folder)
+    source = base_of(options, folder)
     if not Path(source).is_dir():
         return None
-    config: WhisperConfig = transformers_of("speech recognition").WhisperConfig.from_pretrained(source)
+    config: WhisperConfig = transformers_of(PURPOSE, "asr").WhisperConfig.from_pretrained(source)
     config.max_source_positions = positions_of(data.max_duration)
     return config
 

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from vaak.core.errors import UserError
+from vaak.nn.lora import add_lora, demand_layers
 from vaak.nn.lora_experts import Gate, LoraExperts, add_experts, top_k_weights
-from vaak.tasks.asr.config import ExpertsConfig, LoraConfig
+from vaak.tasks.asr.config import ExpertsConfig, WhisperLoraConfig
 
 if TYPE_CHECKING:
     from transformers import WhisperForConditionalGeneration
@@ -54,7 +54,7 @@ class AsrModel(nn.Module):
     def __init__(
         self,
         whisper: WhisperForConditionalGeneration,
-        lora: LoraConfig | None = None,
+        lora: WhisperLoraConfig | None = None,
         experts: ExpertsConfig | None = None,
     ) -> None:
         """What ``lora`` or ``experts`` add is drawn from torch's default generator."""
@@ -62,13 +62,12 @@ class AsrModel(nn.Module):
         whisper.config.apply_spec_augment = False  # features are masked with the data (data.augmentation)
         self.whisper, self.experts = whisper, experts
         self.gate: Gate | None = None
-        if lora is not None:
-            add_lora(whisper, lora)
+        add_lora(whisper, lora)
         if experts is not None:
             sizes = (experts.num_experts, experts.rank, experts.alpha, experts.dropout)
             self.routing = add_experts(whisper, experts.targets, *sizes)
             layers = [name for name, one in whisper.named_modules() if isinstance(one, LoraExperts)]
-            _demand_layers(bool(layers), "model.experts", whisper, experts)
+            demand_layers(bool(layers), "model.experts", whisper, experts)
             self.encodes_twice = any(name.startswith("model.encoder.") for name in layers)
             width = whisper.config.d_model
             self.gate = Gate(width, experts.num_experts, experts.gate_width, experts.balancing_bias)
@@ -113,29 +112,3 @@ class AsrModel(nn.Module):
         ).last_hidden_state
         logits: Tensor = self.whisper.proj_out(hidden)
         return logits
-
-
-def add_lora(model: nn.Module, options: LoraConfig) -> None:
-    """Freeze a model and add low-rank changes to its layers, in place.
-
-    Raises UserError where peft isn't installed, or no layer is called as ``options.targets`` say.
-    """
-    try:
-        import peft
-    except ImportError as error:
-        raise UserError(f"model.lora requires peft ({error}); pip install 'vaak[asr]'") from error
-    make: Any = peft.LoraConfig  # alpha may be any number
-    config = make(
-        r=options.rank, lora_alpha=options.alpha, lora_dropout=options.dropout, target_modules=list(options.targets)
-    )
-    linear = [name for name, one in model.named_modules() if isinstance(one, nn.Linear)]
-    _demand_layers(any(name.endswith(options.targets) for name in linear), "model.lora", model, options)
-    peft.inject_adapter_in_model(config, model)
-
-
-def _demand_layers(found: bool, section: str, model: nn.Module, options: LoraConfig) -> None:
-    """Raises UserError where no layer is called as ``options.targets`` say."""
-    if not found:
-        linear = (name for name, one in model.named_modules() if isinstance(one, nn.Linear))
-        layers = ", ".join(sorted({name.rpartition(".")[2] for name in linear}))
-        raise UserError(f"{section}.targets: no layer is called {' or '.join(options.targets)}; there are {layers}")

@@ -21,11 +21,12 @@ from vaak.audio.waveforms.speech_regions import FRAME, find_speech, frame_levels
 from vaak.nn.decoding.beam_search import BeamSettings, beam_search
 from vaak.nn.decoding.rows import Hypothesis, without_dropout, write
 from vaak.nn.decoding.sampling import SamplingSettings
-from vaak.tasks.asr.base import transformers_of
+from vaak.tasks.asr.base import PURPOSE
 from vaak.tasks.asr.config import AsrDecodingConfig
 from vaak.tasks.asr.data import SAMPLING_RATE, WhisperFeatures
 from vaak.tasks.asr.model import AsrModel, Encoded
 from vaak.tasks.asr.vocabulary import Vocabulary
+from vaak.tasks.hub import transformers_of
 
 Channels = Any
 """``mix`` or ``first``."""
@@ -123,7 +124,7 @@ class TranscriptWriter:
         self.model, self.encoded, device = model, encoded, encoded.states.device
         self.rows = torch.arange(len(encoded.states), device=device)
         """Of each hypothesis: whose it is."""
-        dynamic = transformers_of("speech recognition")
+        dynamic = transformers_of(PURPOSE, "asr")
         self.cache = dynamic.EncoderDecoderCache(dynamic.DynamicCache(), dynamic.DynamicCache())
         self.never = torch.tensor(vocabulary.ids.never, dtype=torch.long, device=device)
         self.never_first = torch.tensor(vocabulary.ids.never_first, dtype=torch.long, device=device)

@@ -21,10 +21,11 @@ from vaak.audio.corpora.corpus import AudioCorpus
 from vaak.core.errors import DataError
 from vaak.core.split_ranges import SPLITS
 from vaak.runs.prepared import PreparedFolder, Recipe, fingerprint_with_files
-from vaak.tasks.asr.base import fetched, source_of, transformers_of
+from vaak.tasks.asr.base import KEY, PURPOSE, base_of
 from vaak.tasks.asr.config import SCRATCH, AsrDataConfig, AsrExperiment, AsrModelConfig
 from vaak.tasks.asr.utterances import Limits, Utterances, write_utterances
 from vaak.tasks.asr.vocabulary import ABOUT, Vocabulary
+from vaak.tasks.hub import fetched, transformers_of
 from vaak.tasks.prepared_cuts import PLACES, Datasets, corpora_of
 from vaak.text.tokenizers.training import TokenizerFactory
 
@@ -54,7 +55,7 @@ class Prepared(PreparedFolder):
     @property
     def base_config(self) -> WhisperConfig:
         """The sizes of a base that isn't trained from nothing."""
-        config: WhisperConfig = transformers_of("speech recognition").WhisperConfig.from_pretrained(self.folder / BASE)
+        config: WhisperConfig = transformers_of(PURPOSE, "asr").WhisperConfig.from_pretrained(self.folder / BASE)
         return config
 
     def utterances(self, split: str) -> Utterances:
@@ -152,13 +153,13 @@ def _base_vocabulary(sources: Sources, folder: Path) -> Vocabulary | None:
     """The vocabulary of a base, whose sizes are written to ``folder``; None for one that is trained from nothing."""
     if sources.model.base == SCRATCH:
         return None
-    transformers = transformers_of("speech recognition")
-    source = source_of(sources.model, sources.folder)
-    config = fetched(source, lambda: transformers.WhisperConfig.from_pretrained(source))
+    transformers = transformers_of(PURPOSE, "asr")
+    source = base_of(sources.model, sources.folder)
+    config = fetched(KEY, source, lambda: transformers.WhisperConfig.from_pretrained(source))
     if (Path(source) / ABOUT).exists():  # exported by Vaak
         config.save_pretrained(folder / BASE)
         return Vocabulary.load(Path(source))
-    tokenizer = fetched(source, lambda: transformers.WhisperTokenizer.from_pretrained(source))
+    tokenizer = fetched(KEY, source, lambda: transformers.WhisperTokenizer.from_pretrained(source))
     try:
         generation = transformers.GenerationConfig.from_pretrained(source)
     except OSError:  # a folder may have none

@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -21,12 +20,11 @@ from vaak.audio.config import DatasetConfig
 from vaak.audio.corpora.corpus import AudioCorpus
 from vaak.audio.sources.cut_findings import cut_findings
 from vaak.core.batch import Batch, Term
-from vaak.core.errors import UserError
 from vaak.core.task import DataFinding
 from vaak.engine.objective.losses import losses_of_logits
 from vaak.nn.lora_experts import USE, load_balancing, uses_of
 from vaak.runs.prepared import Recipe
-from vaak.tasks.asr.base import loaded_whisper, positions_of, random_whisper, scratch_config, source_of
+from vaak.tasks.asr.base import base_of, loaded_whisper, positions_of, random_whisper, scratch_config
 from vaak.tasks.asr.checks import LOAD_BALANCING
 from vaak.tasks.asr.config import SCRATCH, AsrDecodingConfig, AsrExperiment
 from vaak.tasks.asr.data import AsrDataset, WhisperFeatures
@@ -38,9 +36,8 @@ from vaak.tasks.asr.predict import Transcriber, Transcript
 from vaak.tasks.asr.prepare import MAY_DIFFER, READING, Prepared, Sources, recipe
 from vaak.tasks.asr.spec import SPEC
 from vaak.tasks.base import PreparedTask, refuse_other_options
+from vaak.tasks.hub import loaded_or_drawn
 from vaak.tasks.prepared_cuts import corpora_of, read_for
-
-log = logging.getLogger("vaak")
 
 VOICES = (DatasetConfig(type="voices"),)
 SHOWN = 5
@@ -133,16 +130,17 @@ class AsrTask(PreparedTask[AsrExperiment, Prepared]):
             ids = self.prepared.vocabulary.ids
             whisper = random_whisper(scratch_config(options.scratch, ids, self.audio.num_mel_bins, seconds))
             return AsrModel(whisper)
-        try:
-            whisper = loaded_whisper(source_of(options, self.folder), seconds)
-        except UserError as error:
-            if not any((self.directory / "checkpoints").glob("step-*")):
-                raise
-            log.info("%s; the checkpoints of this run have all weights", error)
-            config = self.prepared.base_config
-            config.max_source_positions = positions_of(seconds)
-            whisper = random_whisper(config)
+        whisper = loaded_or_drawn(
+            self.directory,
+            lambda: loaded_whisper(base_of(options, self.folder), seconds),
+            lambda: self._random_whisper(seconds),
+        )
         return AsrModel(whisper, options.lora, options.experts)
+
+    def _random_whisper(self, seconds: float) -> Any:
+        config = self.prepared.base_config
+        config.max_source_positions = positions_of(seconds)
+        return random_whisper(config)
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
         outputs: Outputs = model(batch["features"], batch["inputs"])

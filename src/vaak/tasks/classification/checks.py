@@ -7,10 +7,10 @@ from typing import Any
 
 from vaak.config.experiment import Experiment
 from vaak.config.task_spec import CheckFinding, impossible, impossible_if_given, no_effect, remark
-from vaak.nn.checks import stack_findings, stack_parameters
+from vaak.nn.checks import lora_findings, stack_findings, stack_parameters
 from vaak.nn.config import StackConfig
 from vaak.tasks.classification.config import ClassificationDataConfig, ClassifierConfig
-from vaak.text.checks import corpus_findings, tokenizer_findings
+from vaak.text.checks import TOKENIZER_OPTIONS, corpus_findings, tokenizer_findings
 
 READ_BY = {"text_column": ("files", "huggingface")}
 OF_CNN = ("embed_size", "num_filters", "filter_sizes", "word_vectors")
@@ -24,6 +24,7 @@ def checks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
     model: ClassifierConfig = experiment.model
     data: ClassificationDataConfig = experiment.data
     yield from corpus_findings(data.corpus, ("files",), READ_BY)
+    yield from lora_findings(experiment, model.lora, model.pretrained_model is not None)
     yield from _model(model, data)
     yield from _labels(model, data)
     yield from _augmentation(model, data)
@@ -49,7 +50,7 @@ def _model(model: ClassifierConfig, data: ClassificationDataConfig) -> Iterator[
     elif model.pretrained_model is not None:
         for name in sorted(StackConfig.model_fields.keys() - OF_ALL - OF_PRETRAINED):
             yield no_effect(f"model.{name}", "pretrained_model has its own")
-        for name in ("type", "vocab_size", "min_frequency", "training_characters", "path"):
+        for name in TOKENIZER_OPTIONS:
             yield no_effect(f"data.tokenizer.{name}", "pretrained_model has its own tokenizer")
         return
     else:

@@ -9,7 +9,7 @@ from pydantic import field_validator, model_validator
 from vaak.config.base import LARGEST_COUNT, LARGEST_LENGTH, ResumeClass, Section, option
 from vaak.config.experiment import Experiment
 from vaak.config.folds import DividedSection, fold_option
-from vaak.nn.config import LARGEST_WIDTH, STACK_ALIASES, StackConfig
+from vaak.nn.config import LARGEST_WIDTH, STACK_ALIASES, LoraConfig, StackConfig, lora_option
 from vaak.text.config import TokenizerConfig
 
 DEFAULTS: dict[str, Any] = {
@@ -23,6 +23,7 @@ DEFAULTS: dict[str, Any] = {
 
 ALIASES: dict[str, str] = {
     **{f"model.{alias}": f"model.{name}" for alias, name in STACK_ALIASES.items()},
+    "model.pretrained": "model.pretrained_model",
     "model.vocab_size": "data.tokenizer.vocab_size",
     "model.max_length": "data.max_length",
     "model.max_position_embeddings": "data.max_length",
@@ -58,6 +59,7 @@ class ClassifierConfig(StackConfig):
         "tokenizer are then used.",
         None,
     )
+    lora: LoraConfig | None = lora_option()
     num_labels: int | None = option("Number of classes, compared with the data's; null is theirs.", None, gt=0)
     pooling: Literal["first", "mean", "max"] = option(
         "transformer: what represents a text: the output at its first token, or the mean or maximum over all.", "mean"

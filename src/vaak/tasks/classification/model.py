@@ -42,11 +42,15 @@ class TextClassifier(nn.Module):
 
     def forward(self, inputs: Tensor, mask: Tensor) -> Tensor:
         """Scores of all classes, ``(row, class)``."""
-        weight = self.head.weight
-        if self.config.max_norm is not None:
-            norms = weight.norm(dim=1, keepdim=True).clamp(min=self.config.max_norm)
-            weight = weight * (self.config.max_norm / norms)
-        return F.linear(self.dropout(self.represent(inputs, mask)), weight, self.head.bias)
+        return F.linear(self.dropout(self.represent(inputs, mask)), self.class_weights(), self.head.bias)
+
+    def class_weights(self) -> Tensor:
+        """The head's weights ``(class, width)``, within their bound."""
+        weight: Tensor = self.head.weight
+        if self.config.max_norm is None:
+            return weight
+        norms: Tensor = weight.norm(dim=1, keepdim=True).clamp(min=self.config.max_norm)
+        return weight * (self.config.max_norm / norms)
 
     def freeze_parameters(self, names: Iterable[str]) -> None:
         """Stop training these parameters, or those of these modules."""

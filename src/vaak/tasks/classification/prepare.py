@@ -26,7 +26,8 @@ from vaak.core.errors import DataError, UserError
 from vaak.core.storage.files import read_json, write_json
 from vaak.runs.prepared import PreparedFolder, Recipe, fingerprint_with_files
 from vaak.tasks.classification.config import ClassificationExperiment
-from vaak.tasks.classification.pretrained import save_base, source_of
+from vaak.tasks.classification.pretrained import KEY, save_base
+from vaak.tasks.hub import source_of
 from vaak.text.corpora.labelled import LabelledCorpus, TextStore, in_order
 from vaak.text.corpora.readers import find_files
 from vaak.text.corpora.token_store import TokenStore, write_tokens
@@ -87,7 +88,7 @@ class Sources:
     def base(self) -> str | None:
         """The folder or the name of the pretrained model."""
         name = self.experiment.model.pretrained_model
-        return None if name is None or self.classes is not None else source_of(name, self.code)
+        return None if name is None or self.classes is not None else source_of(KEY, name, self.code)
 
     @property
     def factory(self) -> TokenizerFactory:

@@ -23,19 +23,21 @@ from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
 from vaak.core.task import Meters, Outputs
 from vaak.engine.objective.losses import Loss, losses_of_logits, make_loss
+from vaak.nn.lora import add_lora
 from vaak.nn.models import TransformerModel
 from vaak.runs.prepared import Recipe, prepared_folder
 from vaak.tasks.base import PreparedTask, in_temporary_folder, without_unread_files
 from vaak.tasks.classification.config import ClassificationExperiment
 from vaak.tasks.classification.data import Change, RowFormat, TextDataset, growth_of
 from vaak.tasks.classification.estimate import sketch, sketch_batch, source_files
-from vaak.tasks.classification.export import export_onnx
+from vaak.tasks.classification.export import export_hf, export_onnx
 from vaak.tasks.classification.metrics import ClassMeters, ScopeMeters, by_column, targets_by_column
 from vaak.tasks.classification.model import TextClassifier, TextCNN, TransformerClassifier
 from vaak.tasks.classification.predict import Labeller, Prediction
 from vaak.tasks.classification.prepare import OUT_OF_SCOPE, Prepared, Sources, recipe, write_targets
-from vaak.tasks.classification.pretrained import Pretrained, source_of
+from vaak.tasks.classification.pretrained import KEY, Pretrained
 from vaak.tasks.classification.spec import SPEC
+from vaak.tasks.hub import loaded_or_drawn, source_of
 from vaak.text.augmentation import OF_SYNONYMS, Augmenter, NeighbourSynonyms, listed_synonyms, wordnet_synonyms
 from vaak.text.corpora.labelled import LabelledCorpus, TextStore, labelled_text
 from vaak.text.corpora.readers import Record
@@ -154,13 +156,16 @@ class ClassificationTask(PreparedTask[ClassificationExperiment, Prepared]):
         """A model as large as the trained one may become, before its vocabulary is known; None for a pretrained one."""
         users = self.data.tokenizer.is_users(self.data.tokenizer.type)
         given = self.options.pretrained_model is not None or self.options.word_vectors is not None
-        return None if users or given else sketch(self.experiment)
+        return None if users or given else add_lora(sketch(self.experiment), self.options.lora, also_trained=("head",))
 
     def sketch_batch(self) -> Batch:
         """A microbatch as large as one of training may become."""
         return sketch_batch(self.experiment)
 
     def model(self) -> TextClassifier:
+        return add_lora(self._model(), self.options.lora, also_trained=("head",))
+
+    def _model(self) -> TextClassifier:
         options, vocab_size = self.options, self.prepared.tokenizer.vocab_size
         num_classes = sum(map(len, self.prepared.classes.values()))
         if options.architecture == "cnn":
@@ -175,13 +180,12 @@ class ClassificationTask(PreparedTask[ClassificationExperiment, Prepared]):
     def _pretrained(self, vocab_size: int) -> Pretrained:
         """The pretrained model. Where a run has checkpoints, which have all weights, it may have gone."""
         assert self.options.pretrained_model is not None
-        try:
-            return Pretrained.load(source_of(self.options.pretrained_model, self.folder), vocab_size, self.options)
-        except UserError as error:
-            if not any((self.directory / "checkpoints").glob("step-*")):
-                raise
-            log.info("%s; the checkpoints of this run have all weights", error)
-            return Pretrained.drawn(prepared_folder(self.directory) / "base", vocab_size, self.options)
+        name, options = self.options.pretrained_model, self.options
+        return loaded_or_drawn(
+            self.directory,
+            lambda: Pretrained.load(source_of(KEY, name, self.folder), vocab_size, options),
+            lambda: Pretrained.drawn(prepared_folder(self.directory) / "base", vocab_size, options),
+        )
 
     def make_main_loss(self) -> Loss:
         """The loss of ``training.loss.main``; of texts with several labels, cross-entropy is binary."""
@@ -251,6 +255,10 @@ class ClassificationTask(PreparedTask[ClassificationExperiment, Prepared]):
     def predict(self, model: nn.Module, inputs: Iterable[str]) -> Iterator[Prediction]:
         """The labels of each text with their probabilities."""
         return self.labeller(model).label(inputs)
+
+    def export_hf(self, model: nn.Module, folder: Path) -> None:
+        """Write a folder that transformers loads as a sequence classifier."""
+        export_hf(model, self.prepared.tokenizer, self.prepared.classes, self.multi_label, folder)
 
     def export_onnx(self, model: nn.Module, folder: Path) -> None:
         """Write a file that onnxruntime runs without Vaak, with the tokenizer."""

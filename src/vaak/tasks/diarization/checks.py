@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from vaak.audio.config import AudioConfig
 from vaak.config.task_spec import CheckFinding, impossible, no_effect, remark
-from vaak.nn.checks import preset_findings, stack_findings, stack_parameters
+from vaak.nn.checks import lora_findings, preset_findings, stack_findings, stack_parameters
 from vaak.tasks.audio_checks import augmentation_findings, dataset_findings
 from vaak.tasks.diarization.config import LABEL_TYPE, LABEL_TYPES, PRESETS, DiarizationExperiment, longest_example
 
@@ -20,6 +20,7 @@ def checks(experiment: DiarizationExperiment) -> Iterator[CheckFinding]:
     """The findings on an experiment of this task; nothing is known about a user's own label type."""
     yield from stack_findings("model", experiment.model, is_encoder=True, longest=_most_frames(experiment))
     yield from preset_findings("model.preset", experiment.model.preset, PRESETS, experiment.model)
+    yield from lora_findings(experiment, experiment.model.lora, is_pretrained=False)
     yield from _remarks_on_storage(experiment)
     yield from _speakers_without_room(experiment)
     yield from _batch_without_room(experiment)

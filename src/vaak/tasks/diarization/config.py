@@ -10,7 +10,7 @@ from vaak.audio.config import AUDIO_ALIASES, SECONDS_OF_A_DAY, AudioConfig, Augm
 from vaak.config.base import Component, ResumeClass, Section, option
 from vaak.config.experiment import Experiment
 from vaak.config.training import TrainingConfig
-from vaak.nn.config import LARGEST_WIDTH, STACK_ALIASES, StackConfig
+from vaak.nn.config import LARGEST_WIDTH, STACK_ALIASES, LoraConfig, StackConfig, lora_option
 
 PRESETS: dict[str, dict[str, Any]] = {
     "small": {"d_model": 128, "num_layers": 3, "num_heads": 4, "attention_dropout": 0.0},
@@ -65,6 +65,7 @@ class DiarizationModelConfig(StackConfig):
     bare: ClassVar[str | None] = "preset"
 
     preset: Literal["small", "sa_eend"] | None = option("Preset sizes.", None, resume="free")
+    lora: LoraConfig | None = lora_option()
     model_type: Literal["encoder"] = option("A diarizer is an encoder.", "encoder")
     name: str | None = option("A descriptive name; it has no effect.", None, resume="free")
     front_end: Literal["convolutional", "stacked"] = option(

@@ -36,6 +36,7 @@ from vaak.data.reader import Address, MicrobatchReader
 from vaak.engine.distributed.launcher import pick_device
 from vaak.engine.objective.losses import Loss, losses_of_logits, make_loss
 from vaak.nn.kernels.squared_norms import NORM_REG, SquaredNorms, norm_reg
+from vaak.nn.lora import add_lora
 from vaak.runs.prepared import Recipe
 from vaak.tasks.base import PreparedTask, in_temporary_folder, refuse_other_options
 from vaak.tasks.diarization.config import DiarizationExperiment, InferenceConfig, longest_example
@@ -196,14 +197,15 @@ class DiarizationTask(PreparedTask[DiarizationExperiment, Prepared]):
 
     def sketch(self) -> DiarizationModel:
         """A model like the trained one, before the speakers are known."""
-        return DiarizationModel(self.options, self.features.dims, self._collator(("speaker",)))
+        model = DiarizationModel(self.options, self.features.dims, self._collator(("speaker",)))
+        return add_lora(model, self.options.lora)
 
     def sketch_batch(self) -> Batch:
         """A microbatch as large as one of training may become."""
         return sketch_batch(self.experiment, self._collator(("speaker",)), self.features)
 
     def model(self) -> DiarizationModel:
-        return DiarizationModel(self.options, self.features.dims, self.collator)
+        return add_lora(DiarizationModel(self.options, self.features.dims, self.collator), self.options.lora)
 
     def make_main_loss(self) -> Loss:
         """The loss of ``training.loss.main``; for labels that are not classes, cross-entropy is binary."""

@@ -7,23 +7,30 @@ from typing import Any
 
 from vaak.config.experiment import Experiment
 from vaak.config.task_spec import CheckFinding, impossible, no_effect
-from vaak.nn.checks import preset_findings, stack_findings, stack_parameters
+from vaak.nn.checks import lora_findings, preset_findings, stack_findings, stack_parameters
+from vaak.nn.config import SingleStackConfig
 from vaak.tasks.lm.config import PRESETS, LanguageModelConfig, LanguageModelDataConfig
-from vaak.text.checks import corpus_findings, tokenizer_findings
+from vaak.text.checks import TOKENIZER_OPTIONS, corpus_findings, tokenizer_findings
 
 FILES = ("text", "json", "csv", "parquet")
 READ_BY = {"text_column": ("json", "csv", "parquet", "huggingface"), "document": ("text",)}
 """The types of corpora that read an option which not all read."""
+OF_A_RUN = frozenset({"model_type", "name", "dropout", "attention_dropout"})
+"""Options that a pretrained model doesn't bring."""
 
 
 def checks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
     """The findings on an experiment of this task."""
     model: LanguageModelConfig = experiment.model
     data: LanguageModelDataConfig = experiment.data
-    yield from stack_findings("model", model, is_encoder=model.model_type == "encoder", longest=data.max_length)
-    yield from preset_findings("model.preset", model.preset, PRESETS, model)
     yield from corpus_findings(data.corpus, FILES, READ_BY)
-    yield from tokenizer_findings("data.tokenizer", data.tokenizer)
+    yield from lora_findings(experiment, model.lora, model.pretrained is not None)
+    if model.pretrained is None:
+        yield from stack_findings("model", model, is_encoder=model.model_type == "encoder", longest=data.max_length)
+        yield from preset_findings("model.preset", model.preset, PRESETS, model)
+        yield from tokenizer_findings("data.tokenizer", data.tokenizer)
+    else:
+        yield from _pretrained(model)
     if data.layout == "document":
         yield no_effect("data.shift_windows", "layout is document, and only the windows of a stream are shifted")
     if model.model_type == "decoder":
@@ -38,6 +45,15 @@ def checks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
         )
 
 
+def _pretrained(model: LanguageModelConfig) -> Iterator[CheckFinding]:
+    if model.model_type != "decoder":
+        yield impossible("model.pretrained", f"model_type is {model.model_type}; it is a decoder that is loaded")
+    for name in ("preset", *sorted(SingleStackConfig.model_fields.keys() - OF_A_RUN)):
+        yield no_effect(f"model.{name}", "pretrained has its own")
+    for name in TOKENIZER_OPTIONS:
+        yield no_effect(f"data.tokenizer.{name}", "model.pretrained has its own tokenizer")
+
+
 def metrics(experiment: Experiment[Any, Any]) -> list[str]:
     """The figures that evaluations give."""
     names = ["val_loss", "val_perplexity", "val_accuracy"]
@@ -47,8 +63,10 @@ def metrics(experiment: Experiment[Any, Any]) -> list[str]:
 
 
 def num_parameters(experiment: Experiment[Any, Any]) -> int:
-    """About how many parameters the model has."""
+    """About how many parameters a model that is trained from nothing has; 0 for a pretrained one."""
     model: LanguageModelConfig = experiment.model
     data: LanguageModelDataConfig = experiment.data
+    if model.pretrained is not None:
+        return 0
     embeddings = 1 if model.tie_embeddings else 2
     return embeddings * data.tokenizer.vocab_size * model.d_model + stack_parameters(model)

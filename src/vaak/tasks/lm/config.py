@@ -9,7 +9,7 @@ from pydantic import model_validator
 from vaak.config.base import LARGEST_COUNT, LARGEST_LENGTH, ResumeClass, Section, option
 from vaak.config.experiment import Experiment
 from vaak.config.folds import DividedSection, fold_option
-from vaak.nn.config import STACK_ALIASES, SingleStackConfig
+from vaak.nn.config import STACK_ALIASES, LoraConfig, SingleStackConfig, lora_option
 from vaak.text.config import TokenizerConfig
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -54,6 +54,12 @@ class LanguageModelConfig(SingleStackConfig):
     bare: ClassVar[str | None] = "preset"
 
     preset: Literal["tiny", "40m", "110m", "220m"] | None = option("Preset sizes.", None, resume="free")
+    pretrained: str | None = option(
+        "A decoder (Llama, Qwen3, GPT-2) that training begins with, by its name on the Hugging Face Hub or its folder; "
+        "its sizes and tokenizer are then used.",
+        None,
+    )
+    lora: LoraConfig | None = lora_option()
     model_type: Literal["decoder", "encoder"] = option(
         "decoder: causal objective; encoder: masked objective.", "decoder"
     )

@@ -1,6 +1,6 @@
-"""A trained decoder as a folder that transformers loads without Vaak: the same weights under Llama's names.
+"""A trained decoder as a folder that transformers loads without Vaak: the same weights under other names (families.py).
 
-    config.json            LlamaForCausalLM, or Qwen3ForCausalLM if queries and keys are normalised
+    config.json            LlamaForCausalLM, Qwen3ForCausalLM (queries and keys normalised) or GPT2LMHeadModel
     generation_config.json model.safetensors  tokenizer.json  tokenizer_config.json  special_tokens_map.json
 
 The files are plain JSON and safetensors; transformers is not needed to write them. The tokenizer puts the token that
@@ -18,36 +18,20 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, processors
 
 from vaak.core.errors import UserError
-from vaak.core.storage.files import sync_directory, sync_file, usual_mode, whole_folder, write_json, write_text
-from vaak.nn.feed_forward import inner_width
-from vaak.nn.initialisation import DEVIATION
-from vaak.nn.positions.rotary import ntk_theta
-from vaak.tasks.lm.config import LanguageModelConfig
+from vaak.core.storage.files import (
+    read_json,
+    sync_directory,
+    sync_file,
+    usual_mode,
+    whole_folder,
+    write_json,
+    write_text,
+)
+from vaak.nn.lora import changes_of, merged, write_adapter
+from vaak.tasks.lm.families import config_of, family_of
 from vaak.tasks.lm.model import LanguageModel
 
-PARTS_OF_A_BLOCK = {
-    "attention_norm": "input_layernorm",
-    "attention.query": "self_attn.q_proj",
-    "attention.key": "self_attn.k_proj",
-    "attention.value": "self_attn.v_proj",
-    "attention.output": "self_attn.o_proj",
-    "attention.query_norm": "self_attn.q_norm",
-    "attention.key_norm": "self_attn.k_norm",
-    "feed_forward_norm": "post_attention_layernorm",
-    "feed_forward.gate": "mlp.gate_proj",
-    "feed_forward.up": "mlp.up_proj",
-    "feed_forward.down": "mlp.down_proj",
-}
-OTHER_PARTS = {"embedding": "model.embed_tokens", "stack.norm": "model.norm", "head": "lm_head"}
-OF_LLAMA = {
-    "attention_type": "softmax",
-    "feed_forward_type": "swiglu",
-    "norm_type": "rmsnorm",
-    "norm_placement": "pre",
-    "position_type": "rotary",
-    "bias": False,
-}
-"""Options of a stack with the only value that transformers' Llama and Qwen3 support."""
+CHAT_TEMPLATE = "chat_template"
 SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token", "mask_token", "sep_token", "cls_token")
 
 
@@ -64,76 +48,39 @@ def export_hf(
     Raises UserError for an encoder, a tokenizer that does not fit the model, a special token the tokenizer does not
     know, and a folder that has something in it or can't be written.
     """
-    _refuse_what_transformers_lacks(model.config)
+    model = merged(model)
+    family_of(model.config)  # raises where there is none
     special_ids = _special_ids(tokenizer_file, special_tokens, model.vocab_size)
     with whole_folder(folder) as made:
         _write_files(made, model, tokenizer_file, special_tokens, special_ids, max_length)
 
 
-def _refuse_what_transformers_lacks(config: LanguageModelConfig) -> None:
-    """Raise UserError for a model that is neither Llama nor Qwen3."""
-    if config.model_type != "decoder":
-        raise UserError(
-            "Only a decoder can be exported: transformers has no encoder of this kind (rotary, pre-norm, SwiGLU)."
-        )
-    for name, value in OF_LLAMA.items():
-        if getattr(config, name) != value:
+def export_peft(model: LanguageModel, folder: Path) -> None:
+    """Write ``folder`` with the low-rank changes alone, which peft loads on the base.
+
+    Raises UserError where there are none, or their layers are parts of one layer in transformers.
+    """
+    family, changes = family_of(model.config), []
+    for change in changes_of(model):
+        name, piece = family.theirs(f"{change.name}.weight")
+        if piece is not None or family.is_transposed:
             raise UserError(
-                f"A model with {name} {getattr(config, name)} can't be exported: transformers' Llama has {value}."
+                f"--format peft: {family.architecture} has other layers; use --format hf, which merges them"
             )
-
-
-def _rope_parameters(config: LanguageModelConfig) -> dict[str, Any]:
-    """The rotary positions under transformers' names; ntk scaling changes the base of the wavelengths."""
-    factor = config.rope_scaling_factor
-    if factor == 1:
-        return {"rope_type": "default", "rope_theta": config.rope_theta}
-    if config.rope_scaling_type == "linear":
-        return {"rope_type": "linear", "rope_theta": config.rope_theta, "factor": factor}
-    return {"rope_type": "default", "rope_theta": ntk_theta(config.rope_theta, config.head_width, factor)}
+        changes.append(change._replace(name=name.removesuffix(".weight")))
+    names = [change.name for change in changes]
+    write_adapter(changes, model.config.lora, names, model.config.pretrained, folder)
 
 
 def hf_config(model: LanguageModel, max_length: int) -> dict[str, Any]:
     """The model's ``config.json``."""
-    config, rope = model.config, _rope_parameters(model.config)
-    return {
-        "architectures": ["Qwen3ForCausalLM" if config.qk_norm else "LlamaForCausalLM"],
-        "model_type": "qwen3" if config.qk_norm else "llama",
-        "vocab_size": model.vocab_size,
-        "hidden_size": config.d_model,
-        "intermediate_size": inner_width(config.d_model, config.d_ff, config.feed_forward_type),
-        "num_hidden_layers": config.num_layers,
-        "num_attention_heads": config.num_heads,
-        "num_key_value_heads": config.num_key_value_heads or config.num_heads,
-        "head_dim": config.head_width,
-        "hidden_act": "silu",
-        "max_position_embeddings": max_length,
-        "rms_norm_eps": config.norm_eps,
-        # transformers 5 reads rope_parameters, transformers 4 rope_theta.
-        "rope_theta": rope["rope_theta"],
-        "rope_parameters": rope,
-        "attention_bias": False,
-        "attention_dropout": 0.0,
-        **({} if config.qk_norm else {"mlp_bias": False}),
-        "initializer_range": DEVIATION,
-        "tie_word_embeddings": model.config.tie_embeddings,
-        "dtype": str(model.embedding.weight.dtype).removeprefix("torch."),
-        "use_cache": True,
-    }
+    dtype = str(model.embedding.weight.dtype).removeprefix("torch.")
+    return config_of(model.config, model.vocab_size, max_length, dtype)
 
 
 def hf_weights(model: LanguageModel) -> dict[str, torch.Tensor]:
     """The weights under transformers' names, on the CPU; a tied head is not repeated."""
-    return {_hf_name(name): tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
-
-
-def _hf_name(name: str) -> str:
-    """``stack.blocks.3.attention.query.weight`` → ``model.layers.3.self_attn.q_proj.weight``."""
-    part = name.removesuffix(".weight")
-    if part in OTHER_PARTS:
-        return f"{OTHER_PARTS[part]}.weight"
-    layer, part = part.removeprefix("stack.blocks.").split(".", 1)
-    return f"model.layers.{layer}.{PARTS_OF_A_BLOCK[part]}.weight"
+    return family_of(model.config).exported(model.state_dict())
 
 
 def _special_ids(tokenizer_file: Path, special_tokens: dict[str, str], vocab_size: int) -> dict[str, int]:
@@ -185,12 +132,15 @@ def _write_files(
     generation = {
         f"{name}_id": special_ids[name] for name in ("bos_token", "eos_token", "pad_token") if name in special_ids
     }
+    beside = tokenizer_file.with_name("tokenizer_config.json")
+    template = read_json(beside).get(CHAT_TEMPLATE) if beside.is_file() else None
     tokenizer_config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": max_length,
         "model_input_names": ["input_ids", "attention_mask"],
         "clean_up_tokenization_spaces": False,
         **special_tokens,
+        **({} if template is None else {CHAT_TEMPLATE: template}),
     }
     write_json(folder / "config.json", hf_config(model, max_length) | generation)
     write_json(folder / "generation_config.json", generation)

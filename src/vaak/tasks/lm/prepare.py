@@ -2,6 +2,7 @@
 
 FOLDER (RUN/prepared, or CACHE_DIR/FINGERPRINT, to which RUN/prepared then points)
   tokenizer/tokenizer.json
+  base/                        of a pretrained model (pretrained.py)
   train/  valid/  test/        token stores
   prepared.json                the fingerprint, statistics and round trip; written last: it means "complete"
 """
@@ -18,6 +19,7 @@ from typing import Any
 
 from vaak.runs.prepared import PreparedFolder, Recipe, fingerprint_with_files
 from vaak.tasks.lm.config import LanguageModelDataConfig
+from vaak.tasks.lm.pretrained import Base, save_base
 from vaak.text.corpora.corpus import CorpusBuilder
 from vaak.text.corpora.statistics import format_statistics
 from vaak.text.corpora.token_store import TokenStore, write_tokens
@@ -44,32 +46,48 @@ class Prepared(PreparedFolder):
         return self.open_split(split, TokenStore)
 
 
-def fingerprint(data: LanguageModelDataConfig, code: Path = Path()) -> str:
+def fingerprint(data: LanguageModelDataConfig, code: Path = Path(), base: Base | None = None) -> str:
     """A hash of everything prepared data depend on: options, and size and time of change of every source file."""
     tokenizer_file = [Path(data.tokenizer.path)] if data.tokenizer.path else []
     files = [*CorpusBuilder(data.corpus, data.corpus.seed).files, *tokenizer_file]
     of_tokenizer = {**TokenizerFactory(data.tokenizer, code).decides(), "path": data.tokenizer.path}
-    return fingerprint_with_files({"corpus": data.corpus.model_dump(mode="json"), "tokenizer": of_tokenizer}, files)
+    options = {"corpus": data.corpus.model_dump(mode="json"), "tokenizer": of_tokenizer}
+    if base is None:
+        return fingerprint_with_files(options, files)
+    of_base = [Path(base.source) / name for name in ("config.json", "tokenizer.json")]
+    return fingerprint_with_files({**options, "pretrained": base.source}, [*files, *of_base])
 
 
-def recipe(data: LanguageModelDataConfig, splits: tuple[str, ...] | None = None, code: Path = Path()) -> Recipe:
-    """How tokenizer and token stores of ``splits`` (all there are) are made; a user's files are seen from ``code``."""
+def recipe(
+    data: LanguageModelDataConfig,
+    splits: tuple[str, ...] | None = None,
+    code: Path = Path(),
+    base: Base | None = None,
+) -> Recipe:
+    """How tokenizer and token stores of ``splits`` (all there are) are made; a user's files are seen from ``code``.
+
+    With a ``base`` the tokenizer is that of a pretrained model.
+    """
     tokenizer = TokenizerFactory(data.tokenizer, code)
     # Without its path, which may differ after a run was moved.
     corpus = data.corpus.model_dump(mode="json", exclude={"train", "valid", "test", "name"})
-    options = {"corpus": corpus, "tokenizer": tokenizer.decides()}
-    return Recipe(partial(_make, data, tokenizer, splits), partial(fingerprint, data, code), options)
+    options = {"corpus": corpus, "tokenizer": tokenizer.decides() if base is None else "pretrained"}
+    make = partial(_make, data, tokenizer if base is None else base, splits)
+    return Recipe(make, partial(fingerprint, data, code, base), options)
 
 
 def _make(
-    data: LanguageModelDataConfig, factory: TokenizerFactory, splits: tuple[str, ...] | None, folder: Path
+    data: LanguageModelDataConfig, factory: TokenizerFactory | Base, splits: tuple[str, ...] | None, folder: Path
 ) -> dict[str, Any]:
     """Fill ``folder``, and return the statistics and the round trip."""
     corpus = CorpusBuilder(data.corpus, data.corpus.seed)
     splits = corpus.with_train_first() if splits is None else splits
-    texts: Iterator[str] = iter(()) if data.tokenizer.path else corpus.documents("train")
-    tokenizer = factory.create_tokenizer(texts)
-    tokenizer.save(folder / "tokenizer")
+    if isinstance(factory, Base):
+        tokenizer = save_base(factory.source, folder, data.max_length)
+    else:
+        texts: Iterator[str] = iter(()) if data.tokenizer.path else corpus.documents("train")
+        tokenizer = factory.create_tokenizer(texts)
+        tokenizer.save(folder / "tokenizer")
     for split in splits:
         store = write_tokens(folder / split, corpus.documents(split), tokenizer)
         log.info("%s: %s documents, %s tokens", split, f"{len(store):,}", f"{len(store.tokens):,}")

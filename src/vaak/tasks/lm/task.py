@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
 from pathlib import Path
 
 from torch import Tensor, nn
@@ -21,12 +22,15 @@ from vaak.core.task import Outputs
 from vaak.engine.objective.losses import losses_of_logits
 from vaak.nn.decoding.sampling import SamplingSettings
 from vaak.nn.kernels.squared_norms import NORM_REG, SquaredNorms, norm_reg
+from vaak.nn.lora import add_lora
 from vaak.runs.prepared import Recipe
 from vaak.tasks.base import PreparedTask, in_temporary_folder, without_unread_files
-from vaak.tasks.lm.config import LanguageModelExperiment
+from vaak.tasks.hub import loaded_or_drawn
+from vaak.tasks.lm import pretrained
+from vaak.tasks.lm.config import LanguageModelConfig, LanguageModelExperiment
 from vaak.tasks.lm.data import IGNORED, Corruption, SpecialTokens, StreamDataset, TextDataset
 from vaak.tasks.lm.estimate import sketch, sketch_batch, source_files
-from vaak.tasks.lm.export import export_hf
+from vaak.tasks.lm.export import export_hf, export_peft
 from vaak.tasks.lm.metrics import PairMeters, TextMeters, visibility_of
 from vaak.tasks.lm.minimal_pairs import PairDataset, read_pairs
 from vaak.tasks.lm.model import LanguageModel
@@ -54,10 +58,15 @@ class LanguageModelTask(PreparedTask[LanguageModelExperiment, Prepared]):
 
     def __init__(self, experiment: LanguageModelExperiment, directory: Path, folder: Path) -> None:
         super().__init__(experiment, directory, folder)
-        self.options, self.data = experiment.model, experiment.data
-        self.causal = self.options.model_type == "decoder"
+        self.own, self.data = experiment.model, experiment.data
+        self.causal = self.own.model_type == "decoder"
         self._refuse_pairs_of_an_encoder()
         self.evaluation_splits = ("valid", "pairs") if self.data.minimal_pairs else ("valid",)
+
+    @cached_property
+    def options(self) -> LanguageModelConfig:
+        """Those of the model: of a pretrained one, mostly its own."""
+        return self.own if self.own.pretrained is None else pretrained.options_in(self.prepared.folder, self.own)
 
     # Data.
 
@@ -65,10 +74,15 @@ class LanguageModelTask(PreparedTask[LanguageModelExperiment, Prepared]):
         return [CorpusBuilder(self.data.corpus, self.data.corpus.seed)]
 
     def recipe(self, splits: tuple[str, ...] | None = None) -> Recipe:
-        return recipe(self.data, splits, self.folder)
+        return recipe(self.data, splits, self.folder, self._base())
+
+    def _base(self) -> pretrained.Base | None:
+        return None if self.own.pretrained is None else pretrained.Base(self.own.pretrained, self.folder)
 
     @property
     def reading(self) -> tuple[Callable[[Path], Tokenizer]]:
+        if self.own.pretrained is not None:
+            return (Tokenizer.load,)
         return (TokenizerFactory(self.data.tokenizer, self.folder).load,)
 
     def prepare(self) -> None:
@@ -145,15 +159,30 @@ class LanguageModelTask(PreparedTask[LanguageModelExperiment, Prepared]):
     # Training.
 
     def sketch(self) -> LanguageModel | None:
-        """A model as large as the trained one may become, before there is a tokenizer; None for a user's tokenizer."""
-        return None if self.data.tokenizer.is_users(self.data.tokenizer.type) else sketch(self.options, self.data)
+        """A model as large as the trained one may become, before there is a tokenizer.
+
+        None for a user's tokenizer or a pretrained model.
+        """
+        unknown = self.own.pretrained is not None or self.data.tokenizer.is_users(self.data.tokenizer.type)
+        return None if unknown else add_lora(sketch(self.own, self.data), self.own.lora)
 
     def sketch_batch(self) -> Batch:
         """A microbatch as large as one of training may become."""
-        return sketch_batch(self.options, self.data, self.experiment.training)
+        return sketch_batch(self.own, self.data, self.experiment.training)
 
     def model(self) -> LanguageModel:
-        return LanguageModel(self.options, self.tokenizer.vocab_size, self.data.max_length)
+        return add_lora(self._model(), self.own.lora)
+
+    def _model(self) -> LanguageModel:
+        vocab_size, base = self.tokenizer.vocab_size, self._base()
+        if base is None:
+            return LanguageModel(self.own, vocab_size, self.data.max_length)
+        given = self.prepared.folder, self.own, vocab_size
+        return loaded_or_drawn(
+            self.directory,
+            lambda: pretrained.loaded(base.source, *given),
+            lambda: pretrained.drawn(*given),
+        )
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
         auxiliary = self.experiment.training.loss.auxiliary
@@ -251,7 +280,14 @@ class LanguageModelTask(PreparedTask[LanguageModelExperiment, Prepared]):
         names = {f"{role}_token": token for role, token in self.tokenizer.special_tokens.items()}
         if self.data.layout == "stream":  # a document has no end token, only the next one's beginning
             names["eos_token"] = names["bos_token"]
-        export_hf(model, self.prepared.folder / "tokenizer" / "tokenizer.json", names, self.data.max_length, folder)
+        folder_of = self.prepared.folder
+        length = self.data.max_length if self.own.pretrained is None else pretrained.longest_of(folder_of)
+        export_hf(model, folder_of / "tokenizer" / "tokenizer.json", names, length, folder)
+
+    def export_peft(self, model: nn.Module, folder: Path) -> None:
+        """Write the low-rank changes as an adapter that peft loads on the base."""
+        assert isinstance(model, LanguageModel)
+        export_peft(model, folder)
 
 
 def _loss_of_text(store: TokenStore) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from vaak.config.experiment import Experiment
 from vaak.config.task_spec import CheckFinding, impossible, impossible_if_given, no_effect
-from vaak.nn.checks import stack_findings, stack_parameters
+from vaak.nn.checks import lora_findings, stack_findings, stack_parameters
 from vaak.tasks.seq2seq.config import METHODS_OF, DecodingConfig, Seq2SeqConfig, Seq2SeqDataConfig
 from vaak.text.checks import corpus_findings, tokenizer_findings
 
@@ -22,6 +22,7 @@ def checks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
     data: Seq2SeqDataConfig = experiment.data
     yield from stack_findings("model.encoder", model.encoder, is_encoder=True, longest=data.max_source_length)
     yield from stack_findings("model.decoder", model.decoder, is_encoder=False, longest=data.max_target_length)
+    yield from lora_findings(experiment, model.lora, is_pretrained=False)
     yield from _separate_tokenizers(model, data)
     yield from corpus_findings(data.corpus, FILES, READ_BY)
     yield from tokenizer_findings("data.tokenizer", data.tokenizer)

@@ -9,7 +9,7 @@ from pydantic import field_validator, model_validator
 from vaak.config.base import LARGEST_COUNT, LARGEST_LENGTH, ResumeClass, Section, option
 from vaak.config.experiment import Experiment
 from vaak.config.folds import DividedSection, fold_option
-from vaak.nn.config import STACK_ALIASES, EncoderDecoderConfig
+from vaak.nn.config import STACK_ALIASES, EncoderDecoderConfig, LoraConfig, lora_option
 from vaak.text.config import TokenizerConfig
 
 DEFAULTS: dict[str, Any] = {
@@ -33,6 +33,8 @@ SIDES: dict[str, str] = {}
 
 class Seq2SeqConfig(EncoderDecoderConfig):
     """A translator: one stack reads the source, the other writes the target."""
+
+    lora: LoraConfig | None = lora_option()
 
 
 class ParallelCorpusConfig(DividedSection):

@@ -20,6 +20,7 @@ from vaak.core.errors import UserError
 from vaak.core.task import Outputs
 from vaak.engine.objective.losses import losses_of_logits
 from vaak.nn.kernels.squared_norms import NORM_REG, SquaredNorms, norm_reg
+from vaak.nn.lora import add_lora
 from vaak.runs.prepared import Recipe
 from vaak.tasks.base import PreparedTask, in_temporary_folder, without_unread_files
 from vaak.tasks.seq2seq.attention_picture import draw_translation
@@ -106,7 +107,11 @@ class Seq2SeqTask(PreparedTask[Seq2SeqExperiment, Prepared]):
     def sketch(self) -> Seq2SeqModel | None:
         """A model as large as the trained one may become, before there are tokenizers; None for a user's tokenizer."""
         factories = tokenizer_factories(self.data, self.folder).values()
-        return None if any(one.is_users for one in factories) else sketch(self.options, self.data)
+        return (
+            None
+            if any(one.is_users for one in factories)
+            else add_lora(sketch(self.options, self.data), self.options.lora)
+        )
 
     def sketch_batch(self) -> Batch:
         """A microbatch as large as one of training may become."""
@@ -114,7 +119,7 @@ class Seq2SeqTask(PreparedTask[Seq2SeqExperiment, Prepared]):
 
     def model(self) -> Seq2SeqModel:
         vocab_sizes = self.prepared.source_tokenizer.vocab_size, self.prepared.target_tokenizer.vocab_size
-        return Seq2SeqModel(self.options, self.data, *vocab_sizes)
+        return add_lora(Seq2SeqModel(self.options, self.data, *vocab_sizes), self.options.lora)
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
         auxiliary, targets = self.experiment.training.loss.auxiliary, batch["targets"]

@@ -26,6 +26,7 @@ from vaak.audio.waveforms.speech_file import speech_file
 from vaak.core.batch import Batch, Term
 from vaak.core.task import DataFinding
 from vaak.nn.kernels.squared_norms import NORM_REG, SquaredNorms, norm_reg
+from vaak.nn.lora import add_lora
 from vaak.nn.speech.aligner import binarisation_loss, forward_sum_loss
 from vaak.nn.speech.flow_matching import Draws
 from vaak.nn.speech.masks import exact, length_mask, masked_sum
@@ -123,7 +124,7 @@ class TtsTask(PreparedTask[TtsExperiment, Prepared]):
 
     def sketch(self) -> TtsModel:
         """A model like the trained one, before the speakers are known."""
-        return sketch(self.experiment)
+        return add_lora(sketch(self.experiment), self.options.lora)
 
     def sketch_batch(self) -> Batch:
         """A microbatch as large as one of training may become."""
@@ -132,7 +133,7 @@ class TtsTask(PreparedTask[TtsExperiment, Prepared]):
     def model(self) -> TtsModel:
         processor, speakers = self.prepared.processor, self.prepared.speakers
         inventory = Inventory(processor.num_symbols, processor.pad_id, len(speakers))
-        return TtsModel(self.options, inventory, self.prepared.normalisation)
+        return add_lora(TtsModel(self.options, inventory, self.prepared.normalisation), self.options.lora)
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
         return self.score(model, batch)[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vaak.config.task_spec import CheckFinding, impossible
+from vaak.nn.checks import lora_findings
 from vaak.tasks.audio_checks import dataset_findings, mel_findings
 from vaak.tasks.vocoder.config import ADVERSARIAL, DISCRIMINATOR, MATCHING, VocoderExperiment
 
@@ -16,6 +17,7 @@ def checks(experiment: VocoderExperiment) -> Iterator[CheckFinding]:
     model, mel, loss = experiment.model, experiment.global_config.mel, experiment.training.loss
     yield from mel_findings(experiment, NOT_STORED, "a vocoder computes spectrograms while it trains")
     yield from dataset_findings(experiment.datasets, reads_times=False)
+    yield from lora_findings(experiment, model.lora, is_pretrained=False)
     if mel is not None and not mel.hop_length <= mel.win_length // 2:
         yield impossible(
             "global_config.mel.hop_length",

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator
 from vaak.audio.config import AUDIO_ALIASES, AudioConfig, DatasetConfig, Range, as_range, rising
 from vaak.config.base import LARGEST_COUNT, ResumeClass, Section, option
 from vaak.config.experiment import Experiment
-from vaak.nn.config import LARGEST_WIDTH
+from vaak.nn.config import LARGEST_WIDTH, LoraConfig, lora_option
 
 MEL, STFT, ADVERSARIAL, MATCHING, DISCRIMINATOR = "mel", "stft", "adversarial", "feature_matching", "discriminator"
 LOSSES = (MEL, STFT, ADVERSARIAL, MATCHING, DISCRIMINATOR)
@@ -70,6 +70,7 @@ class VocoderModelConfig(Section):
     resume_class: ClassVar[ResumeClass | None] = "refused"
 
     name: str | None = option("A name for people; nothing depends on it.", None, resume="free")
+    lora: LoraConfig | None = lora_option()
     width: int = option("Width of the blocks.", 512, gt=0, le=LARGEST_WIDTH)
     num_layers: int = option("Number of blocks.", 8, gt=0, le=10_000)
     inner_width: int = option("Width within a block.", 1536, gt=0, le=LARGEST_WIDTH)

@@ -23,6 +23,7 @@ from vaak.audio.sources.cut_findings import cut_findings
 from vaak.audio.waveforms.speech_file import speech_file
 from vaak.core.batch import Batch, Term
 from vaak.core.task import DataFinding, Objective
+from vaak.nn.lora import add_lora
 from vaak.nn.speech.vocoder.discriminators import discriminator_loss, feature_matching_loss, generator_loss
 from vaak.nn.speech.vocoder.spectral_losses import stft_loss
 from vaak.runs.prepared import Recipe
@@ -117,7 +118,8 @@ class VocoderTask(PreparedTask[VocoderExperiment, PreparedCuts]):
         return sketch_batch(self.experiment)
 
     def model(self) -> VocoderModel:
-        return VocoderModel(self.options, self.mel)
+        trained = () if self.options.discriminators is None else ("discriminators",)
+        return add_lora(VocoderModel(self.options, self.mel), self.options.lora, trained)
 
     def discriminator_losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
         """How well recordings are told from generated audio; nothing before they begin."""

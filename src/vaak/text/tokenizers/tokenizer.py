@@ -10,7 +10,7 @@ import codecs
 import json
 import logging
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import Any
 from tokenizers import Tokenizer as Backend
 
 from vaak.core.errors import DataError, UserError
-from vaak.core.storage.files import fingerprint_of, write_json, write_text
+from vaak.core.storage.files import fingerprint_of, read_json, write_json, write_text
 
 logger = logging.getLogger(__name__)
 
@@ -60,12 +60,14 @@ class Tokenizer:
     vocabulary. ``vocab_size`` is the largest id plus one: the rows an embedding needs.
     """
 
-    def __init__(self, backend: Backend):
+    def __init__(self, backend: Backend, roles: Mapping[str, str] | None = None):
+        """``roles`` says which tokens play them, where that is known."""
         backend.no_padding()
         backend.no_truncation()
         backend.encode_special_tokens = True
         self.backend = backend
-        self.special_tokens = {role: _special_token(backend, role) for role in SPECIAL_NAMES}
+        known = {role: token for role, token in (roles or {}).items() if backend.token_to_id(token) is not None}
+        self.special_tokens = {role: known.get(role) or _special_token(backend, role) for role in SPECIAL_NAMES}
         ids = backend.get_vocab(with_added_tokens=True)
         self.pad_id, self.bos_id, self.eos_id, self.unk_id, self.mask_id = (
             ids[self.special_tokens[role]] for role in ("pad", "bos", "eos", "unk", "mask")
@@ -73,9 +75,9 @@ class Tokenizer:
         self.vocab_size = max(ids.values()) + 1
 
     @classmethod
-    def from_json(cls, content: str) -> Tokenizer:
+    def from_json(cls, content: str, roles: Mapping[str, str] | None = None) -> Tokenizer:
         """The tokenizer that ``to_json`` wrote."""
-        return cls(Backend.from_str(content))
+        return cls(Backend.from_str(content), roles)
 
     @classmethod
     def load(cls, path: str | Path) -> Tokenizer:
@@ -89,7 +91,7 @@ class Tokenizer:
         if not file.is_file():
             raise DataError(f"{file}: this tokenizer file does not exist; give a tokenizer.json or a folder with one")
         try:
-            return cls.from_json(file.read_text(encoding="utf-8"))
+            return cls.from_json(file.read_text(encoding="utf-8"), _roles_beside(file))
         except Exception as error:  # the library raises bare Exception for what it can't read
             raise DataError(f"{file}: this is not a tokenizer of the tokenizers library: {error}") from error
 
@@ -158,7 +160,16 @@ class Tokenizer:
         return self.vocab_size
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Tokenizer.from_json, (self.to_json(),)
+        return Tokenizer.from_json, (self.to_json(), self.special_tokens)
+
+
+def _roles_beside(file: Path) -> dict[str, str]:
+    """The special tokens that the ``tokenizer_config.json`` next to a ``tokenizer.json`` names."""
+    beside = file.with_name("tokenizer_config.json")
+    found = read_json(beside) if beside.is_file() else {}
+    named = {role: found.get(f"{role}_token") for role in SPECIAL_NAMES}
+    tokens = {role: one.get("content") if isinstance(one, dict) else one for role, one in named.items()}
+    return {role: token for role, token in tokens.items() if isinstance(token, str)}
 
 
 def _special_token(backend: Backend, role: str) -> str:

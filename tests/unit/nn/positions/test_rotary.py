@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vaak.nn.positions.rotary import Rotation, ntk_theta, rotate, rotation
+from vaak.nn.positions.rotary import Rotation, Scaling, ntk_theta, rotate, rotation
 
 
 def test_turns_each_pair_by_its_angle():
@@ -55,19 +55,19 @@ def angles_of(by: Rotation) -> torch.Tensor:
 @given(st.integers(1, 16), st.floats(10, 1e6), st.integers(0, 5000), st.sampled_from(["linear", "ntk"]))
 def test_a_factor_of_one_gives_the_same_bits(half: int, theta: float, position: int, scaling_type: Any):
     places = torch.tensor([[position]])
-    scaled = rotation(places, 2 * half, theta, scaling_type=scaling_type, scaling_factor=1.0)
+    scaled = rotation(places, 2 * half, theta, Scaling(scaling_type, 1.0))
     for ours, plain in zip(scaled, rotation(places, 2 * half, theta), strict=True):
         assert torch.equal(ours, plain)
 
 
 def test_linear_scaling_divides_positions():
-    scaled = rotation(torch.arange(0, 40, 4)[None], 8, 100.0, scaling_type="linear", scaling_factor=4.0)
+    scaled = rotation(torch.arange(0, 40, 4)[None], 8, 100.0, Scaling("linear", 4.0))
     torch.testing.assert_close(angles_of(scaled), angles_of(rotation(torch.arange(10)[None], 8, 100.0)))
 
 
 def test_ntk_scaling_is_the_formula():
     width, theta, factor = 8, 100.0, 4.0
-    angles = angles_of(rotation(torch.arange(3)[None], width, theta, scaling_type="ntk", scaling_factor=factor))
+    angles = angles_of(rotation(torch.arange(3)[None], width, theta, Scaling("ntk", factor)))
     for place in range(3):
         for pair in range(width // 2):
             angle = place * (theta * factor ** (width / (width - 2))) ** (-2 * pair / width)
@@ -76,8 +76,7 @@ def test_ntk_scaling_is_the_formula():
 
 def test_ntk_scaling_keeps_the_fastest_pair_and_slows_the_slowest_by_the_factor():
     plain, scaled = (
-        angles_of(rotation(torch.tensor([[1]]), 16, 1e4, scaling_type="ntk", scaling_factor=factor))[0]
-        for factor in (1.0, 8.0)
+        angles_of(rotation(torch.tensor([[1]]), 16, 1e4, Scaling("ntk", factor)))[0] for factor in (1.0, 8.0)
     )
     slower = plain / scaled
     assert math.isclose(slower[0], 1.0, abs_tol=1e-6)
@@ -86,7 +85,7 @@ def test_ntk_scaling_keeps_the_fastest_pair_and_slows_the_slowest_by_the_factor(
 
 
 def test_ntk_scaling_leaves_a_single_pair_as_it_is():
-    scaled = rotation(torch.arange(9)[None], 2, 1e4, scaling_type="ntk", scaling_factor=8.0)
+    scaled = rotation(torch.arange(9)[None], 2, 1e4, Scaling("ntk", 8.0))
     assert torch.equal(scaled.sine, rotation(torch.arange(9)[None], 2, 1e4).sine)
 
 
@@ -103,7 +102,7 @@ def test_an_exported_model_turns_by_the_same_bits(scaling_type: Any, scaling_fac
     config = transformers.LlamaConfig(hidden_size=32, num_attention_heads=4, rope_parameters=exported)
     places = torch.arange(3000)[None]
     cosine, sine = transformers.models.llama.modeling_llama.LlamaRotaryEmbedding(config)(torch.zeros(1), places)
-    ours = rotation(places, 8, 5e4, scaling_type=scaling_type, scaling_factor=scaling_factor)
+    ours = rotation(places, 8, 5e4, Scaling(scaling_type, scaling_factor))
     assert torch.equal(ours.cosine[:, :, 0], cosine)
     assert torch.equal(ours.sine[:, :, 0].abs(), sine.abs())
     assert torch.equal(ours.sine[:, :, 0, 4:], sine[..., 4:])

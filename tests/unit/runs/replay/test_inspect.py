@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
@@ -41,8 +42,7 @@ def test_it_shows_what_a_step_does_to_each_parameter_and_leaves_the_run_alone(va
 
 def test_inputs_that_are_always_0_are_dead():
     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Conv1d(4, 2, 1))
-    first, convolution = model[0], model[2]
-    assert isinstance(first, nn.Linear)
+    first, convolution = cast("nn.Linear", model[0]), cast("nn.Conv1d", model[2])
     with torch.no_grad():
         first.bias.copy_(torch.tensor([-1e9, 1e3, 1e3, -1e9]))
         with watching_units(model) as alive:

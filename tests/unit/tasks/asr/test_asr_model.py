@@ -14,10 +14,11 @@ from transformers import WhisperFeatureExtractor, WhisperForConditionalGeneratio
 
 from vaak.core.errors import UserError
 from vaak.nn.decoding.rows import Hypothesis
-from vaak.tasks.asr.base import loaded_whisper, source_of
-from vaak.tasks.asr.config import AsrDecodingConfig, AsrModelConfig, ExpertsConfig, LoraConfig
+from vaak.nn.lora import changes_of
+from vaak.tasks.asr.base import base_of, loaded_whisper
+from vaak.tasks.asr.config import AsrDecodingConfig, AsrModelConfig, ExpertsConfig, WhisperLoraConfig
 from vaak.tasks.asr.data import SAMPLING_RATE, AsrExample, WhisperFeatures, collate
-from vaak.tasks.asr.export import changes_of, write_adapter, write_whisper
+from vaak.tasks.asr.export import write_adapter, write_whisper
 from vaak.tasks.asr.model import AsrModel, Encoded
 from vaak.tasks.asr.predict import Transcriber, TranscriptWriter
 from vaak.tasks.asr.vocabulary import Vocabulary
@@ -151,7 +152,7 @@ def test_a_base_with_a_shorter_context_has_the_first_of_its_positions(whisper_fo
 
 
 def test_lora_is_its_formula_and_trains_nothing_else(whisper_folder: Path, original: Any):
-    options = LoraConfig(rank=3, alpha=4.5, targets=("q_proj", "fc1"))
+    options = WhisperLoraConfig(rank=3, alpha=4.5, targets=("q_proj", "fc1"))
     model = AsrModel(loaded_whisper(str(whisper_folder), 30.0), options).eval()
     trained = {name: value for name, value in model.named_parameters() if value.requires_grad}
     assert {name.split(".")[-3] for name in trained} == {"lora_A", "lora_B"}
@@ -185,7 +186,7 @@ def test_each_row_is_changed_by_its_own_expert(whisper_folder: Path, monkeypatch
         for row, expert in enumerate(chosen):
             merged = loaded_whisper(str(whisper_folder), 0.4).double().eval()
             weight = float(found.encoded.weights[row, expert])
-            for name, base, first, second, scale in changes_of(model, expert):
+            for name, base, first, second, scale in changes_of(model.whisper, expert):
                 merged.get_submodule(name).weight += weight * scale * second @ first
                 assert base.weight.shape == (second @ first).shape
             expected = AsrModel(merged)(features[row : row + 1], tokens[row : row + 1]).logits
@@ -200,7 +201,7 @@ def test_exports_have_the_same_logits_in_transformers_and_peft(
     import peft
 
     sizes: dict[str, Any] = {"rank": 3, "alpha": 4.5, "targets": ("q_proj", "fc1")}
-    made: Any = ExpertsConfig(**sizes, num_experts=3) if kind == "experts" else LoraConfig(**sizes)
+    made: Any = ExpertsConfig(**sizes, num_experts=3) if kind == "experts" else WhisperLoraConfig(**sizes)
     options = AsrModelConfig(base=str(whisper_folder), **{kind: made})
     model = AsrModel(loaded_whisper(str(whisper_folder), 30.0), options.lora, options.experts).eval()
     expert = 2 if kind == "experts" else None
@@ -234,22 +235,22 @@ def test_exports_have_the_same_logits_in_transformers_and_peft(
 
 def test_targets_that_no_layer_has_are_named(whisper_folder: Path):
     with pytest.raises(UserError, match=r"model\.lora\.targets: no layer is called wq; there are .*q_proj"):
-        AsrModel(loaded_whisper(str(whisper_folder), 30.0), LoraConfig(targets=("wq",)))
+        AsrModel(loaded_whisper(str(whisper_folder), 30.0), WhisperLoraConfig(targets=("wq",)))
 
 
 def test_bases_that_cannot_be_had_are_named_in_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(UserError, match=r"no such folder: \./nowhere"):
-        source_of(AsrModelConfig(base="./nowhere"), tmp_path)
+        base_of(AsrModelConfig(base="./nowhere"), tmp_path)
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match=r"has no weights; expected model\.safetensors"):
-        source_of(AsrModelConfig(base=str(tmp_path / "empty")), tmp_path)
+        base_of(AsrModelConfig(base=str(tmp_path / "empty")), tmp_path)
     (tmp_path / "empty" / "pytorch_model.bin").touch()
     with pytest.raises(UserError, match="pickles"):
-        source_of(AsrModelConfig(base="empty"), tmp_path)
+        base_of(AsrModelConfig(base="empty"), tmp_path)
     (tmp_path / "empty" / "model.safetensors").write_bytes(b"no")
     with pytest.raises(UserError, match=r"^model\.base: .*can't be loaded: [^\n]*$"):
         loaded_whisper(str(tmp_path / "empty"), 30.0)
-    assert source_of(AsrModelConfig(base="v3"), tmp_path) == "openai/whisper-large-v3"
+    assert base_of(AsrModelConfig(base="v3"), tmp_path) == "openai/whisper-large-v3"
 
 
 def test_a_name_of_the_hub_without_network_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

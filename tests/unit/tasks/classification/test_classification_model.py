@@ -11,8 +11,11 @@ import torch
 from torch import Tensor
 
 from vaak.core.errors import UserError
+from vaak.nn.config import LoraConfig
+from vaak.nn.lora import add_lora
 from vaak.nn.models import TransformerModel
 from vaak.tasks.classification.config import ClassifierConfig, WordVectorsConfig
+from vaak.tasks.classification.export import export_hf
 from vaak.tasks.classification.model import TextCNN, TransformerClassifier
 from vaak.tasks.classification.prepare import vectors_of
 from vaak.tasks.classification.pretrained import Pretrained, save_base
@@ -137,6 +140,33 @@ def test_a_pretrained_encoder_gives_what_transformers_gives(bert: Path, tmp_path
     assert {name: value.shape for name, value in drawn.state_dict().items()} == {
         name: value.shape for name, value in model.state_dict().items()
     }
+
+
+@pytest.mark.parametrize("lora", [None, LoraConfig(rank=2)])
+def test_transformers_loads_an_exported_classifier_with_the_same_scores(bert: Path, tmp_path: Path, lora: Any):
+    transformers = pytest.importorskip("transformers")
+    tokenizer = save_base(str(bert), tmp_path, 20)
+    options = config(pooling="first", max_norm=0.05)
+    model = TransformerClassifier(options, Pretrained.load(str(bert), tokenizer.vocab_size, options), 3)
+    model = add_lora(model, lora, also_trained=("head",)).eval()
+    assert {name for name, one in model.named_parameters() if one.requires_grad} >= {"head.weight", "head.bias"}
+    with torch.no_grad():
+        for name, one in model.named_parameters():
+            if "lora_B" in name:
+                assert one.requires_grad
+                one.normal_(0, 0.3)
+    export_hf(model, tokenizer, {"label": ["a", "b", "c"]}, False, tmp_path / "hf")
+    peer = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "hf").eval()
+    read = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")("the boys", return_tensors="pt")
+    ids = torch.tensor([[tokenizer.bos_id, *tokenizer.encode("the boys"), tokenizer.eos_id]])
+    assert torch.equal(read["input_ids"], ids)
+    with torch.no_grad():
+        torch.testing.assert_close(peer(**read).logits, model(ids, torch.ones_like(ids) > 0), rtol=1e-4, atol=1e-5)
+    assert peer.config.id2label == {0: "a", 1: "b", 2: "c"}
+    with pytest.raises(UserError, match="one label column, and pooling first; use onnx"):
+        export_hf(model, tokenizer, {"label": ["a", "b"], "other": ["c"]}, False, tmp_path / "two")
+    with pytest.raises(UserError, match="a classifier on one of bert"):
+        export_hf(cnn(), tokenizer, {"label": ["a", "b", "c"]}, False, tmp_path / "two")
 
 
 def test_what_cant_be_had_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -16,7 +16,7 @@ from vaak.audio.config import DatasetConfig
 from vaak.config.base import LARGEST_COUNT, option
 from vaak.nn.config import LARGEST_WIDTH
 from vaak.tasks.asr.clustering.config import ClusteringConfig
-from vaak.tasks.asr.config import LoraConfig
+from vaak.tasks.asr.config import WhisperLoraConfig
 
 NUM_EXPERTS = 8
 QUICK = {"embeddings": 10, "experts": 5, "joint": 5}
@@ -71,7 +71,7 @@ class MoeOptions(ClusteringConfig):
     )
     top_k: int = option("Experts that are chosen for an utterance in joint training.", 1, gt=0)
     gate_width: int = option("Width of the gate's hidden layer.", 256, gt=0, le=LARGEST_WIDTH)
-    lora: LoraConfig = option("The low-rank change that is an expert.", LoraConfig())
+    lora: WhisperLoraConfig = option("The low-rank change that is an expert.", WhisperLoraConfig())
     load_balancing: float = option("Weight of the load-balancing loss in joint training.", 0.01, ge=0)
     balancing_bias: float = option("Load balancing without a loss: what a step changes biases by; 0: none.", 0.0, ge=0)
     draw: bool = option("Draw a picture of the clusters.", True)

@@ -1,0 +1,136 @@
+"""Low-rank changes of frozen linear layers, by peft: added to a model, merged into it, or written for peft.
+
+    y = W x + (alpha / rank) · B A x        W is frozen; B begins as zeros, so nothing changes at first
+
+Source: Hu et al. 2021, "LoRA".
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from vaak.core.errors import UserError, optional_import
+from vaak.core.storage.files import whole_folder
+from vaak.nn.config import LoraConfig
+from vaak.nn.lora_experts import LoraExperts
+
+AnyModule = TypeVar("AnyModule", bound=nn.Module)
+
+
+def add_lora(model: AnyModule, options: LoraConfig | None, also_trained: Iterable[str] = ()) -> AnyModule:
+    """The model, frozen but for the modules ``also_trained``, with low-rank changes of its layers; None adds none.
+
+    They are drawn from torch's default generator. Raises UserError where peft isn't installed, or no layer is called as
+    ``options.targets`` say.
+    """
+    if options is None:
+        return model
+    linear = [name for name, one in model.named_modules() if isinstance(one, nn.Linear)]
+    own = [model.get_submodule(name) for name in also_trained]
+    inside = [f"{name}." for name in also_trained]
+    chosen = [name for name in linear if f".{name}".endswith(tuple(f".{target}" for target in options.targets))]
+    demand_layers(bool(chosen), "model.lora", model, options)
+    make: Any = _peft().LoraConfig  # alpha may be any number
+    adapted = [name for name in chosen if not f"{name}.".startswith(tuple(inside))]
+    _peft().inject_adapter_in_model(
+        make(r=options.rank, lora_alpha=options.alpha, lora_dropout=options.dropout, target_modules=adapted), model
+    )
+    for module in own:
+        module.requires_grad_(True)
+    return model
+
+
+def _peft() -> Any:
+    with optional_import("model.lora requires peft", "hf"):
+        return importlib.import_module("peft")
+
+
+def demand_layers(found: bool, section: str, model: nn.Module, options: LoraConfig) -> None:
+    """Raises UserError where no layer is called as ``options.targets`` say."""
+    if not found:
+        linear = (name for name, one in model.named_modules() if isinstance(one, nn.Linear))
+        layers = ", ".join(sorted({name.rpartition(".")[2] for name in linear}))
+        raise UserError(f"{section}.targets: no layer is called {' or '.join(options.targets)}; there are {layers}")
+
+
+def without_lora(weights: dict[str, Tensor], wanted: Collection[str]) -> dict[str, Tensor]:
+    """Weights of a model without low-rank changes, under the names that ``wanted``, those of one with them, has."""
+    moved = {name.replace(".base_layer.", "."): name for name in wanted if ".base_layer." in name}
+    return {name if name in wanted else moved.get(name, name): tensor for name, tensor in weights.items()}
+
+
+def is_of_lora(name: str) -> bool:
+    """Whether a parameter is one of a low-rank change."""
+    return ".lora_A." in name or ".lora_B." in name
+
+
+class Change(NamedTuple):
+    """A low-rank change ``scale * second @ first`` of the layer called ``name``, whose own weights are ``base``'s."""
+
+    name: str
+    base: nn.Linear
+    first: Tensor
+    second: Tensor
+    scale: float
+
+
+def changes_of(model: nn.Module, expert: int | None = None) -> Iterator[Change]:
+    """The low-rank changes of a model; of a mixture of experts, those of one."""
+    for name, layer in model.named_modules():
+        one: Any = layer
+        if isinstance(layer, LoraExperts) and expert is not None:
+            yield Change(name, layer.base, layer.lora_a[expert], layer.lora_b[expert], layer.scale)
+        elif hasattr(layer, "lora_A"):
+            first, second = one.lora_A["default"].weight, one.lora_B["default"].weight
+            yield Change(name, one.base_layer, first, second, float(one.scaling["default"]))
+
+
+@torch.no_grad()
+def merged(model: AnyModule, expert: int | None = None) -> AnyModule:
+    """The model with its low-rank changes in the weights: itself if it has none, else a copy."""
+    changes = list(changes_of(model, expert))
+    if not changes:
+        return model
+    whole = copy.deepcopy(model)
+    for name, base, first, second, scale in changes:
+        layer = copy.deepcopy(base)
+        layer.weight += scale * second @ first
+        parent, _, own = name.rpartition(".")
+        setattr(whole.get_submodule(parent), own, layer)
+    return whole
+
+
+def write_adapter(
+    changes: list[Change], options: LoraConfig | None, targets: Iterable[str], base: str | None, folder: Path
+) -> None:
+    """Write ``folder``, completely or not at all, with the low-rank ``changes`` alone, as ``options`` made them.
+
+    ``targets`` are the layers' names, or their ends, in the ``base`` that peft is to put them on.
+
+    Raises UserError where there are none, or the folder has something in it.
+    """
+    if not changes or options is None:
+        raise UserError("this model has no low-rank changes (model.lora, model.experts); export it as hf")
+    config = _peft().LoraConfig(
+        r=options.rank,
+        lora_alpha=options.alpha,
+        lora_dropout=options.dropout,
+        target_modules=list(targets),
+        base_model_name_or_path=base,
+    )
+    tensors = {
+        f"base_model.model.{change.name}.{name}.weight": weight.detach().cpu().contiguous()
+        for change in changes
+        for name, weight in (("lora_A", change.first), ("lora_B", change.second))
+    }
+    with whole_folder(folder) as temporary:
+        config.save_pretrained(str(temporary))
+        save_file(tensors, temporary / "adapter_model.safetensors", metadata={"format": "pt"})

@@ -1,0 +1,94 @@
+"""Pretrained models: in a folder or by name on the Hugging Face Hub, with one clear line where they can't be had.
+
+Weights are read from safetensors only, and code of a repository is never executed. ``key`` is the option that names
+the model.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from vaak.core.errors import UserError, optional_import
+
+log = logging.getLogger("vaak")
+
+Found = TypeVar("Found")
+SAFELY: dict[str, Any] = {"trust_remote_code": False}
+WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+
+
+def transformers_of(purpose: str, extra: str = "hf") -> Any:
+    """The package transformers. Raises UserError where it is not installed: the ``extra`` brings it."""
+    with optional_import(f"{purpose} requires transformers", extra):
+        package: Any = importlib.import_module("transformers")
+    package.utils.logging.disable_progress_bar()
+    return package
+
+
+def source_of(key: str, name: str, folder: Path) -> str:
+    """The folder or the name on the Hub of a model; a relative folder is looked for in ``folder``, too.
+
+    Raises UserError for a folder that isn't there, or that has no weights.
+    """
+    for path in (Path(name).expanduser(), folder / name):
+        if path.is_dir():
+            _demand_weights(key, path)
+            return str(path.resolve())
+    if name.startswith((".", "/", "~")) or name.count("/") > 1:
+        raise UserError(f"{key}: no such folder: {name}")
+    return name
+
+
+def _demand_weights(key: str, folder: Path) -> None:
+    if any((folder / name).exists() for name in WEIGHTS):
+        return
+    if any(folder.glob("pytorch_model*.bin")):
+        raise UserError(
+            f"{key}: {folder} has its weights as pickles (pytorch_model.bin), which can run code; save them as "
+            "model.safetensors"
+        )
+    raise UserError(f"{key}: {folder} has no weights; expected model.safetensors and config.json")
+
+
+def fetched(key: str, source: str, fetch: Callable[[], Found]) -> Found:
+    """What ``fetch`` gets from a folder or the Hub. Raises UserError with one line where it can't."""
+    try:
+        return fetch()
+    except Exception as error:  # each layer of transformers and of the Hub raises its own
+        where = "no such folder, and the Hugging Face Hub has no such model or can't be reached"
+        said = (str(error).strip() or type(error).__name__).splitlines()[0]
+        reason = said[:200] if Path(source).is_dir() else where
+        raise UserError(f"{key}: {source} can't be loaded: {reason}") from error
+
+
+def config_of(key: str, source: str) -> Any:
+    """The configuration of a model of transformers. Raises UserError where it can't be loaded."""
+    auto = transformers_of(key)
+    return fetched(key, source, lambda: auto.AutoConfig.from_pretrained(source, **SAFELY))
+
+
+def tokenizer_of(key: str, source: str) -> Any:
+    """The tokenizer of a model of transformers. Raises UserError where it is not one of the tokenizers library."""
+    auto = transformers_of(key)
+    found = fetched(key, source, lambda: auto.AutoTokenizer.from_pretrained(source, **SAFELY))
+    if not getattr(found, "is_fast", False):
+        raise UserError(f"{key}: the tokenizer of {source} is not one of the tokenizers library (tokenizer.json)")
+    return found
+
+
+def loaded_or_drawn(directory: Path, load: Callable[[], Found], draw: Callable[[], Found]) -> Found:
+    """What ``load`` gives; where it has gone since the run in ``directory`` began, what ``draw`` gives.
+
+    Checkpoints have all weights, so those are replaced. Raises the UserError of ``load`` where there are none yet.
+    """
+    try:
+        return load()
+    except UserError as error:
+        if not any((directory / "checkpoints").glob("step-*")):
+            raise
+        log.info("%s; the checkpoints of this run have all weights", error)
+        return draw()

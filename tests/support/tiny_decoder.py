@@ -1,0 +1,71 @@
+"""Decoders as the Hub has them, but tiny: weights, configuration and tokenizer in a folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from tokenizers import Tokenizer as Backend
+from tokenizers import decoders, models, pre_tokenizers, trainers
+
+VOCAB_SIZE = 320
+SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+    "rope_theta": 500.0,
+}
+YARN: dict[str, Any] = {
+    "rope_type": "yarn",
+    "factor": 4.0,
+    "original_max_position_embeddings": 32,
+    "rope_theta": 10000.0,
+}
+GPT2 = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("Llama", {**SIZES, "intermediate_size": 48}),
+    "llama, llama3": ("Llama", {**SIZES, "intermediate_size": 48, "head_dim": 16, "rope_parameters": LLAMA3}),
+    "llama, yarn": (
+        "Llama",
+        {
+            **SIZES,
+            "intermediate_size": 48,
+            "tie_word_embeddings": True,
+            "rope_parameters": YARN,
+            "max_position_embeddings": 128,
+        },
+    ),
+    "qwen3": ("Qwen3", {**SIZES, "intermediate_size": 48, "head_dim": 16}),
+    "gpt2": ("GPT2", GPT2),
+    "gpt2, erf": ("GPT2", {**GPT2, "n_inner": 48, "activation_function": "gelu"}),
+}
+
+
+def write_folder(folder: Path, kind: str, seed: int = 0, **others: Any) -> Any:
+    """A tiny model of transformers with a tokenizer that has a single special token."""
+    name, sizes = MODELS[kind]
+    torch.manual_seed(seed)
+    config = getattr(transformers, f"{name}Config")(vocab_size=VOCAB_SIZE, **sizes, **others)
+    model = getattr(transformers, "GPT2LMHeadModel" if name == "GPT2" else f"{name}ForCausalLM")(config).eval()
+    with torch.no_grad():  # biases and gains that matter
+        for parameter in model.parameters():
+            parameter += 0.1 * torch.randn_like(parameter)
+    model.save_pretrained(folder)
+    backend = Backend(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=257, special_tokens=["<|endoftext|>"], initial_alphabet=alphabet, show_progress=False
+    )
+    backend.train_from_iterator(["राम घर जाता है।"], trainer)
+    end = {"eos_token": "<|endoftext|>", "bos_token": "<|endoftext|>"}
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **end)  # type: ignore[no-untyped-call]
+    tokenizer.chat_template = "{{ messages[0].content }}"
+    tokenizer.save_pretrained(folder)
+    return model
