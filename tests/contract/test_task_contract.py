@@ -13,7 +13,10 @@ def test_every_task_is_under_contract():
     assert {case.task for case in CASES.values()} == set(TASKS)
 
 
-SLOW = ("classification, transformer, two columns, augmented", "classification, several labels")
+SLOW = (
+    "classification, transformer, two columns, augmented", "classification, several labels",
+    "lm pretrained, low-rank changes",
+)  # fmt: skip
 """Further cases of a task, for which there is no time in every run of the tests."""
 PARAMETERS = [
     pytest.param(case, id=name, marks=[pytest.mark.slow] if name in SLOW else [])

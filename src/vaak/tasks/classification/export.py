@@ -42,7 +42,7 @@ def export_hf(classifier: nn.Module, tokenizer: Tokenizer, classes: Classes, mul
 
     Raises UserError for a model that isn't a pretrained encoder with such a class, or whose outputs differ.
 
-    ``classes`` are those of each label column, of which texts have several where ``multi_label``.
+    The ``classifier``'s ``classes`` are those of each label column, of which texts have several where ``multi_label``.
     """
     trained = merged(classifier)
     base = trained.transformer if isinstance(trained, TransformerClassifier) else None

@@ -1,0 +1,60 @@
+"""Low-rank changes train nothing else, change nothing at first, and adapt the weights of a run that had none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from vaak.config.training import CheckpointConfig
+from vaak.core.errors import UserError
+from vaak.engine.checkpoint.files import Snapshot, model_tensors, save_checkpoint
+from vaak.engine.checkpoint.initial_weights import initialise
+from vaak.nn.config import EncoderDecoderConfig, LoraConfig
+from vaak.nn.lora import add_lora, changes_of, merged, write_adapter
+from vaak.nn.models import EncoderDecoderModel
+
+pytest.importorskip("peft")
+
+
+def translator(seed: int, lora: LoraConfig | None = None) -> EncoderDecoderModel:
+    torch.manual_seed(seed)
+    sizes = {"d_model": 16, "num_layers": 1, "num_heads": 2, "dropout": 0.0}
+    config = EncoderDecoderConfig.model_validate({"encoder": sizes, "decoder": sizes})
+    return add_lora(EncoderDecoderModel(config, 20, 20), lora, also_trained=("decoder.norm",))
+
+
+def scores(model: EncoderDecoderModel) -> torch.Tensor:
+    tokens = torch.arange(12).view(2, 6)
+    with torch.no_grad():
+        return model.eval()(tokens, tokens >= 0, tokens)
+
+
+def test_a_run_without_low_rank_changes_is_adapted(tmp_path: Path):
+    plain = translator(0)
+    state = {"position": {"step": 1}}
+    run = save_checkpoint(tmp_path / "checkpoints", Snapshot(1, model_tensors(plain), state=state))
+    model = translator(1, LoraConfig(rank=2, targets=("query", "up")))
+    drawn = {name: one.detach().clone() for name, one in model.named_parameters() if "lora_" in name}
+    initialise(model, CheckpointConfig(init_from=str(run)))
+    assert torch.equal(scores(model), scores(plain))
+    for name, one in model.named_parameters():
+        assert one.requires_grad == ("lora_" in name or name == "decoder.norm.weight"), name
+        assert name not in drawn or torch.equal(one, drawn[name])
+    assert {change.name.split(".")[0] for change in changes_of(model)} == {"encoder", "decoder"}
+    with torch.no_grad():
+        for name, one in model.named_parameters():
+            if "lora_B" in name:
+                one.normal_()
+    assert merged(plain) is plain
+    whole = merged(model)
+    assert set(model_tensors(whole)) == set(model_tensors(plain))
+    torch.testing.assert_close(scores(whole), scores(model), rtol=0, atol=1e-5)
+
+
+def test_what_can_not_be_adapted_or_written_is_said_in_a_line(tmp_path: Path):
+    with pytest.raises(UserError, match=r"model\.lora\.targets: no layer is called wq; there are .*query"):
+        translator(0, LoraConfig(targets=("wq",)))
+    with pytest.raises(UserError, match="no low-rank changes"):
+        write_adapter(list(changes_of(translator(0))), None, (), None, tmp_path / "peft")
