@@ -91,7 +91,7 @@ def test_what_cant_be_compared_is_refused(vaak, tiny_run: Path, tmp_path: Path):
     for arguments, message in (
         ((early,), "requires different systems"),
         ((early, late, early), "requires different systems"),
-        ((early, table), "can't be compared with runs"),
+        ((early, table), "can't be compared with anything else"),
         ((table, tmp_path / "scores.csv"), "requires different systems"),
         ((early, late, "--folds"), "--folds is for files of scores"),
         ((early, late, "--split", "valid", "--metric", "wer"), "has no figure wer; there are"),
