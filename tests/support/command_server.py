@@ -2,7 +2,7 @@
 
 It imports once, then forks a process for each request, a line of JSON on standard input. On standard output it answers
 ``started NUMBER PID`` and, in time, ``ended NUMBER STATUS`` (negative: a signal). A command is the one that users call,
-with its own session, working folder, environment and streams. Whoever closes standard input ends all of them.
+with its own session, working folder, environment and streams. ``null``, or the end of standard input, ends all of them.
 """
 
 from __future__ import annotations
@@ -31,16 +31,17 @@ from vaak.config.experiment import experiment_type
 
 
 def serve() -> None:
-    """Answer requests until standard input ends."""
+    """Answer requests until it is told to stop."""
     experiment_type("lm")
     gc.freeze()  # a fork that ends then leaves the pages it shares as they are
     numbers: dict[int, int] = {}
     while True:
         if select.select([sys.stdin], [], [], 0.005)[0]:
             line = sys.stdin.readline()
-            if not line:
+            asked = json.loads(line or "null")
+            if asked is None:
                 break
-            number, request = json.loads(line)
+            number, request = asked
             pid = os.fork()
             if pid == 0:
                 become(request)
@@ -51,6 +52,7 @@ def serve() -> None:
     for pid in numbers:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+    os._exit(0)  # without the interpreter's end, which takes down all that was imported
 
 
 def _deleted_folder() -> None:

@@ -215,8 +215,10 @@ class Commands:
         ]
 
     def close(self) -> None:
+        """End the server, by a word: a process that a test forked may hold the pipe open, so it needn't end by itself."""
         assert self.server.stdin is not None
         assert self.server.stdout is not None
+        self.server.stdin.write("null\n")
         self.server.stdin.close()
         self.server.wait(PATIENCE_SECONDS)
         self.listener.join()
