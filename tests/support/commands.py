@@ -215,7 +215,7 @@ class Commands:
         ]
 
     def close(self) -> None:
-        """End the server, by a word: a process that a test forked may hold the pipe open, so it needn't end by itself."""
+        """End the server by a word: a process that a test forked may hold the pipe open."""
         assert self.server.stdin is not None
         assert self.server.stdout is not None
         self.server.stdin.write("null\n")
