@@ -49,6 +49,7 @@ class _FewExamples:
         self.dataset = dataset
         self.lengths = dataset.lengths[:number]
         self.strata = None if dataset.strata is None else dataset.strata[:number]
+        self.parts = None if dataset.parts is None else dataset.parts[:number]
         self.read: dict[int, Any] = {}
 
     def __getattr__(self, name: str) -> Any:
@@ -74,6 +75,12 @@ class _TaskOfFewExamples(Changed):
 
 def _few_examples(task: Task, number: int) -> Task:
     return cast("Task", _TaskOfFewExamples(task, number))
+
+
+def of_one_part(task: Task) -> Task:
+    """A task whose training examples have no parts: those of the first, where there are several."""
+    parts = task.dataset("train").parts
+    return task if parts is None else _few_examples(task, int((parts == parts[0]).sum()))
 
 
 def check_resume(case: Case) -> None:

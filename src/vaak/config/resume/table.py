@@ -7,7 +7,7 @@ section (``vaak.config.base``). What the classes mean is in docs/resuming.md.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -88,10 +88,25 @@ def changes_between(before: Mapping[str, Any], after: Mapping[str, Any], referen
     if not _is_same_task(before.get("task", task), task):
         return [Change("task", before["task"], after["task"], "refused")]
     untouched = untouched_experiment(task, after["name"], after["run_dir"])
-    return [
-        Change(key, old, new, _class_of(task, key, old, new))
-        for key, old, new in _differences(type(untouched), {**before, "task": after["task"]}, after, untouched)
-    ]
+    changes: list[Change] = []
+    for key, old, new in _differences(type(untouched), {**before, "task": after["task"]}, after, untouched):
+        if _are_experiments(old) and _are_experiments(new) and old.keys() == new.keys():
+            changes += [change for name in old for change in _within(f"{key}.{name}", old[name], new[name])]
+        else:
+            changes.append(Change(key, old, new, _class_of(task, key, old, new)))
+    return changes
+
+
+def _are_experiments(value: Any) -> bool:
+    """Whether a value is inner experiments by name (``vaak.config.inner``)."""
+    return isinstance(value, dict) and all(isinstance(one, dict) and "task" in one for one in value.values())
+
+
+def _within(key: str, before: dict[str, Any], after: dict[str, Any]) -> list[Change]:
+    """The changes of the inner experiment ``key``."""
+    named = {"name": "inner", "run_dir": "inner"}
+    changes = changes_between({**named, **before}, {**named, **after})
+    return [replace(change, key=f"{key}.{change.key}") for change in changes]
 
 
 def _is_same_task(one: str, other: str) -> bool:
