@@ -7,7 +7,7 @@ from typing import Any
 
 from vaak.config.components import did_you_mean
 from vaak.config.experiment import Experiment
-from vaak.config.task_spec import CheckFinding, impossible, impossible_if_given
+from vaak.config.task_spec import CheckFinding, impossible, no_effect
 from vaak.tasks.multitask.config import MultiTaskConfig
 
 Experiments = Mapping[str, Experiment[Any, Any]]
@@ -55,7 +55,7 @@ def _sampling(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
 
 def _loop(experiment: Experiment[Any, Any], tasks: Experiments) -> Iterator[CheckFinding]:
     training = experiment.training
-    yield impossible_if_given("training.loss", "each task has its own: give it as training.loss of the task")
+    yield no_effect("training.loss", "each task has its own: give it as training.loss of the task")
     if training.curriculum is not None:
         yield impossible("training.curriculum", "the difficulties of several tasks can't be compared; leave it out")
     if training.performance.compile:
@@ -74,7 +74,7 @@ def _loop(experiment: Experiment[Any, Any], tasks: Experiments) -> Iterator[Chec
 
 def metrics(experiment: Experiment[Any, Any]) -> list[str]:
     """The figures that evaluations give."""
-    found = ["val_loss"]
+    found = ["val_loss", *(f"val_{name}/" for name in experiment.data.tasks if not experiment.data.inner_experiments)]
     for name, task in experiment.data.inner_experiments.items():
         own = task.spec.metrics(task) if task.spec.metrics is not None else ("val_/",)
         found += [f"val_{name}/{metric.removeprefix('val_').removeprefix('/')}" for metric in own]

@@ -243,6 +243,8 @@ def test_what_a_file_says_of_its_own_loop_is_left_out_but_its_loss(folder):
     assert kind.data.corpus.label_columns == ("kind",)
     assert word.training.loss.label_smoothing == 0.1
     assert word.training.epochs != 77
+    (warning,) = load(["tiny.yml"], ["training.loss.label_smoothing=0.1"]).warnings
+    assert "training.loss: has no effect: each task has its own" in warning
     values = resolved_values(experiment)
     assert set(values["data"]["tasks"]["word"]) == {"task", "model", "data", "training"}
     assert list(values["data"]["tasks"]["word"]["training"]) == ["loss"]
@@ -265,7 +267,7 @@ def test_what_a_file_says_of_its_own_loop_is_left_out_but_its_loss(folder):
         (["tasks.word.training.epochs=3"], "data.tasks.word.training.epochs: belongs to the whole experiment"),
         (["tasks.word.learning_rate=3"], "data.tasks.word.learning_rate: belongs to the whole experiment"),
         (["tasks.word=tiny.yml"], "data.tasks.word.data.tasks.word: an experiment inside of another can't hold"),
-        (["tasks.word={task: multitask}"], "data.tasks.word.task: is multitask, which can't be one of several"),
+        (["tasks.more={task: multitask}"], "data.tasks.more.task: is multitask, which can't be one of several"),
         (["tasks={word: child.yml}"], None),
         (["loss_weights={words: 1}"], "model.loss_weights: words is not among the tasks; .* did you mean word"),
         (["loss_weights={word: -1}"], "model.loss_weights"),
@@ -278,7 +280,6 @@ def test_what_a_file_says_of_its_own_loop_is_left_out_but_its_loss(folder):
         (["tasks.kind.data.tokenizer.vocab_size=9"], "data.tasks.kind.data.tokenizer: is not that of word"),
         (["training.curriculum=length"], "training.curriculum: the difficulties of several tasks"),
         (["training.batching={type: bucketed, max_duration: 9}"], "max_duration: word has no seconds"),
-        (["training.loss.label_smoothing=0.1"], "training.loss: each task has its own"),
         (["training.checkpoint.metric=val_wort/accuracy"], "training.checkpoint.metric: is val_wort/accuracy"),
         (["tasks.a-b=child.yml"], "data.tasks: 'a-b' can't name a task"),
     ],
