@@ -40,15 +40,21 @@ class MixedPlanner:
         self._sizes = np.array([planner.num_microbatches for planner in self._planners])
         self._exponent, self._seed = exponent, draw_key(Purpose.MIXTURE, seed, str(exponent))
         self.num_microbatches = int(self._sizes.sum())
+        self._passed = [np.zeros_like(self._sizes)]
 
     def shares(self, epoch: int) -> np.ndarray:
         """The number of microbatches of each part in an epoch."""
         exponent = 1.0 if self._exponent is None else self._exponent(epoch)
         return apportioned(self._sizes**exponent, self.num_microbatches)
 
+    def _before(self, epoch: int) -> np.ndarray:
+        """The number of microbatches of each part in all earlier epochs."""
+        while len(self._passed) <= epoch:
+            self._passed.append(self._passed[-1] + self.shares(len(self._passed) - 1))
+        return self._passed[epoch]
+
     def plan(self, epoch: int) -> BatchPlan:
-        before = sum((self.shares(earlier) for earlier in range(epoch)), np.zeros_like(self._sizes))
-        shares, rng = self.shares(epoch), plan_generator(self._seed, epoch)
+        before, shares, rng = self._before(epoch), self.shares(epoch), plan_generator(self._seed, epoch)
         plans, passes, places = [], [], []
         for part, (position, left) in enumerate(zip(before.tolist(), shares.tolist(), strict=True)):
             places.append((np.arange(left) + rng.random(left)) / max(left, 1))

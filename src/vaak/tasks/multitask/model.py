@@ -39,11 +39,11 @@ class MultiTaskModel(nn.Module):
                 self.tasks[name].set_submodule(own, module)
 
     def _module(self, task: str, path: str) -> nn.Module:
-        try:
-            return self.tasks[task].get_submodule(path)
-        except AttributeError as error:
+        found = dict(self.tasks[task].named_modules()).get(path)
+        if not path or found is None:
             known = ", ".join(name for name, _ in self.tasks[task].named_children())
-            raise UserError(f"{KEY}: the model of {task} has no module {path}; it has {known}") from error
+            raise UserError(f"{KEY}: the model of {task} has no module {path!r}; it has {known}")
+        return found
 
 
 def _demand_same_shapes(name: str, module: nn.Module, other: str, own: nn.Module) -> None:

@@ -44,11 +44,11 @@ tasks:
 shared: [embedding, filters]
 loss_weights: {kind: 0.5}
 training:
-  epochs: 3
+  epochs: 5
   batch_size: 8
   gradient_accumulation_steps: 2
   device: cpu
-  optimizer: {lr: 1e-2}
+  optimizer: {lr: 5e-2}
   checkpoint: {metric: val_word/accuracy, mode: max}
   logging: {tensorboard: false, interval: 1}
 """
@@ -121,9 +121,9 @@ def trainer_of(task: JointTask, directory: Path) -> Trainer:
 @pytest.mark.parametrize("weights", [{"a": 0.7, "b": 0.3}, {}, "uncertainty"], ids=str)
 def test_the_gradient_of_a_step_is_the_formulas_over_all_of_its_microbatches(weights, tmp_path):
     task = joint(weights)
-    trainer = trainer_of(task, tmp_path / "run")
     if task.uncertainty is not None:
-        task.uncertainty.double().log_variances.data = torch.tensor([0.4, -0.6], dtype=torch.float64)
+        task.uncertainty.double().log_variances.data.copy_(torch.tensor([0.4, -0.6]))
+    trainer = trainer_of(task, tmp_path / "run")
     data = next(trainer.data.steps(trainer.position))
     read: dict[str, list[Batch]] = {"a": [], "b": []}
     for microbatch in data.microbatches:
@@ -165,7 +165,7 @@ def test_a_shared_module_is_counted_trained_and_saved_once(tmp_path):
     trainer = trainer_of(task, tmp_path / "run")
     trainer.fit()
     saved = load_checkpoint(next(path for path in sorted((tmp_path / "run" / "checkpoints").glob("step-*"))))
-    assert [name for name in saved.model if "body" in name] == ["tasks.a.body.weight", "tasks.a.body.bias"]
+    assert {name for name in saved.model if "body" in name} == {"tasks.a.body.weight", "tasks.a.body.bias"}
     alone = joint({}, shared=()).model()
     assert sum(one.numel() for one in alone.parameters()) == 2 * (16 + 5)
 
@@ -175,9 +175,9 @@ def test_weights_learn_how_uncertain_a_task_is(tmp_path):
     task = joint("uncertainty", shared=())
     directory = tmp_path / "run"
     directory.mkdir()
-    optimizer = {"type": "sgd", "lr": 0.05, "groups": [{"match": "tasks", "lr_scale": 1e-9}]}
+    optimizer = {"type": "sgd", "lr": 0.2, "groups": [{"match": "tasks", "lr_scale": 1e-9}]}
     config = TrainingConfig(
-        device="cpu", batch_size=31, gradient_accumulation_steps=2, max_steps=400, optimizer=optimizer,
+        device="cpu", batch_size=31, gradient_accumulation_steps=2, max_steps=100, optimizer=optimizer,
         validation={"interval_epochs": None}, gradient_clipping={"norm": None}, checkpoint={"interval_epochs": None},
     )  # fmt: skip
     trainer = Trainer(task, config, directory)
@@ -187,7 +187,7 @@ def test_weights_learn_how_uncertain_a_task_is(tmp_path):
     losses = trainer.last[1].losses
     for place, name in enumerate(("a", "b")):
         mean = float(losses[f"{name}/square"] + losses[f"{name}/size"])
-        assert float(task.uncertainty.log_variances[place].exp()) == pytest.approx(2 * mean, rel=0.02)
+        assert float(task.uncertainty.log_variances[place].detach().exp()) == pytest.approx(2 * mean, rel=0.02)
 
 
 def test_annealed_shares_end_nearly_equal():
@@ -199,7 +199,7 @@ def test_annealed_shares_end_nearly_equal():
 
 def test_modules_that_cannot_be_shared_are_named():
     models = {"a": Regressor(0), "b": nn.Sequential(nn.Linear(2, 4))}
-    with pytest.raises(UserError, match="the model of b has no module body; it has 0"):
+    with pytest.raises(UserError, match="the model of b has no module 'body'; it has 0"):
         MultiTaskModel(models, [{"a": "body", "b": "body"}])
     with pytest.raises(UserError, match=r"weight has shape \(4, 3\) in a.body, and \(4, 2\) in b.0"):
         MultiTaskModel(models, [{"a": "body", "b": "0"}])
@@ -232,19 +232,19 @@ def test_a_run_of_two_tasks_is_evaluated_and_used_by_name(folder, capsys):
         classify(Path("runs/tiny"), "w1", task="domain")
     (folder / "child.yml").unlink()  # the run's own configuration has all of it
     (folder / "texts.json").unlink()
-    again = train(load([folder / "runs/tiny/config.yml"], ["training.epochs=4", "training.checkpoint.resume=auto"]))
-    assert again.step == 4 * outcome.step // 3
+    again = train(load([folder / "runs/tiny/config.yml"], ["training.epochs=6", "training.checkpoint.resume=auto"]))
+    assert again.step == 6 * outcome.step // 5
 
 
 def test_what_a_file_says_of_its_own_loop_is_left_out_but_its_loss(folder):
     experiment = load(["tiny.yml"]).experiment
-    assert experiment.training.epochs == 3
+    assert experiment.training.epochs == 5
     word, kind = experiment.data.inner_experiments.values()
     assert kind.data.corpus.label_columns == ("kind",)
     assert word.training.loss.label_smoothing == 0.1
     assert word.training.epochs != 77
     (warning,) = load(["tiny.yml"], ["training.loss.label_smoothing=0.1"]).warnings
-    assert "training.loss: has no effect: each task has its own" in warning
+    assert "training.loss: each task has its own" in warning
     values = resolved_values(experiment)
     assert set(values["data"]["tasks"]["word"]) == {"task", "model", "data", "training"}
     assert list(values["data"]["tasks"]["word"]["training"]) == ["loss"]
@@ -294,7 +294,7 @@ def test_mistakes_have_one_line(folder, overrides, message):
 
 def test_what_only_the_models_show_is_said_before_data_are_prepared(folder):
     for override, message in (
-        ("shared=[stack]", "model.shared: the model of word has no module stack; it has dropout, head"),
+        ("shared=[stack]", "model.shared: the model of word has no module 'stack'; it has dropout, head"),
         ("tasks.kind.model.num_filters=9", "model.shared: .* has shape"),
     ):
         with pytest.raises(UserError, match=message):
