@@ -143,7 +143,9 @@ def check_saved(case: Case) -> None:
         trained.fit()
         fresh = case.trainer(runs / "fresh", random_seed=7)
         path = runs / "trained" / "checkpoints" / step_folder(trained.position.step)
-        load_weights(fresh.model, load_checkpoint(path, weights_only=True).model, path)
+        saved = load_checkpoint(path)
+        load_weights(fresh.model, saved.model, path)
+        load_weights(fresh.state.loss.module, saved.loss, path)
         losses = [_losses(one, batches(trained)) for one in (fresh, trained)]
         demand_same(losses[0], losses[1], "losses of a model saved and loaded")
         if case.inputs:
