@@ -95,7 +95,10 @@ def _experiment_of(
     *,
     is_inner: bool = False,
 ) -> Loaded:
-    """The experiment of layers, the lowest first; ``source`` is the file that the run and its folder are named by."""
+    """The experiment of layers, the lowest first; ``source`` is the file that the run and its folder are named by.
+
+    ``trust_code`` and ``further_metrics`` are those of ``load_layers``; ``is_inner``: it is inside of another.
+    """
 
     def read(inner: list[Node]) -> tuple[Experiment[Any, Any], list[str]]:
         loaded = _experiment_of(inner, source, trust_code, is_inner=True)

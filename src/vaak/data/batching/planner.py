@@ -57,7 +57,7 @@ def planner_of(
 ) -> Planner:
     """The planner of a dataset, or of the examples in ``pool``; of one with parts, a planner for each, mixed.
 
-    The other arguments, and what is raised, are those of ``make_planner``.
+    ``batching``, ``batch_size`` and ``seed``, and what is raised, are those of ``make_planner``.
     """
     if dataset.parts is not None and pool is None:
         return MixedPlanner(
