@@ -191,6 +191,8 @@ CIRCUMSTANCES: dict[str, tuple[str, ...]] = {
     "data.corpus.name": ("@hub", HUB, "data.corpus.subset=one"),
     "data.corpus.subset": ("@hub", HUB, "data.corpus.subset=one"),
     "data.on_bad_example": ("@torn",),
+    "data.corpus.folds_file": ("data.corpus.fold=1:1",),
+    "datasets.0.folds_file": ("datasets.0.fold=1:1",),
     "data.tokenizer.options": ("data.tokenizer.type=FOLDER/own.py:Characters",),
     "data.target_tokenizer.min_frequency": ("data.target_tokenizer={type: character, min_frequency: 1}",),
     "data.target_tokenizer.vocab_size": ("data.target_tokenizer={type: byte_level, vocab_size: 320}",),
