@@ -18,16 +18,20 @@ from safetensors.torch import load_file
 import tiny_listener
 import tiny_mixture
 from vaak.audio.waveforms.audio_file import AudioFile
+from vaak.config.base import from_options
 from vaak.core.storage.files import read_json
 from vaak.pipeline import rows as rows_of_keys
 from vaak.pipeline.jobs import Jobs
 from vaak.pipeline.rows import RowStore
+from vaak.pipeline.run import Plan, Request
 from vaak.tasks.asr.base import loaded_whisper
 from vaak.tasks.asr.clustering.files import Clusters
 from vaak.tasks.asr.data import SAMPLING_RATE, WhisperFeatures
+from vaak.tasks.asr.stages.forecasts import KEPT, PASSES
 from vaak.tasks.asr.stages.gate import calibration_of, load_gate, probabilities
 from vaak.tasks.asr.stages.gate_task import held_out
 from vaak.tasks.asr.stages.original import extract_embeddings
+from vaak.tasks.asr.stages.pipeline import PIPELINE
 
 Command = Callable[..., tuple[int, str, str]]
 ALMOST_NO_STEP = 1e-9
@@ -339,6 +343,22 @@ def test_what_cannot_be_read_is_skipped_where_the_options_say_so(torn: dict[str,
     failing = {**torn, "data": {**torn["data"], "on_bad_example": "fail"}}
     with pytest.raises(Exception, match="train1"):
         tiny_mixture.run(failing, tmp_path / "other", only="embeddings")
+
+
+def test_stages_that_train_are_forecast_from_the_embeddings(
+    finished: Path, given: dict[str, Any], tmp_path: Path
+) -> None:
+    shutil.copytree(finished / "embeddings", tmp_path / "run" / "embeddings")
+    made = from_options(PIPELINE.options, dict(given), PIPELINE.name)
+    plan = Plan(PIPELINE, made, tmp_path / "run", Request(resume=True))
+    planned = {row.stage: it for row, it in plan.forecast()}
+    took, number = read_json(finished / "embeddings" / "manifest.json"), tiny_listener.NUM_UTTERANCES
+    each = took["seconds"] / took["figures"]["utterances"]
+    assert planned["experts"].seconds == pytest.approx(PASSES * each * 2 * (number["train"] + number["valid"]))
+    checkpoints = finished / "joint" / "run" / "checkpoints"
+    weights = (checkpoints / (checkpoints / "best").read_text().strip() / "model.safetensors").stat().st_size
+    assert planned["joint"].disk_bytes == pytest.approx(KEPT * weights, rel=0.2)
+    assert all(planned[stage].certainty and planned[stage].memory_bytes for stage in ("gate", "experts", "joint"))
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -142,18 +142,21 @@ def _features(task: AsrTask, split: str) -> Callable[[str], np.ndarray]:
     return lambda name: dataset.example(places[name], rng).features
 
 
-def readable(names: list[str], embedder: Embedder, work: Work, file: Path) -> list[str]:
+def readable(names: list[str], embedder: Embedder, work: Work, file: Path, known: Collection[str] = ()) -> list[str]:
     """The names of utterances that can be read: all, unless ``data.on_bad_example`` is skip.
 
-    Then each is read once, and those that can't be are listed in ``file``. Raises DataError where none is left.
+    Then each that isn't ``known`` is read once, and those that can't be are listed in ``file``. Raises DataError where
+    none is left.
     """
     if embedder.values["data"].get("on_bad_example") != "skip":
         return names
     if not file.exists():
-        parts, found = [names[first : first + AT_ONCE] for first in range(0, len(names), AT_ONCE)], []
-        with progress(f"reading {embedder.split}", len(names)) as advance:
-            for part, unread in work.jobs.map(embedder.reader, parts):
-                found += unread
+        unknown = [name for name in names if name not in known]
+        parts = [unknown[first : first + AT_ONCE] for first in range(0, len(unknown), AT_ONCE)]
+        found: list[dict[str, str]] = []
+        with progress(f"reading {embedder.split}", len(unknown)) as advance:
+            for part, bad in work.jobs.map(embedder.reader, parts):
+                found += bad
                 advance(len(part))
         found.sort(key=lambda one: one["name"])
         write_text(file, "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in found))
@@ -161,8 +164,8 @@ def readable(names: list[str], embedder: Embedder, work: Work, file: Path) -> li
     left = [name for name in names if name not in unread]
     if unread:
         log.warning("%d of %d utterances can't be read and are left out; see %s", len(unread), len(names), file)
-        if not left:
-            raise DataError(f"none of the {len(names)} utterances of {embedder.split} can be read; see {file}")
+    if not left:
+        raise DataError(f"none of the {len(names)} utterances of {embedder.split} can be read; see {file}")
     return left
 
 

@@ -74,12 +74,12 @@ def assign(work: Work, split: str, clusters: Clusters) -> dict[int, list[str]]:
     utterances = embedder.task().prepared.utterances(split)
     names, folder = names_of(utterances), work.inputs["embeddings"]
     width, store = read_json(folder / ABOUT)["width"], RowStore(folder / ROWS)
-    known = [name for name in names if split == "train" and name in clusters.labels]
-    rows = [*completed(store, known, work.folder / "missing", embedder, work.jobs).stores]
-    unknown = sorted(set(names) - set(known))
-    rest = readable(unknown, embedder, work, work.folder / f"left_out-{split}.jsonl")
+    known = {name for name in names if split == "train" and name in clusters.labels}
     lines = dict(zip(names, lines_of(utterances), strict=True))
-    names = [name for name in names if name in {*known, *rest}]
+    names = readable(names, embedder, work, work.folder / f"left_out-{split}.jsonl", known)
+    there = [name for name in names if name in known]
+    rows = [*completed(store, there, work.folder / "missing", embedder, work.jobs).stores]
+    rest = sorted(set(names) - known)
     if rest:
         mean = replace(embedder, pooling="mean")
         rows.insert(0, make_rows(work.folder / ROWS / split, rest, mean, shape=(width,), jobs=work.jobs))
