@@ -93,9 +93,10 @@ def _utterances(inputs: Mapping[str, Path]) -> dict[str, int]:
 def _weights(inputs: Mapping[str, Path]) -> int:
     """The bytes of a checkpoint's weights, by the sizes of the base that the embeddings were made with."""
     about = read_json(inputs["embeddings"] / "data" / "prepared" / "base" / "config.json")
+    positions = read_json(inputs["embeddings"] / ABOUT)["positions"]
     width, layers = about["d_model"], (about["encoder_layers"], about["decoder_layers"])
     ff = (about["encoder_ffn_dim"], about["decoder_ffn_dim"])
     encoder = layers[0] * (4 * width * width + 2 * width * ff[0])
     decoder = layers[1] * (8 * width * width + 2 * width * ff[1])
-    tables = width * (about["vocab_size"] + about["max_source_positions"] + about["max_target_positions"])
+    tables = width * (about["vocab_size"] + positions + about["max_target_positions"])
     return int(4 * (encoder + decoder + tables + 3 * width * (width + about["num_mel_bins"])))
