@@ -188,6 +188,8 @@ def _write_words(data: Path) -> None:
         soundfile.write(path, np.stack([samples, samples[::-1]], axis=1), rate)
     (data / "alignments").mkdir()
     (data / "alignments" / "train0.json").write_text('{"word": [[0, 0.3, "so"]]}')
+    (data / "voices").mkdir()
+    shutil.copy(data / "valid0.wav", data / "voices")
     _write_variants(data)
     _write_meetings(data)
     write_whisper(data / "whisper")

@@ -65,7 +65,8 @@ def write_folder(folder: Path, kind: str, seed: int = 0, **others: Any) -> Any:
     )
     backend.train_from_iterator(["राम घर जाता है।"], trainer)
     end = {"eos_token": "<|endoftext|>", "bos_token": "<|endoftext|>"}
-    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **end)  # type: ignore[no-untyped-call]
+    fast: Any = transformers.PreTrainedTokenizerFast
+    tokenizer = fast(tokenizer_object=backend, **end)
     tokenizer.chat_template = "{{ messages[0].content }}"
     tokenizer.save_pretrained(folder)
     return model

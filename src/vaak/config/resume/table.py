@@ -31,6 +31,7 @@ from vaak.config.show.resolved import untouched_experiment
 from vaak.config.tasks import spec_of
 from vaak.config.yaml.tree import split_key
 from vaak.config.yaml.writer import flow_text
+from vaak.core.storage.files import moved_together
 
 NOT_GIVEN = "not given"
 """Stands for a value where a side has none and no default is known: an option of a user's class, or a removed one."""
@@ -80,17 +81,19 @@ def changes_between(before: Mapping[str, Any], after: Mapping[str, Any], referen
     """All changes from the resolved values of one session (``show.resolved.resolved_values``) to those of another.
 
     They come in the order of the options. Sections that one side has not, and lists of another length, are one change
-    as a whole. ``before`` may have been written by an earlier version: what it lacks has its default, and options
-    that have been removed are reported. With another task, only the task can be compared. ``reference`` is that of a
-    task of the user's own (``Experiment.reference``).
+    as a whole. Paths that moved together with the run are the same. ``before`` may have been written by an earlier
+    version: what it lacks has its default, and options that have been removed are reported. With another task, only
+    the task can be compared. ``reference`` is that of a task of the user's own (``Experiment.reference``).
     """
     task = reference or after["task"]
     if not _is_same_task(before.get("task", task), task):
         return [Change("task", before["task"], after["task"], "refused")]
     untouched = untouched_experiment(task, after["name"], after["run_dir"])
+    was, now = str(before.get("run_dir", after["run_dir"])), str(after["run_dir"])
     return [
         Change(key, old, new, _class_of(task, key, old, new))
         for key, old, new in _differences(type(untouched), {**before, "task": after["task"]}, after, untouched)
+        if key == "run_dir" or not moved_together(old, new, was, now)
     ]
 
 

@@ -19,7 +19,6 @@ from tokenizers import Tokenizer, processors
 
 from vaak.core.errors import UserError
 from vaak.core.storage.files import (
-    read_json,
     sync_directory,
     sync_file,
     usual_mode,
@@ -30,6 +29,7 @@ from vaak.core.storage.files import (
 from vaak.nn.lora import changes_of, merged, write_adapter
 from vaak.tasks.lm.families import config_of, family_of
 from vaak.tasks.lm.model import LanguageModel
+from vaak.text.tokenizers.tokenizer import tokenizer_config_of
 
 CHAT_TEMPLATE = "chat_template"
 SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token", "mask_token", "sep_token", "cls_token")
@@ -132,8 +132,7 @@ def _write_files(
     generation = {
         f"{name}_id": special_ids[name] for name in ("bos_token", "eos_token", "pad_token") if name in special_ids
     }
-    beside = tokenizer_file.with_name("tokenizer_config.json")
-    template = read_json(beside).get(CHAT_TEMPLATE) if beside.is_file() else None
+    template = tokenizer_config_of(tokenizer_file).get(CHAT_TEMPLATE)
     tokenizer_config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": max_length,

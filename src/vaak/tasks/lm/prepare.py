@@ -17,6 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from vaak.config.folds import FOLDS_FILE
 from vaak.runs.prepared import PreparedFolder, Recipe, fingerprint_with_files
 from vaak.tasks.lm.config import LanguageModelDataConfig
 from vaak.tasks.lm.pretrained import Base, save_base
@@ -70,7 +71,7 @@ def recipe(
     """
     tokenizer = TokenizerFactory(data.tokenizer, code)
     # Without its path, which may differ after a run was moved.
-    corpus = data.corpus.model_dump(mode="json", exclude={"train", "valid", "test", "name"})
+    corpus = data.corpus.model_dump(mode="json", exclude={"train", "valid", "test", "name", FOLDS_FILE})
     options = {"corpus": corpus, "tokenizer": tokenizer.decides() if base is None else "pretrained"}
     make = partial(_make, data, tokenizer if base is None else base, splits)
     return Recipe(make, partial(fingerprint, data, code, base), options)

@@ -8,7 +8,7 @@ from pydantic import field_validator, model_validator
 
 from vaak.config.base import LARGEST_COUNT, LARGEST_LENGTH, ResumeClass, Section, option
 from vaak.config.experiment import Experiment
-from vaak.config.folds import DividedSection, fold_option
+from vaak.config.folds import DividedSection, fold_option, folds_file_option
 from vaak.nn.config import STACK_ALIASES, EncoderDecoderConfig, LoraConfig, lora_option
 from vaak.text.config import TokenizerConfig
 
@@ -84,6 +84,7 @@ class ParallelCorpusConfig(DividedSection):
         "replace: invalid bytes become U+FFFD and are counted.", "fail"
     )
     fold: str | None = fold_option()
+    folds_file: str | None = folds_file_option()
 
     @field_validator("source_column", "target_column", mode="before")
     @classmethod

@@ -20,6 +20,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from vaak.config.folds import FOLDS_FILE
 from vaak.core.errors import DataError
 from vaak.core.progress import followed
 from vaak.runs.prepared import PreparedFolder, Recipe, fingerprint_with_files
@@ -83,7 +84,7 @@ def fingerprint(data: Seq2SeqDataConfig, code: Path = Path()) -> str:
 
 
 _DECIDING = ("corpus", "tokenizer", "target_tokenizer", "gloss", "max_source_length", "max_target_length")
-_PLACES = ("train", "valid", "test", "train_target", "valid_target", "test_target", "name")
+_PLACES = ("train", "valid", "test", "train_target", "valid_target", "test_target", "name", FOLDS_FILE)
 
 
 def recipe(
@@ -101,7 +102,7 @@ def recipe(
     factories = tokenizer_factories(data, code)
     options = _decides(data, {name: factory.decides() for name, factory in factories.items()})
     for name in _PLACES:  # may differ after a run was moved
-        del options["corpus"][name]
+        options["corpus"].pop(name, None)
     make = partial(_make, data, factories, splits, dictionary)
     return Recipe(make, partial(fingerprint, data, code), options, sections)
 

@@ -91,7 +91,7 @@ class Tokenizer:
         if not file.is_file():
             raise DataError(f"{file}: this tokenizer file does not exist; give a tokenizer.json or a folder with one")
         try:
-            return cls.from_json(file.read_text(encoding="utf-8"), _roles_beside(file))
+            return cls.from_json(file.read_text(encoding="utf-8"), _roles_in_config(file))
         except Exception as error:  # the library raises bare Exception for what it can't read
             raise DataError(f"{file}: this is not a tokenizer of the tokenizers library: {error}") from error
 
@@ -163,10 +163,15 @@ class Tokenizer:
         return Tokenizer.from_json, (self.to_json(), self.special_tokens)
 
 
-def _roles_beside(file: Path) -> dict[str, str]:
+def tokenizer_config_of(file: Path) -> dict[str, Any]:
+    """The ``tokenizer_config.json`` next to a ``tokenizer.json``; nothing where there is none."""
+    path = file.with_name("tokenizer_config.json")
+    return dict(read_json(path)) if path.is_file() else {}
+
+
+def _roles_in_config(file: Path) -> dict[str, str]:
     """The special tokens that the ``tokenizer_config.json`` next to a ``tokenizer.json`` names."""
-    beside = file.with_name("tokenizer_config.json")
-    found = read_json(beside) if beside.is_file() else {}
+    found = tokenizer_config_of(file)
     named = {role: found.get(f"{role}_token") for role in SPECIAL_NAMES}
     tokens = {role: one.get("content") if isinstance(one, dict) else one for role, one in named.items()}
     return {role: token for role, token in tokens.items() if isinstance(token, str)}

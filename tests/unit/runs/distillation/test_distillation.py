@@ -142,7 +142,7 @@ def test_the_divergence_is_zero_for_the_teacher_itself_and_its_gradient_is_the_d
 
 
 def test_a_student_of_another_kind_learns_from_stored_predictions():
-    """A transformer's rows have special tokens at both ends, a TextCNN's none: the teacher reads the texts anew."""
+    """A transformer's rows have special tokens at both ends, a TextCNN's none: the teacher reads the texts itself."""
     file = config("cnn", model=CNN, distillation=TEACHER | {"temperature": 4.0, "alpha": 1.0})
     longer = ["training.max_steps=30", "training.optimizer.lr=0.03"]
     outcome = train(load([file], longer))
@@ -289,3 +289,15 @@ def test_a_teacher_that_trained_on_is_not_taken_for_the_one_a_run_began_with():
     train(load([Path("growing.yml")], ["training.max_steps=6", "training.checkpoint.resume=auto"]))
     with pytest.raises(UserError, match=r"has other weights than when this run began \(then .*step-00000004\)"):
         train(load([file], ["training.max_steps=6", "training.checkpoint.resume=auto"]))
+
+
+def test_a_teacher_may_move_and_another_may_not_take_its_place():
+    train(load([config("first")]))
+    file = config("moving", distillation=TEACHER | {"teacher": "runs/first"})
+    train(load([file]))
+    Path("runs/first").rename("first")
+    more = ["training.max_steps=6", "training.checkpoint.resume=auto"]
+    with pytest.raises(UserError, match="has other weights than when this run began"):
+        train(load([file], [*more, "distillation.teacher=runs/teacher/checkpoints/step-00000002"]))
+    train(load([file], [*more[1:], "distillation.teacher=first"]))
+    assert "same draws, same bits" in Path("runs/moving/train.log").read_text()
