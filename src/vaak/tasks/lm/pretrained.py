@@ -21,9 +21,9 @@ from vaak.core.storage.files import read_json, write_json
 from vaak.engine.checkpoint.files import model_tensors
 from vaak.tasks.hub import config_of, fetched, source_of, tokenizer_of
 from vaak.tasks.lm.config import LanguageModelConfig
-from vaak.tasks.lm.export import CHAT_TEMPLATE
 from vaak.tasks.lm.families import FAMILIES, GPT2, options_of
 from vaak.tasks.lm.model import LanguageModel
+from vaak.text.chat_template import keep_template
 from vaak.text.tokenizers.tokenizer import SPECIAL_NAMES, Tokenizer
 
 KEY = "model.pretrained"
@@ -60,8 +60,7 @@ def save_base(source: str, folder: Path, max_length: int) -> Tokenizer:
     tokenizer = Tokenizer.from_json(found.backend_tokenizer.to_str(), _roles_of(found))
     tokenizer.save(folder / "tokenizer")
     if found.chat_template:
-        about = read_json(folder / "tokenizer" / "tokenizer_config.json")
-        write_json(folder / "tokenizer" / "tokenizer_config.json", {**about, CHAT_TEMPLATE: found.chat_template})
+        keep_template(folder / "tokenizer", found.chat_template)
     return tokenizer
 
 
