@@ -107,7 +107,8 @@ class ChatTemplate:
 
     def prompt(self, messages: Messages, where: str) -> list[int]:
         """The tokens after which the assistant's answer to ``messages`` comes. Raises DataError as ``encoded``."""
-        return self._tokens(self._rendered(self._protected(messages), where, prompt=True))[0]
+        rendered = self._rendered(self._protected(messages), where, prompt=True)
+        return self._tokens(rendered.replace(BEGIN, "").replace(END, ""))[0]
 
     @cached_property
     def end_ids(self) -> tuple[int, ...]:

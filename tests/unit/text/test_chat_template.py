@@ -89,8 +89,8 @@ def test_answers_have_the_token_that_ends_them_and_not_the_newline_after_it(toke
 
 def test_answers_that_no_token_ends_are_whole(tokenizer: Tokenizer):
     template = ChatTemplate(
-        "{% for m in messages %}{{ m.role + ': ' + m.content + '\n' }}{% endfor %}"
-        "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}",
+        "{% for m in messages %}{{ m.role + ':\n' + m.content + '\n' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ 'assistant:\n' }}{% endif %}",
         tokenizer,
     )
     assert answers_of(template, TALK) == ["राम  \n।\n", "घर।\n"]

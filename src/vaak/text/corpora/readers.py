@@ -135,7 +135,7 @@ def json_entries(path: Path, options: BytesOptions) -> Iterator[JsonEntry]:
     with open(path, "rb") as file:
         is_list = file.read(4096).removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"["
     for piece in _whole(path) if is_list else file_lines(path):
-        content, replaced = decoded(piece, path, options)
+        content, replaced = decoded(piece, path, options)[:2]
         content = content.removeprefix("\ufeff")
         if not content.strip():
             continue
@@ -192,7 +192,7 @@ def _csv_records(path: Path, columns: Mapping[str, str], options: BytesOptions) 
     def lines() -> Iterator[str]:
         nonlocal replaced
         for piece in file_lines(path):
-            content, bad = decoded(piece, path, options)
+            content, bad = decoded(piece, path, options)[:2]
             replaced += bad
             yield content.removeprefix("\ufeff") + "\n"
 

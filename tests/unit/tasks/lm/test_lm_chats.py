@@ -69,7 +69,7 @@ def test_packed_conversations_have_the_loss_of_single_ones_and_count_answers(cha
         assert example.num_bytes == sum(len(answer.encode()) + 1 for answer in answers[:-1])
     packed, padded = dataset.collate([examples]), dataset.collate([[example] for example in examples])
     assert packed.totals()["token"] == padded.totals()["token"] == sum((e.targets != IGNORED).sum() for e in examples)
-    losses = [float(task.losses(model, batch)["loss"].total.detach()) for batch in (packed, padded)]
+    losses = [term.total.item() for batch in (packed, padded) for term in task.losses(model, batch).values()]
     assert losses[0] == pytest.approx(losses[1], rel=1e-12)
     everything = task_of(chats, tmp_path / "all", "data.loss_on=all")
     first = everything.dataset("train").example(0, np.random.default_rng(0))
