@@ -19,7 +19,8 @@ from typing import Any
 
 from vaak.runs.prepared import PreparedFolder, Recipe, fingerprint_with_files
 from vaak.tasks.lm.config import LanguageModelDataConfig
-from vaak.tasks.lm.pretrained import Base, save_base
+from vaak.tasks.lm.pretrained import save_base
+from vaak.tasks.pretrained import Base
 from vaak.text.chat_template import ChatTemplate, given_template, keep_template, template_for, template_in
 from vaak.text.corpora.corpus import CorpusBuilder
 from vaak.text.corpora.statistics import format_statistics

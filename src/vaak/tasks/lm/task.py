@@ -40,6 +40,7 @@ from vaak.tasks.lm.model import LanguageModel
 from vaak.tasks.lm.predict import generate
 from vaak.tasks.lm.prepare import Prepared, recipe
 from vaak.tasks.lm.spec import SPEC
+from vaak.tasks.pretrained import Base
 from vaak.text.chat_template import ChatTemplate, Messages, template_in
 from vaak.text.corpora.corpus import CorpusBuilder
 from vaak.text.corpora.token_store import TokenStore, write_tokens
@@ -80,8 +81,8 @@ class LanguageModelTask(PreparedTask[LanguageModelExperiment, Prepared]):
     def recipe(self, splits: tuple[str, ...] | None = None) -> Recipe:
         return recipe(self.data, splits, self.folder, self._base())
 
-    def _base(self) -> pretrained.Base | None:
-        return None if self.own.pretrained is None else pretrained.Base(self.own.pretrained, self.folder)
+    def _base(self) -> Base | None:
+        return None if self.own.pretrained is None else Base(self.own.pretrained, self.folder)
 
     @property
     def reading(self) -> tuple[Callable[[Path], Tokenizer]]:
