@@ -78,7 +78,7 @@ class ChatTemplate:
             self._template = environment.from_string(content)
         except TemplateError as error:
             raise UserError(f"{OPTION}: this is not a template in Jinja: {error}") from error
-        self._given = {f"{role}_token": token for role, token in tokenizer.special_tokens.items()}
+        self._given: dict[str, Any] = {f"{role}_token": token for role, token in tokenizer.special_tokens.items()}
         self._given |= {"tools": None, "documents": None}
         added = tokenizer.backend.get_added_tokens_decoder().values()
         names = sorted((token.content for token in added if token.special), key=len, reverse=True)
