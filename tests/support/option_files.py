@@ -84,6 +84,7 @@ def _write_texts(data: Path) -> None:
     (data / "torn.txt").write_bytes("\n".join(lines).encode() + b"\n\xe0\xa4\n")
     columns = [{"text": line, "other": f"{line} {line}"} for line in lines]
     _write_lines(data / "train.jsonl", columns)
+    _write_lines(data / "chats.jsonl", [{"prompt": line[:9], "completion": line} for line in lines])
     _write_hub(data / "hub", columns, columns[50:])
     _write_hub(data / "other_hub", columns[100:], columns)
     _write_lines(data / "pairs.jsonl", [{"sentence_good": lines[1], "sentence_bad": lines[2], "UID": "some"}])

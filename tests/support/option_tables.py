@@ -107,6 +107,7 @@ CONVERSATIONS = (
 LOOP = ("training", "wandb", "name", "distillation")
 """Sections that are the same for every task, varied for one."""
 
+CHATS = ("data.corpus={type: chat, train: [FOLDER/chats.jsonl], valid: [], test: []}",)
 HUB = "data.corpus={type: huggingface, name: FOLDER/hub}"
 AMI = "datasets=[{name: ami, corpus_dir: FOLDER/corpora/ami, output_dir: OWN/ami}]"
 AMI_BY_NAME = (
@@ -190,6 +191,7 @@ CIRCUMSTANCES: dict[str, tuple[str, ...]] = {
     "data.tokenizer.min_frequency": ("data.tokenizer={type: character, min_frequency: 1}",),
     "data.masking_probability": ("model.model_type=encoder",),
     "data.shift_windows": ("data.layout=stream",),
+    **dict.fromkeys(("data.chat_template", "data.loss_on", "data.long_chats"), CHATS),
     "data.stride": ("data.layout=stream",),
     "data.target_tokenizer": ("data.target_tokenizer={type: character}",),
     "data.target_tokenizer.options": ("data.target_tokenizer={type: FOLDER/own.py:Characters}",),

@@ -56,6 +56,7 @@ VALUES: dict[str, Any] = {
     "wandb.notes": "other",
     "wandb.mode": "disabled",
     "data.corpus.type": "grammar",
+    "data.chat_template": "{% for message in messages %}{{ message.content + eos_token }}{% endfor %}",
     "data.corpus.train": ["FOLDER/more.txt"],
     "data.corpus.valid": ["FOLDER/test.txt"],
     "data.corpus.document": "file",

@@ -34,6 +34,11 @@ SIDES: dict[str, str] = {}
 class Seq2SeqConfig(EncoderDecoderConfig):
     """A translator: one stack reads the source, the other writes the target."""
 
+    pretrained: str | None = option(
+        "An encoder and decoder (T5, Marian) that training begins with, by its name on the Hugging Face Hub or its "
+        "folder; its sizes and tokenizer are then used.",
+        None,
+    )
     lora: LoraConfig | None = lora_option()
 
 

@@ -122,6 +122,18 @@ class Tokenizer:
         """The ids of ``text`` alone, without any special token."""
         return self.backend.encode(text, add_special_tokens=False).ids
 
+    def encode_written(self, text: str, *, as_text: bool = False) -> tuple[list[int], list[tuple[int, int]]]:
+        """The ids of ``text``, in which special tokens are written out, and the characters that each stands for.
+
+        With ``as_text`` they are letters, as they are for ``encode``.
+        """
+        self.backend.encode_special_tokens = as_text
+        try:
+            encoding = self.backend.encode(text, add_special_tokens=False)
+        finally:
+            self.backend.encode_special_tokens = True
+        return encoding.ids, encoding.offsets
+
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """``encode`` of each text, on all threads."""
         return [encoding.ids for encoding in self.backend.encode_batch_fast(texts, add_special_tokens=False)]
