@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 import tiny_decoder
+from vaak.engine.checkpoint.files import Snapshot, load_checkpoint
 from vaak.library.trained_run import open as opened
 
 CONFIG = """\
@@ -39,8 +40,8 @@ def folder(tiny_text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     return tmp_path
 
 
-def weights(run: str, step: int, part: str = "model") -> dict[str, torch.Tensor]:
-    return load_file(f"runs/{run}/checkpoints/step-{step:08d}/{part}.safetensors")
+def checkpoint(run: str, step: int) -> Snapshot:
+    return load_checkpoint(Path(f"runs/{run}/checkpoints/step-{step:08d}"))
 
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's own use of transformers
@@ -54,15 +55,17 @@ def test_a_llama_is_adapted_from_the_command_to_peft(vaak: Any, folder: Path):
         return str(out)
 
     run("train", "adapted.yml")
-    early, late = weights("adapted", 3), weights("adapted", 6)
-    changed = {name for name, one in late.items() if not torch.equal(one, early[name])}
-    assert changed == {name for name in late if ".lora_" in name} != set()
-    assert all(".lora_" in name for name in weights("adapted", 6, "optimizer") if name.endswith("exp_avg"))
+    early, late = checkpoint("adapted", 3), checkpoint("adapted", 6)
+    changed = {name for name, one in late.model.items() if not torch.equal(one, early.model[name])}
+    assert changed == {name for name in late.model if ".lora_" in name} != set()
+    assert all(".lora_" in name for name in late.optimizer)
+    frozen = [f"runs/adapted/checkpoints/step-{step:08d}/frozen.safetensors" for step in (3, 6)]
+    assert os.path.samefile(*frozen), "the base is on disk once"
     shutil.copytree("runs/adapted", "runs/cut")
     shutil.rmtree("runs/cut/checkpoints/step-00000006")
     run("train", "adapted.yml", "run_dir=runs/cut", "training.checkpoint.resume=runs/cut/checkpoints/step-00000003")
-    again = weights("cut", 6)
-    assert all(torch.equal(one, again[name]) for name, one in late.items())
+    again = checkpoint("cut", 6)
+    assert all(torch.equal(one, again.model[name]) for name, one in late.model.items())
 
     shutil.rmtree("llama")  # the run's checkpoints have all weights
     assert "test_perplexity" in run("eval", "runs/adapted", "--split", "test")
