@@ -20,7 +20,7 @@ task: classification
 name: weak
 model: {architecture: cnn, embed_size: 16, num_filters: 16, filter_sizes: [1, 2], dropout: 0.1}
 data:
-  corpus: {train: texts.json, test: one/test.json, valid_fraction: 0.1}
+  corpus: {train: texts.json, test: one/test.json, out_of_scope: outside.json, valid_fraction: 0.1}
   tokenizer: {type: word, vocab_size: 200, min_frequency: 1}
   max_length: 20
 training: {max_steps: 2, batch_size: 8, device: cpu, optimizer: {lr: 1e-2}, logging: {tensorboard: false}}
@@ -46,6 +46,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("classifiers")
     (folder / "tiny.yml").write_text(CONFIG)
     (folder / "texts.json").write_text(json.dumps(rows(0, 150)))
+    (folder / "outside.json").write_text(json.dumps([{"text": f"x{number} y"} for number in range(15)]))
     others = rows(150, 190)
     swapped = [row | {"label": {"yes": "no", "no": "yes"}[row["label"]]} for row in others]
     reworded = [row | {"text": row["text"].replace("w", "v", 1)} for row in others]
@@ -98,6 +99,11 @@ def test_runs_of_any_kind_are_compared_text_by_text(vaak: Any):
     assert code == 0, err
     assert "macro_f1 of runs/weak: " in out
     assert "approximate randomisation" in out
+    code, out, err = vaak("compare", "runs/weak", "runs/cnn", "--split", "out_of_scope", "--metric", "auroc", "--json")
+    assert code == 0, err
+    [found] = json.loads(out)["comparisons"]
+    assert (found["pairs"], found["effect"]) == (55, None), "a single text has no such figure"
+    assert 0 < found["p_value"] <= 1
 
 
 @pytest.mark.parametrize(
