@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -24,6 +25,12 @@ settings.register_profile("search", deadline=None, max_examples=1_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+
+
+def pytest_collection_finish() -> None:
+    """Leave what the tests imported out of garbage collections, of which the code under test asks for many."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from commands import Commands
 from vaak.config.load import load
 from vaak.runs.temporary_run import temporary_trainer
 
@@ -105,12 +104,12 @@ def test_it_loads(recipe: str, monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize("recipe", sorted(OF_SEED_1))
-def test_it_trains_in_small(recipe: str, tmp_path: Path):
+def test_it_trains_in_small(recipe: str, tmp_path: Path, commands: Commands):
     experiment = load([REPOSITORY / recipe]).experiment
     sizes = SIZES[experiment.task]
     if getattr(experiment.data, "target_tokenizer", None) is not None:
         sizes += ("data.target_tokenizer.vocab_size=500",)
-    losses = trained(recipe, tmp_path / "run", [*sizes, *QUICK, *OF_A_TASK.get(experiment.task, ())], dict(os.environ))
+    losses = trained(commands, recipe, tmp_path / "run", [*sizes, *QUICK, *OF_A_TASK.get(experiment.task, ())])
     assert len(losses) == 4
     assert losses[-1] < losses[0]
 
@@ -118,28 +117,24 @@ def test_it_trains_in_small(recipe: str, tmp_path: Path):
 @pytest.mark.parametrize(
     "recipe", [pytest.param(name, marks=pytest.mark.slow) if name in LIKE_OTHERS else name for name in EXPECTED]
 )
-def test_it_trains_to_its_loss(recipe: str, tmp_path: Path, vaak_data: Callable[[str], Path]):
+def test_it_trains_to_its_loss(
+    recipe: str, tmp_path: Path, vaak_data: Callable[[str], Path], commands: Commands, monkeypatch: pytest.MonkeyPatch
+):
     expected = EXPECTED[recipe]
-    environment = dict(os.environ)
     if expected["data"]:
-        environment["VAAK_DATA"] = str(vaak_data(expected["data"]).parent)
-    overrides = [text.replace("${VAAK_DATA}", environment.get("VAAK_DATA", "")) for text in expected["overrides"]]
-    losses = trained(recipe, tmp_path / "run", overrides, environment)
+        monkeypatch.setenv("VAAK_DATA", str(vaak_data(expected["data"]).parent))
+    overrides = [text.replace("${VAAK_DATA}", os.environ.get("VAAK_DATA", "")) for text in expected["overrides"]]
+    losses = trained(commands, recipe, tmp_path / "run", overrides)
     assert losses[-1] == pytest.approx(expected["loss"], abs=expected["tolerance"])
     assert losses[0] - losses[-1] > 10 * expected["tolerance"]
 
 
-def trained(recipe: str, run: Path, overrides: list[str], environment: dict[str, str]) -> list[float]:
+def trained(commands: Commands, recipe: str, run: Path, overrides: list[str]) -> list[float]:
     """The loss of each step of a recipe trained through the real command."""
-    command = [sys.executable, "-c", "from vaak.cli.main import main; main()", "train", str(REPOSITORY / recipe)]
-    done = subprocess.run(
-        [*command, f"run_dir={run}", "training.device=cpu", "training.logging.interval=1", *overrides],
-        env={**environment, "OMP_NUM_THREADS": "1"},
-        cwd=run.parent,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    quick = (f"run_dir={run}", "training.device=cpu", "training.logging.interval=1")
+    environment = {name: value for name, value in os.environ.items() if name == "VAAK_DATA"}
+    ended = commands.start(["train", REPOSITORY / recipe, *quick, *overrides], run.parent, environment).wait(600)
+    assert ended.status == 0, ended.errors
     records = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
     return [record["loss"] for record in records if record["kind"] == "step"]
 
