@@ -42,7 +42,7 @@ def trained(name: str, *overrides: str) -> Path:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with three classifiers: one hardly trained, one trained, and one of another kind and tokenizer."""
+    """A folder with three classifiers: one that learned nothing, one, and one of another kind and tokenizer."""
     folder = tmp_path_factory.mktemp("classifiers")
     (folder / "tiny.yml").write_text(CONFIG)
     (folder / "texts.json").write_text(json.dumps(rows(0, 150)))
@@ -55,9 +55,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / name / "test.json").write_text(json.dumps(texts))
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        trained("weak")
+        trained("weak", "training.optimizer.lr=1e-7")
         trained("cnn", "training.max_steps=60")
-        trained("transformer", *TRANSFORMER, "data.tokenizer={type: character, vocab_size: 100}", "data.max_length=40")
+        trained("transformer", *TRANSFORMER, "data.tokenizer.min_frequency=3", "data.max_length=24")
         for name in ("two", "three", "four"):
             trained(name, f"data.corpus.test={name}/test.json", "training.max_steps=1")
     return folder

@@ -68,7 +68,7 @@ def test_a_llama_is_adapted_from_the_command_to_peft(vaak: Any, folder: Path):
     assert all(torch.equal(one, again.model[name]) for name, one in late.model.items())
 
     shutil.rmtree("llama")  # the run's checkpoints have all weights
-    assert "test_perplexity" in run("eval", "runs/adapted", "--split", "test")
+    assert "test_perplexity" in run("eval", "runs/adapted", "--split", "test", "--json")
     assert run("generate", "runs/adapted", "राम", "--max-new-tokens", "4").startswith("राम")
     run("export", "runs/adapted", "--format", "hf", "--output", "merged")
     run("export", "runs/adapted", "--format", "peft", "--output", "adapter")
