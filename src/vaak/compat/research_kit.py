@@ -59,11 +59,13 @@ class Trainer:
     ) -> None:
         """``data`` are examples ``(inputs, label)``, or these by split.
 
-        ``loss``, ``metrics`` and ``collate`` are those of ``vaak.SimpleTask``, ``training`` options of ``vaak.fit``.
+        ``loss``, ``metrics`` (``accuracy`` if not given) and ``collate`` are those of ``vaak.SimpleTask``, and
+        ``training`` options of ``vaak.fit``.
         """
         self.model, self.directory, self.training = model, Path(directory), training
+        figures = {"accuracy": accuracy} if metrics is None else metrics
         self._task = SimpleTask(
-            data=data, model=lambda: model, loss=loss, metrics=metrics, collate=collate, name="research_kit"
+            data=data, model=lambda: model, loss=loss, metrics=figures, collate=collate, name="research_kit"
         )
         self._stages, self._done = Stages(), 0
 
