@@ -157,6 +157,17 @@ def test_fewer_rows_than_experts(number: int, options: dict[str, Any], expected:
         cluster(points, config(algorithm="spectral", num_experts=8, reduce_experts=False))
 
 
+def test_random_clusters_are_of_equal_size_and_say_nothing() -> None:
+    points, truth = blobs(50, 40, 30)
+    found, again = (cluster(points, config(algorithm="random", num_experts=4)) for _ in range(2))
+    assert (found.algorithm, np.bincount(found.labels).tolist()) == ("random", [30, 30, 30, 30])
+    np.testing.assert_array_equal(found.labels, again.labels)
+    other = cluster(points, config(algorithm="random", num_experts=4, seed=43))
+    assert (other.labels != found.labels).any()
+    groups = [("north", "south", "east")[number] for number in truth]
+    assert quality_of(found, config(algorithm="random"), groups).stability < 0.1
+
+
 def test_the_same_seed_gives_the_same_clusters_and_figures() -> None:
     points, _ = blobs(50, 40, 30, spread=6)
     one, other = (cluster(points, config(algorithm="spectral", reduce="pca", reduce_dim=4)) for _ in range(2))

@@ -1,4 +1,4 @@
-"""Clusters of rows: HDBSCAN, tried again with smaller clusters where it finds too few, or spectral clustering."""
+"""Clusters of rows: HDBSCAN, tried again with smaller clusters where it finds too few; spectral; or random ones."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from vaak.core.errors import UserError
+from vaak.core.random_keys import Purpose, draw_key
 from vaak.engine.memory.host import host_memory
 from vaak.tasks.asr.clustering.config import BALL_TREE_METRICS, ClusteringConfig
 from vaak.tasks.asr.clustering.reduction import Matrix, reduced
@@ -23,7 +24,7 @@ LIBRARY_BYTES = 256 << 20
 """What Python and the libraries take."""
 BYTES_PER_KEY = 160
 """What the index of a store of rows takes, measured with a million keys."""
-BYTES_PER_NUMBER = {"hdbscan": 30, "spectral": 135}
+BYTES_PER_NUMBER = {"hdbscan": 30, "spectral": 135, "random": 0}
 """What clustering holds for each number of its points: measured at 10,000 rows of 50 numbers."""
 
 
@@ -84,7 +85,8 @@ def cluster_points(points: np.ndarray, config: ClusteringConfig) -> Clustering:
         labels, size = _by_density(points, config, remarks)
         if labels is not None:
             return _settled(points, labels, config, size, remarks)
-    labels = spectral(points, _num_clusters(len(points), config, remarks), config.seed)
+    find = random_labels if config.algorithm == "random" else spectral
+    labels = find(points, _num_clusters(len(points), config, remarks), config.seed)
     return _settled(points, labels, config, None, remarks)
 
 
@@ -116,7 +118,7 @@ def _by_density(
 
 
 def _num_clusters(number: int, config: ClusteringConfig, remarks: list[str]) -> int:
-    """How many clusters spectral clustering makes of a number of rows. Raises UserError where those are too few."""
+    """How many clusters are made of a number of rows, if not by density. Raises UserError where those are too few."""
     if number > config.num_experts:
         return config.num_experts
     fewer = max(config.min_experts, number // 2)
@@ -178,13 +180,19 @@ def spectral(points: np.ndarray, num_clusters: int, seed: int) -> np.ndarray:
         return np.asarray(model.fit_predict(points), np.int64)
 
 
+def random_labels(points: np.ndarray, num_clusters: int, seed: int) -> np.ndarray:
+    """Labels that say nothing about the points, ``(row,)``, in clusters of equal size; the same for the same seed."""
+    rng = np.random.default_rng(draw_key(Purpose.CHECK, seed, "random clusters"))
+    return np.asarray(rng.permutation(len(points)) % num_clusters, np.int64)
+
+
 def _settled(
     points: np.ndarray, labels: np.ndarray, config: ClusteringConfig, size: int | None, remarks: list[str]
 ) -> Clustering:
     """A clustering whose noise has the label of the nearest centre, the largest cluster first.
 
-    ``labels`` of ``points`` have -1 for noise; ``size`` is the min_cluster_size of HDBSCAN, None of spectral
-    clustering; ``remarks`` and ``config`` are those of the clustering.
+    ``labels`` of ``points`` have -1 for noise; ``size`` is the min_cluster_size of HDBSCAN, None of another algorithm;
+    ``remarks`` and ``config`` are those of the clustering.
     """
     is_noise = labels < 0
     names, sizes = np.unique(labels[~is_noise], return_counts=True)
@@ -201,5 +209,5 @@ def _settled(
             f"{int(is_noise.sum())} of {len(points)} rows are noise to HDBSCAN; each is in the cluster whose centre is "
             "nearest"
         )
-    algorithm = "spectral" if size is None else "hdbscan"
+    algorithm = "hdbscan" if size is not None else "random" if config.algorithm == "random" else "spectral"
     return Clustering(settled, is_noise, points, centres, algorithm, size, tuple(remarks))

@@ -30,10 +30,12 @@ METRICS_OF: dict[str, tuple[str, ...]] = {
 class ClusteringConfig(Section):
     """How embeddings are clustered."""
 
-    algorithm: Literal["hdbscan", "spectral"] = option(
-        "hdbscan: as many clusters as the data are dense in; spectral: num_experts clusters.", "hdbscan"
+    algorithm: Literal["hdbscan", "spectral", "random"] = option(
+        "hdbscan: as many clusters as the data are dense in; spectral: num_experts clusters; random: as many, by "
+        "chance, as a control.",
+        "hdbscan",
     )
-    num_experts: int = option("Number of clusters of spectral, also where HDBSCAN finds too few.", 8, ge=1)
+    num_experts: int = option("Number of clusters of spectral and random, also where HDBSCAN finds too few.", 8, ge=1)
     reduce: Reduction = option("How dimensions are reduced before clustering.", "pca")
     reduce_dim: int = option("To how many dimensions.", 50, ge=1)
     metric: Metric = option("Distance of HDBSCAN.", "euclidean")
