@@ -230,6 +230,39 @@ def test_a_language_model_learns_from_another(tmp_path: Path):
     torch.testing.assert_close(terms[0].total, terms[1].total)
 
 
+def test_a_translator_learns_from_another_at_every_target_token(tmp_path: Path):
+    corpus = {"type": "grammar", "num_sentences": 80, "train_fraction": 0.7, "valid_fraction": 0.15}
+    data = {"corpus": corpus, "tokenizer": {"type": "character"}}
+    small = {"global_config": {"d_model": 16, "num_layers": 1, "num_heads": 2}}
+    sections: dict[str, Any] = {"task": "seq2seq", "model": small, "data": data}
+    quick = {"training": LOOP | {"max_steps": 2, "validation": {"interval": 100}}}
+    train(load([config("translator", **sections, **quick)]))
+    taught = {"teacher": "runs/translator", "temperature": 2.0}
+    file = config("translator_student", **sections, distillation=taught)
+    stored: Any = task_of(file, tmp_path / "stored")
+    computed: Any = task_of(file, tmp_path / "computed", "distillation.stored_gib=0")
+    assert (stored._is_stored, computed._is_stored) == (True, False)
+    terms: list[Term] = []
+    for task in (stored, computed):
+        trainer = Case(computed.model).trainer(tmp_path / f"fit{len(terms)}", task=task)
+        batch = next(trainer.data.steps(trainer.position)).microbatches[0].batch
+        assert batch is not None
+        model = trainer.model.eval()
+        terms.append(task.losses(model, batch)["distillation"])
+    total, number = torch.zeros(()), 0
+    with torch.no_grad():
+        scores = [one(batch["source"], batch["source_mask"], batch["inputs"]) for one in (model, stored.teacher.model)]
+    for row, targets in enumerate(batch["targets"]):
+        for place in (targets >= 0).nonzero().flatten().tolist():
+            q, p = (F.softmax(one[row, place] / 2.0, -1) for one in scores)
+            total, number = total + 4.0 * (p * (p / q).log()).sum(), number + 1
+    assert 0 < number < batch["targets"].numel(), "some are padding"
+    assert batch.totals()["token"] == number
+    assert {term.per for term in terms} == {"token"}
+    for term in terms:
+        torch.testing.assert_close(term.total, total, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
