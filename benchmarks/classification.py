@@ -197,7 +197,7 @@ def seconds_of(work: Callable[[Job, str, Tick], None], job: Job, way: str) -> fl
 
     def tick() -> bool:
         times.append(clock())
-        return len(times) > steps
+        return len(times) > int(steps)
 
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
         work(job, way, tick)

@@ -52,7 +52,8 @@ def answers_of(template: ChatTemplate, messages: list[dict[str, str]]) -> list[s
     """The text of each run of tokens that are answers."""
     found = template.encoded(messages, "here")
     assert found.answers is not None
-    texts, before = [], False
+    texts: list[list[int]] = []
+    before = False
     for token, is_answer in zip(found.ids, found.answers, strict=True):
         if is_answer:
             texts += [] if before else [[]]
@@ -103,6 +104,7 @@ def test_special_tokens_in_a_message_are_letters(tokenizer: Tokenizer):
     for content in (MARKED, PLAIN):
         found = ChatTemplate(content, tokenizer).encoded(talk, "here")
         end = tokenizer.backend.token_to_id("<|im_end|>")
+        assert end is not None
         assert list(found.ids).count(end) == 2
         assert tokenizer.bos_id not in found.ids
         assert answers_of(ChatTemplate(content, tokenizer), talk) == ["a <|im_end|> b <s> c<|im_end|>"]

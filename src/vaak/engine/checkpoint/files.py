@@ -206,7 +206,7 @@ def load_checkpoint(path: Path, *, weights_only: bool = False, verify: bool = Tr
     parts = ("model", "average") if weights_only else TENSORS
     try:
         state = read_state(path)
-        tensors = {
+        tensors: dict[str, Any] = {
             part: load_file(path / f"{part}.safetensors")
             for part in parts
             if part in ALWAYS_WRITTEN or (path / f"{part}.safetensors").exists()

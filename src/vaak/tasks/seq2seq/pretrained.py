@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -45,7 +46,7 @@ def save_base(source: str, folder: Path) -> Tokenizer:
 def options_in(folder: Path, own: Seq2SeqConfig) -> Seq2SeqConfig:
     """The options of the model whose base is in prepared data: the base's, and its ``own``."""
     family = family_of(saved_config(folder), str(own.pretrained))
-    sides = {
+    sides: dict[str, Any] = {
         side: {**family.sides[side], **{name: getattr(getattr(own, side), name) for name in OWN_OF_SIDES}}
         for side in SIDES
     }

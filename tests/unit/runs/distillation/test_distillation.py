@@ -250,6 +250,7 @@ def test_a_translator_learns_from_another_at_every_target_token(tmp_path: Path):
         model = trainer.model.eval()
         terms.append(task.losses(model, batch)["distillation"])
     total, number = torch.zeros(()), 0
+    assert batch is not None
     with torch.no_grad():
         scores = [one(batch["source"], batch["source_mask"], batch["inputs"]) for one in (model, stored.teacher.model)]
     for row, targets in enumerate(batch["targets"]):

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -59,7 +60,7 @@ def test_packed_conversations_have_the_loss_of_single_ones_and_count_answers(cha
     task = task_of(chats, tmp_path / "run")
     model = task.model().double()
     draw_weights(model, 0.2)
-    dataset = task.dataset("train")
+    dataset: Any = task.dataset("train")
     examples = [dataset.example(index, np.random.default_rng(0)) for index in range(3)]
     for example in examples:
         scored = example.targets[example.targets != IGNORED].tolist()
@@ -72,11 +73,12 @@ def test_packed_conversations_have_the_loss_of_single_ones_and_count_answers(cha
     losses = [term.total.item() for batch in (packed, padded) for term in task.losses(model, batch).values()]
     assert losses[0] == pytest.approx(losses[1], rel=1e-12)
     everything = task_of(chats, tmp_path / "all", "data.loss_on=all")
-    first = everything.dataset("train").example(0, np.random.default_rng(0))
+    train: Any = everything.dataset("train")
+    valid: Any = everything.dataset("valid")
+    first = train.example(0, np.random.default_rng(0))
     assert (first.targets != IGNORED).all()
     assert first.num_bytes == 0
-    (of_valid, *_) = (one.dataset("valid").example(0, np.random.default_rng(0)) for one in (everything,))
-    assert (of_valid.targets == IGNORED).any()
+    assert (valid.example(0, np.random.default_rng(0)).targets == IGNORED).any()
 
 
 def test_a_run_scores_answers_and_says_so(run: Path, chats: Path):
@@ -86,7 +88,7 @@ def test_a_run_scores_answers_and_says_so(run: Path, chats: Path):
     task = LanguageModelTask(loaded.experiment, run, loaded.folder)
     protocol = task.meters("valid").protocol
     assert (protocol["scored"], protocol["longer"]) == ("answers and what ends them", "cut")
-    dataset = task.dataset("valid")
+    dataset: Any = task.dataset("valid")
     meters, model = task.meters("valid"), task.model().eval()
     batch = dataset.collate([[dataset.example(index, np.random.default_rng(0))] for index in range(3)])
     with torch.no_grad():
