@@ -21,6 +21,7 @@ GOES_WITH = {
     "tts": ("cli/tasks/speak.py",),
     "asr": ("cli/tasks/transcribe.py",),
     "classification": ("cli/tasks/classify.py",),
+    "multitask": ("compat/research_kit.py",),
     "diarization": ("cli/tasks/diarize.py", "cli/tasks/tune.py"),
 }
 """What stands above a task for its sake alone: its commands, and the names of the system that it replaces."""
@@ -45,7 +46,7 @@ for file in sorted(Path(sys.argv[3]).rglob("*.yml")):
     try:
         loaded += load([file]).experiment.task in TASKS
     except UserError as error:
-        assert ": task: " in str(error) or "is audio" in str(error), error
+        assert "task: " in str(error) or "the task " in str(error) or "is audio" in str(error), error
 print(loaded)
 """
 

@@ -29,7 +29,7 @@ EXPECTED: dict[str, Any] = json.loads(Path(__file__).with_name("expected.json").
 ALL_OPTIONS = {
     "configs/comprehensive_all_options.yml", "configs/lm/all_options.yml", "configs/diarization/all_options.yml",
     "configs/tts/all_options.yml", "configs/vocoder/all_options.yml", "configs/asr/all_options.yml",
-    "configs/classification/all_options.yml",
+    "configs/classification/all_options.yml", "configs/multitask/all_options.yml",
 }  # fmt: skip
 OF_SEED_1 = ALL_OPTIONS | {
     f"configs/{name}.yml"
@@ -75,6 +75,12 @@ SIZES = {
         "data={crop_frames: 16, num_samples: 0, num_iterations: 1}",
     ),
     "classification": ("model={d_model: 32, num_layers: 1, num_heads: 2}", *TEXT_SIZES),
+    "multitask": (
+        "tasks.rules={task: classification, model: {d_model: 32, num_layers: 1, num_heads: 2}, data: {corpus: "
+        "{num_sentences: 300}, tokenizer: {vocab_size: 500}}}",
+        "tasks.words={task: lm, model: {d_model: 32, num_layers: 1, num_heads: 2}, data: {max_length: 32, corpus: "
+        "{num_sentences: 300}, tokenizer: {vocab_size: 500}}}",
+    ),
     "asr": (
         "model.scratch={d_model: 32, encoder_layers: 1, decoder_layers: 1, num_heads: 2}",
         "datasets=[{type: voices, say: digits, num_voices: 4, num_sentences: 10, train_fraction: 0.6, "
@@ -87,7 +93,11 @@ QUICK = (
     "training.max_steps=4", "training.batch_size=8", "training.scheduler.warmup_steps=0",
     "training.checkpoint.save_dir=null", "training.optimizer.lr=1e-2",
 )  # fmt: skip
-OF_A_TASK = {"tts": ("training.optimizer.lr=1e-3",), "classification": ("training.batch_size=128",)}
+OF_A_TASK = {
+    "tts": ("training.optimizer.lr=1e-3",),
+    "classification": ("training.batch_size=128",),
+    "multitask": ("training.gradient_accumulation_steps=8",),
+}
 """Where four steps at the rate of the others don't suffice for the loss to fall."""
 
 

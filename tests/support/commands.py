@@ -110,7 +110,27 @@ training:
   checkpoint: {interval: 3, resume: auto}
   logging: {interval: 1, tensorboard: false}
 """
-JOBS = {"voice": VOICE, "tiny": TINY, "translator": TRANSLATOR, "diarizer": DIARIZER}
+SEVERAL = """
+task: multitask
+name: several
+tasks:
+  words: {task: lm, model: &sizes {d_model: 32, num_layers: 1, num_heads: 2, dropout: 0.1}, data: &texts {
+    corpus: {type: grammar, num_sentences: 120}, tokenizer: {type: byte_level, vocab_size: 600}, max_length: 48}}
+  rules: {task: classification, model: *sizes, data: *texts}
+shared: [{words: embedding, rules: transformer.embedding}]
+loss_weights: uncertainty
+sampling: annealed
+training:
+  epochs: 3
+  batch_size: 8
+  gradient_accumulation_steps: 4
+  optimizer: {type: adamw, lr: 1e-3}
+  scheduler: {type: cosine, warmup_steps: 5}
+  validation: {interval: 4}
+  checkpoint: {interval: 3, resume: auto}
+  logging: {interval: 1, tensorboard: false}
+"""
+JOBS = {"several": SEVERAL, "voice": VOICE, "tiny": TINY, "translator": TRANSLATOR, "diarizer": DIARIZER}
 
 
 def write_jobs(folder: Path) -> None:

@@ -283,6 +283,21 @@ def _classifier(model: dict[str, Any] | None = None, corpus: dict[str, Any] | No
     return TaskCase("classification", options, {}, {"counted": _texts_and_tokens}, _write_texts)
 
 
+def _counted_by_task(batch: Batch) -> dict[str, float]:
+    return {f"{batch.extra['task'][0]}/{unit}": count for unit, count in _texts_and_tokens(batch).items()}
+
+
+def _two_tasks() -> TaskCase:
+    """The word that tells classes apart, and how many words there are, by one TextCNN with two heads."""
+    word, size = _classifier().options, _classifier(corpus={"label_columns": "size"}).options
+    tasks = {name: {"task": "classification", **options} for name, options in (("word", word), ("size", size))}
+    how = {"shared": ["embedding", "filters"], "loss_weights": "uncertainty", "sampling": "temperature"}
+    about = {"counted": _counted_by_task, "inputs": (("word", "w1 good"), ("size", "w1 good"), ("size", ""))}
+    return TaskCase(
+        "multitask", {"tasks": tasks, **how}, {}, {**about, "learned_loss": "word/cross_entropy"}, _write_texts
+    )
+
+
 HELPED = {"loss": {"auxiliary": {"clustering": 0.5, "speaker": 0.1}}}
 PERFORMER = {"feature_redraw_interval": 2, "loss": {"auxiliary": {"norm_reg": 0.01}}}
 
@@ -370,6 +385,7 @@ CASES = {
         {"d_model": 16, "num_layers": 1, "num_heads": 2, "pooling": "max"},
         {"label_columns": "tags", "multi_label": True},
     ),
+    "multitask": _two_tasks(),
     "diarization Performer": _diarizer("multilabel", model={"attention_type": "linear"}, training=PERFORMER),
 }
 

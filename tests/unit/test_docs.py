@@ -43,6 +43,7 @@ LONG = {
     "configs/quickstart.yml": QUICK,
     "configs/encoder_decoder_model.yml": QUICK_TRANSLATOR,
     "configs/classification/quickstart.yml": "data.corpus.num_sentences=800 training.max_steps=20 training.device=cpu",
+    "configs/multitask/quickstart.yml": "training.max_steps=2 training.device=cpu",
     "configs/diarization/quickstart.yml": QUICK_DIARIZER,
     "vaak data simulate conversations": "datasets.0.num_voices=20 datasets.0.num_sentences=2",
 }

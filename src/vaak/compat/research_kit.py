@@ -1,12 +1,15 @@
 """The research kit's Python names that no other part of Vaak has.
 
     from src.training.distillation import DistillationTrainer   →   from vaak.compat.research_kit import ...
+    from src.training.multitask import MultiTaskTrainer
 
-They train models that are in memory, on examples of Python; a YAML does the same for runs (docs/distillation.md).
+They train models that are in memory, on examples of Python; a YAML does the same for runs (docs/distillation.md,
+docs/multitask.md).
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from os import PathLike
 from pathlib import Path
@@ -27,11 +30,14 @@ from vaak.library.fit import fit
 from vaak.library.simple_task import SimpleTask
 from vaak.library.trained_run import TrainedRun
 from vaak.tasks.meters import EXAMPLE, Metric
+from vaak.tasks.multitask.task import JointTask
 
 
 def cross_entropy(model: nn.Module, batch: Batch) -> Term:
     """The loss of a classifier that gives logits ``(row, class)`` for the inputs of a batch."""
-    return Term(F.cross_entropy(_logits(model, batch).float(), batch["targets"], reduction="sum"), EXAMPLE)
+    logits = _logits(model, batch)
+    precise = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return Term(F.cross_entropy(precise, batch["targets"], reduction="sum"), EXAMPLE)
 
 
 def accuracy(model: nn.Module, batch: Batch) -> Tensor:
@@ -147,6 +153,61 @@ class DistillationTrainer:
         precise = student.to(torch.promote_types(student.dtype, torch.float32))
         hard = (1 - self.alpha) * F.cross_entropy(precise, targets, reduction="sum")
         return {"distillation": Term(soft, EXAMPLE), "cross_entropy": Term(hard, EXAMPLE)}
+
+
+class MultiTaskTrainer:
+    """Trains classifiers, each on its own examples, at once; those with a module in common learn it from all.
+
+    The loss is the sum of each task's ``loss_weights`` times its cross-entropy, a mean over its examples of a step.
+    """
+
+    def __init__(
+        self,
+        models: Mapping[str, nn.Module],
+        datasets: Mapping[str, Any],
+        loss_weights: Mapping[str, float] | None = None,
+    ) -> None:
+        """``datasets`` are examples ``(inputs, label)`` of each task, or these by split; a weight not given is 1.
+
+        Raises UserError where models, datasets and weights aren't of the same tasks.
+        """
+        weights = dict(loss_weights or {})
+        for name in {**models, **datasets, **weights}:
+            if name not in models or name not in datasets:
+                lacking = "model" if name not in models else "dataset"
+                raise UserError(
+                    f"the task {name} has no {lacking}: models, datasets and loss_weights have the same names"
+                )
+        self.models, self.datasets, self.loss_weights = dict(models), dict(datasets), weights
+
+    def train(
+        self, directory: str | PathLike[str] = "runs/multitask", *, collate: Collate = padded, **training: Any
+    ) -> TrainedRun:
+        """Train the models, in place, and open their run; ``collate`` and ``training`` as in ``DistillationTrainer``.
+
+        Raises what ``vaak.fit`` does.
+        """
+        run = fit(_InMemory(self, collate), directory, **training)
+        for name, model in self.models.items():
+            model.load_state_dict(run.model.get_submodule(f"tasks.{name}").state_dict())
+        return run
+
+
+class _InMemory(JointTask):
+    """The tasks of models in memory, which are copied together, so that what they have in common stays so."""
+
+    name = "several_tasks"
+
+    def __init__(self, trainer: MultiTaskTrainer, collate: Collate) -> None:
+        self.models = trainer.models
+        parts = {
+            name: SimpleTask(data=trainer.datasets[name], model=model, loss=cross_entropy, collate=collate, name=name)
+            for name, model in trainer.models.items()
+        }
+        super().__init__(parts, trainer.loss_weights)
+
+    def models_of_tasks(self) -> dict[str, nn.Module]:
+        return copy.deepcopy(self.models)
 
 
 def _logits(model: nn.Module, batch: Batch) -> Tensor:

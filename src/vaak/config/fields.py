@@ -103,7 +103,9 @@ def spell_out(node: Node, annotation: Any) -> Node:
         if not node.is_mapping or (section_of(item) and not _is_indexed(node)):
             return Node([spell_out(node, item)], node.place)
         return Node({key: spell_out(child, item) for key, child in node.value.items()}, node.place)
-    section = section_of(annotation)
+    section, named = section_of(annotation), value_of(annotation)
+    if section_of(named) is not None and len(alternatives(named)) == 1 and node.is_mapping:
+        return Node({key: spell_out(child, named) for key, child in node.value.items()}, node.place)
     if section is None or isinstance(node.value, list):
         return node
     if not node.is_mapping:

@@ -16,6 +16,7 @@ from vaak.config.check.validate import Validation, given_keys, options_of_other_
 from vaak.config.components import did_you_mean, seen_from, source_file, what_is_missing
 from vaak.config.experiment import Experiment, experiment_type
 from vaak.config.fields import annotation_of, section_of
+from vaak.config.inner import settle_experiments
 from vaak.config.resolve.aliases import canonical, option_aliases
 from vaak.config.resolve.global_config import model_type_given, take_other_sides
 from vaak.config.resolve.layers import Layers, folder_of, read_layers
@@ -26,10 +27,6 @@ from vaak.config.tasks import TASKS, spec_of, tasks_recognised
 from vaak.config.yaml.errors import ConfigError, Problem
 from vaak.config.yaml.tree import Node, YamlPlace, find, from_plain, split_key, take, to_plain, walk
 from vaak.core.errors import UserError
-
-NOT_BUILT_YET = {
-    "tasks": "training on several tasks isn't implemented yet; expected one task:",
-}
 
 IN_MEMORY = YamlPlace("set in Python")
 
@@ -90,15 +87,29 @@ def load_layers(
     return _experiment_of(reader.trees, files[-1] if files else Path("run.yml"), trust_code, further_metrics)
 
 
-def _experiment_of(layers: list[Node], source: Path, trust_code: bool, further_metrics: Collection[str] = ()) -> Loaded:
+def _experiment_of(
+    layers: list[Node],
+    source: Path,
+    trust_code: bool,
+    further_metrics: Collection[str] = (),
+    *,
+    is_inner: bool = False,
+) -> Loaded:
     """The experiment of layers, the lowest first; ``source`` is the file that the run and its folder are named by."""
-    problems = _not_built_yet(layers)
+
+    def read(inner: list[Node]) -> tuple[Experiment[Any, Any], list[str]]:
+        loaded = _experiment_of(inner, source, trust_code, is_inner=True)
+        return loaded.experiment, loaded.warnings
+
+    problems: list[Problem] = []
     folder = run_of_configuration(source) or source.parent
     task = _task_of(layers, source, folder, problems, trust_code)
     _demand_model_of_task(layers, task)
     tree, warnings = _merged(layers, task, problems)
     _name_run(tree, source)
     kind = experiment_type(task.reference)
+    inside, said = settle_experiments(tree, kind, None if is_inner else read)
+    problems += inside
     problems += settle_components(tree, kind, folder, {**COMPONENTS, **task.spec.short_names})
     problems += options_of_other_types(tree, kind)
     validation = Validation(tree, kind, _other_names(task.spec))
@@ -119,13 +130,7 @@ def _experiment_of(layers: list[Node], source: Path, trust_code: bool, further_m
     if problems or experiment is None:
         raise ConfigError(problems)
     warnings += _of_those_given((one for one in found if one.kind in ("no effect", "remark")), tree, experiment)
-    return Loaded(experiment, list(dict.fromkeys(map(str, warnings))), given_keys(tree), folder)
-
-
-def _not_built_yet(layers: list[Node]) -> list[Problem]:
-    """Sections that have no meaning yet; they are removed."""
-    taken = [(key, layer.value.pop(key)) for layer in layers for key in NOT_BUILT_YET if key in layer.value]
-    return [Problem(node.place, key, NOT_BUILT_YET[key]) for key, node in taken]
+    return Loaded(experiment, list(dict.fromkeys([*map(str, warnings), *said])), given_keys(tree), folder)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ class Purpose(StrEnum):
     MODEL = "model"  # seed, step, microbatch, piece, objective (if it is not the only one)
     INITIALISE = "initialise"  # seed
     PLAN = "plan"  # seed, epoch
+    MIXTURE = "mixture"  # of parts: seed, shares
     CURRICULUM = "curriculum"  # seed, epoch, scheduler
     RANDOM_FEATURES = "features"  # of linear attention: seed, step, number of the module
     FEATURE_EXTRACTION = "extraction"  # index

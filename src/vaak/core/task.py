@@ -31,6 +31,10 @@ class Dataset:
         Changes with the content.
     strata
         Each example's group, for stratified plans, or None.
+    parts
+        Each example's part, a number from 0 on, or None: examples of two parts are never in one microbatch.
+    shares
+        How many microbatches of each part an epoch has, see ``vaak.data.batching.mixed``; None: one pass over each.
     row_capacity
         The length that a packed row may have, or None where rows are never packed.
     draws_globally
@@ -48,6 +52,8 @@ class Dataset:
     lengths: np.ndarray
     fingerprint: str
     strata: np.ndarray | None = None
+    parts: np.ndarray | None = None
+    shares: Callable[[int], float] | None = None
     row_capacity: int | None = None
     draws_globally: bool = True
     evaluation_budget: float | None = None

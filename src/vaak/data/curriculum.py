@@ -24,7 +24,7 @@ import numpy as np
 
 from vaak.core.errors import DataError, UserError
 from vaak.core.random_keys import Purpose, draw_key
-from vaak.data.plan import BatchPlan, Planner, smallest_integers, starts_of
+from vaak.data.plan import BatchPlan, Planner, one_after_another, smallest_integers, starts_of
 
 PACINGS = ("linear", "root")
 
@@ -107,8 +107,8 @@ class CurriculumPlanner:
         while place < self.num_microbatches:
             pool = self._order[: self._pool_size(epoch + place / self.num_microbatches)]
             plan = self._planner_of(pool, seed).plan(len(passes))
-            plan = first_microbatches(plan, min(len(plan), self.num_microbatches - place))
-            passes.append(BatchPlan(pool[plan.indices], plan.row_starts, plan.microbatch_starts))
+            plan = plan.part(0, min(len(plan), self.num_microbatches - place))
+            passes.append(plan.among(pool))
             place += len(plan)
         return one_after_another(passes)
 
@@ -142,23 +142,3 @@ def checked_difficulties(difficulties: np.ndarray, num_examples: int) -> np.ndar
     if difficulties.shape != (num_examples,) or not np.isfinite(difficulties).all():
         raise DataError(f"a curriculum needs a difficulty for each of the {num_examples} examples, and each a number")
     return difficulties
-
-
-def first_microbatches(plan: BatchPlan, number: int) -> BatchPlan:
-    """The plan up to its first ``number`` microbatches."""
-    starts = plan.microbatch_starts[: number + 1]
-    if plan.row_starts is None:
-        return BatchPlan(plan.indices[: starts[-1]], None, starts)
-    row_starts = plan.row_starts[: starts[-1] + 1]
-    return BatchPlan(plan.indices[: row_starts[-1]], row_starts, starts)
-
-
-def one_after_another(plans: list[BatchPlan]) -> BatchPlan:
-    """One plan of several, each a separate pass; all have rows of one example, or none has."""
-    rows = [np.diff(plan.row_starts) for plan in plans if plan.row_starts is not None]
-    return BatchPlan(
-        np.concatenate([plan.indices for plan in plans]),
-        starts_of(np.concatenate(rows)) if rows else None,
-        starts_of(np.concatenate([np.diff(plan.microbatch_starts) for plan in plans])),
-        np.repeat(np.arange(len(plans)), [len(plan) for plan in plans]),
-    )

@@ -13,7 +13,8 @@ epoch, so the number of steps of a run is known before it starts.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Protocol
 
@@ -50,6 +51,19 @@ class BatchPlan:
     def occurrence(self, position: int) -> int:
         """What tells the examples of a microbatch from their repeats in the same epoch: the number of its pass."""
         return 0 if self.passes is None else int(self.passes[position])
+
+    def among(self, members: np.ndarray) -> BatchPlan:
+        """The plan of ``members``, which it numbers from 0, by the numbers that they have among all."""
+        return replace(self, indices=members[self.indices])
+
+    def part(self, first: int, last: int) -> BatchPlan:
+        """The microbatches from ``first`` up to ``last``, which isn't among them."""
+        starts = self.microbatch_starts[first : last + 1]
+        passes = None if self.passes is None else self.passes[first:last]
+        if self.row_starts is None:
+            return BatchPlan(self.indices[starts[0] : starts[-1]], None, starts - starts[0], passes)
+        rows = self.row_starts[starts[0] : starts[-1] + 1]
+        return BatchPlan(self.indices[rows[0] : rows[-1]], rows - rows[0], starts - starts[0], passes)
 
     def cells(self, lengths: np.ndarray) -> np.ndarray:
         """Cells of each microbatch: its rows times the longest of them."""
@@ -130,6 +144,17 @@ def checked_lengths(lengths: np.ndarray, limit: float | None = None, limit_name:
             f"shorten it, leave it out, or raise {limit_name}"
         )
     return lengths
+
+
+def one_after_another(plans: Sequence[BatchPlan], passes: Sequence[int] | None = None) -> BatchPlan:
+    """One plan of several, each a separate pass, numbered by ``passes``; all have rows of one example, or none has."""
+    rows = [np.diff(plan.row_starts) for plan in plans if plan.row_starts is not None]
+    return BatchPlan(
+        np.concatenate([plan.indices for plan in plans]),
+        starts_of(np.concatenate(rows)) if rows else None,
+        starts_of(np.concatenate([np.diff(plan.microbatch_starts) for plan in plans])),
+        np.repeat(range(len(plans)) if passes is None else passes, [len(plan) for plan in plans]),
+    )
 
 
 def starts_of(sizes: np.ndarray) -> np.ndarray:

@@ -140,7 +140,7 @@ class Evaluator:
     def _plan(self, split: str) -> BatchPlan:
         dataset = self.task.dataset(split)
         batch_size = self.config.validation.batch_size or self.config.batch_size
-        return evaluation_plan(dataset.lengths, batch_size, dataset.evaluation_budget)
+        return evaluation_plan(dataset.lengths, batch_size, dataset.evaluation_budget, dataset.parts)
 
     def _measured(
         self, model: nn.Module, split: str, share: _Share, pieces: int, divide: Divide

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +109,23 @@ def open_run(
         raise UserError(f"{checkpoint} has no averaged weights: the run was trained without training.ema")
     load_weights(model, snapshot.model | (snapshot.average if weights == "average" else {}), checkpoint)
     return OpenedRun(experiment, directory, checkpoint, task, model.eval(), weights)
+
+
+def part_of(opened: OpenedRun, name: str | None) -> OpenedRun:
+    """One task of a run of several, opened like a run of it alone; a run of one task as it is.
+
+    Raises UserError where the run has no task of this ``name``, or which one is meant isn't said.
+    """
+    parts = getattr(opened.task, "parts", {})
+    if name in parts:
+        model = opened.model.get_submodule(f"tasks.{name}")
+        return replace(opened, experiment=parts[name].experiment, task=parts[name], model=model)
+    if parts:
+        what = f"has no task {name}" if name else "is a run of several tasks"
+        raise UserError(f"{opened.directory} {what}: give --task with one of {', '.join(parts)}")
+    if name is not None:
+        raise UserError(f"{opened.directory} is a run of one task, {opened.experiment.task}: leave out --task")
+    return opened
 
 
 def _refuse_another_model(own: Experiment[Any, Any], asked: Experiment[Any, Any]) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from vaak.core.errors import UserError, optional_import
+from vaak.runs.folder.directory import runs_at
 
 log = logging.getLogger("vaak")
 
@@ -88,7 +89,7 @@ def loaded_or_drawn(directory: Path, load: Callable[[], Found], draw: Callable[[
     try:
         return load()
     except UserError as error:
-        if not any((directory / "checkpoints").glob("step-*")):
+        if not any(path for run in runs_at(directory) for path in (run / "checkpoints").glob("step-*")):
             raise
         log.info("%s; the checkpoints of this run have all weights", error)
         return draw()

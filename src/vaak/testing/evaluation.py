@@ -100,7 +100,7 @@ def _watching_modules(fail_at: int | None = None) -> Iterator[list[nn.Module]]:
 
 def _first_batch(trainer: Trainer, split: str) -> Batch:
     dataset = trainer.task.dataset(split)
-    plan = evaluation_plan(dataset.lengths, trainer.config.batch_size)
+    plan = evaluation_plan(dataset.lengths, trainer.config.batch_size, parts=dataset.parts)
     reader = MicrobatchReader(dataset, (Purpose.EVALUATION, split), trainer.config.random_seed)
     batch = reader[next(evaluation_addresses(plan, 0, 1))].batch
     assert batch is not None

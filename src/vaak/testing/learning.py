@@ -49,6 +49,7 @@ class _FewExamples:
         self.dataset = dataset
         self.lengths = dataset.lengths[:number]
         self.strata = None if dataset.strata is None else dataset.strata[:number]
+        self.parts = None if dataset.parts is None else dataset.parts[:number]
         self.read: dict[int, Any] = {}
 
     def __getattr__(self, name: str) -> Any:
@@ -74,6 +75,12 @@ class _TaskOfFewExamples(Changed):
 
 def _few_examples(task: Task, number: int) -> Task:
     return cast("Task", _TaskOfFewExamples(task, number))
+
+
+def of_one_part(task: Task) -> Task:
+    """A task whose training examples have no parts: those of the first, where there are several."""
+    parts = task.dataset("train").parts
+    return task if parts is None else _few_examples(task, int((parts == parts[0]).sum()))
 
 
 def check_resume(case: Case) -> None:
@@ -136,7 +143,9 @@ def check_saved(case: Case) -> None:
         trained.fit()
         fresh = case.trainer(runs / "fresh", random_seed=7)
         path = runs / "trained" / "checkpoints" / step_folder(trained.position.step)
-        load_weights(fresh.model, load_checkpoint(path, weights_only=True).model, path)
+        saved = load_checkpoint(path)
+        load_weights(fresh.model, saved.model, path)
+        load_weights(fresh.state.loss.module, saved.loss, path)
         losses = [_losses(one, batches(trained)) for one in (fresh, trained)]
         demand_same(losses[0], losses[1], "losses of a model saved and loaded")
         if case.inputs:

@@ -10,9 +10,16 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from vaak.compat.research_kit import DistillationTrainer
+from vaak.compat.research_kit import DistillationTrainer, MultiTaskTrainer
+from vaak.config import tasks
 from vaak.core.batch import Batch
 from vaak.core.errors import UserError
+
+
+@pytest.fixture(autouse=True)
+def nothing_registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is trained in memory is registered under a name: of no other test."""
+    monkeypatch.setattr(tasks, "REGISTERED_TASKS", {})
 
 
 def classifier(width: int, classes: int = 3) -> nn.Module:
@@ -73,3 +80,27 @@ def test_mistakes_have_one_line():
     batch = Batch({"inputs": torch.randn(2, 4), "targets": torch.tensor([0, 1])}, {})
     with pytest.raises(UserError, match=r"logits of shapes \(2, 3\) and \(2, 5\)"):
         DistillationTrainer(classifier(2), classifier(2, 5)).losses(classifier(2), batch)
+
+
+def test_the_kits_call_trains_several_models_in_place_and_what_they_share(tmp_path: Path):
+    torch.manual_seed(0)
+    model1, model2 = Masked(6), Masked(6, classes=2)
+    model2.embedding = model1.embedding
+    dataset1 = [([1 + number % 8] * (1 + number % 3), number % 3) for number in range(48)]
+    dataset2 = [([1 + number % 8], number % 2) for number in range(16)]
+    trainer = MultiTaskTrainer(
+        models={"task1": model1, "task2": model2},
+        datasets={"task1": {"train": dataset1, "valid": dataset1}, "task2": {"train": dataset2, "valid": dataset2}},
+        loss_weights={"task1": 0.7, "task2": 0.3},
+    )
+    loop: dict[str, Any] = {"device": "cpu", "learning_rate": 0.05, "logging": {"tensorboard": False}}
+    run = trainer.train(tmp_path / "run", epochs=20, batch_size=8, gradient_accumulation_steps=4, **loop)
+    steps = run.history("step")
+    assert steps[-1]["loss"] < 0.6 * steps[0]["loss"]
+    both = [step for step in steps if {"task1/loss", "task2/loss"} <= step.keys()]
+    assert both
+    assert both[0]["loss"] == pytest.approx(0.7 * both[0]["task1/loss"] + 0.3 * both[0]["task2/loss"])
+    assert model2.embedding is model1.embedding
+    assert torch.equal(model2.head.weight, run.model.get_parameter("tasks.task2.head.weight").cpu())
+    with pytest.raises(UserError, match="the task b has no dataset"):
+        MultiTaskTrainer({"a": model1, "b": model2}, {"a": dataset1})

@@ -37,6 +37,7 @@ def data(difficulties: np.ndarray) -> Any:
     return SimpleNamespace(
         lengths=np.random.default_rng(size).integers(1, CAPACITY, size),
         strata=np.arange(size) % 3,
+        parts=None,
         row_capacity=CAPACITY,
         difficulty={"lexical": difficulties}.__getitem__,
     )

@@ -20,6 +20,7 @@ def classify(
     run: Annotated[Path, typer.Argument(help="A run (its best checkpoint) or a checkpoint.")],
     text: Annotated[str, typer.Argument(help="A text, a file with a text in each line, or - for standard input.")],
     top_k: Annotated[int, typer.Option(min=1, help="Number of labels to print, the most probable first.")] = 1,
+    task: Annotated[str | None, typer.Option(help="Name of the task, in a run of several.")] = None,
     output: Output = None,
     device: Device = "auto",
     weights: Weights = WhichWeights.auto,
@@ -35,10 +36,10 @@ def classify(
     from vaak.cli.output import print_or_write
     from vaak.cli.texts import texts_of
     from vaak.core.errors import UserError
-    from vaak.runs.open_run import open_run
+    from vaak.runs.open_run import open_run, part_of
 
     texts, _ = texts_of(text)
-    opened = open_run(run, device=device, weights=weights, trust_code=trust_code)
+    opened = part_of(open_run(run, device=device, weights=weights, trust_code=trust_code), task)
     if opened.experiment.task != "classification":
         raise UserError(f"{run} is a run of task {opened.experiment.task}; vaak classify requires a text classifier")
     multi_label = opened.experiment.data.corpus.multi_label

@@ -186,7 +186,7 @@ def _unread_in_training(training: TrainingConfig) -> Iterator[CheckFinding]:
 
 
 def _draws_features(experiment: Experiment[Any, Any]) -> bool:
-    return bool(getattr(experiment.model, "draws_features", False))
+    return any(getattr(section, "draws_features", False) for section in (experiment.model, experiment.data))
 
 
 def _remarks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 OF_ONE_TASK = {
     "text to speech (task: tts)": ("data_dir", "n_encoder_layers", "n_decoder_layers"),
+    "training on several tasks (task: multitask)": ("tasks", "loss_weights", "shared", "sampling"),
     "text classification (task: classification)": (
         *("model.architecture", "model.pretrained_model", "model.num_labels"),
         *("model.embed_size", "model.num_filters", "model.filter_sizes"),

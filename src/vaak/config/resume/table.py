@@ -7,7 +7,7 @@ section (``vaak.config.base``). What the classes mean is in docs/resuming.md.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -90,11 +90,24 @@ def changes_between(before: Mapping[str, Any], after: Mapping[str, Any], referen
         return [Change("task", before["task"], after["task"], "refused")]
     untouched = untouched_experiment(task, after["name"], after["run_dir"])
     was, now = str(before.get("run_dir", after["run_dir"])), str(after["run_dir"])
-    return [
-        Change(key, old, new, _class_of(task, key, old, new))
-        for key, old, new in _differences(type(untouched), {**before, "task": after["task"]}, after, untouched)
-        if key == "run_dir" or not moved_together(old, new, was, now)
-    ]
+    changes: list[Change] = []
+    for key, old, new in _differences(type(untouched), {**before, "task": after["task"]}, after, untouched):
+        if _are_experiments(old) and _are_experiments(new) and old.keys() == new.keys():
+            changes += [one for name in old for one in _within(f"{key}.{name}", old[name], new[name], was, now)]
+        elif key == "run_dir" or not moved_together(old, new, was, now):
+            changes.append(Change(key, old, new, _class_of(task, key, old, new)))
+    return changes
+
+
+def _are_experiments(value: Any) -> bool:
+    """Whether a value is inner experiments by name (``vaak.config.inner``)."""
+    return isinstance(value, dict) and all(isinstance(one, dict) and "task" in one for one in value.values())
+
+
+def _within(key: str, before: dict[str, Any], after: dict[str, Any], was: str, now: str) -> list[Change]:
+    """The changes of the inner experiment ``key`` of a run that was in the folder ``was`` and is in ``now``."""
+    changes = changes_between({"name": "inner", "run_dir": was, **before}, {"name": "inner", "run_dir": now, **after})
+    return [replace(change, key=f"{key}.{change.key}") for change in changes if change.key != "run_dir"]
 
 
 def _is_same_task(one: str, other: str) -> bool:

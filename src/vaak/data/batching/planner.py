@@ -9,10 +9,11 @@ from vaak.core.errors import UserError
 from vaak.core.task import Dataset
 from vaak.data.batching.bucketed import BucketedPlanner
 from vaak.data.batching.fixed import FixedPlanner
+from vaak.data.batching.mixed import MixedPlanner
 from vaak.data.batching.packed import PackedPlanner
 from vaak.data.batching.stratified import StratifiedPlanner
 from vaak.data.curriculum import CurriculumPlanner, CurriculumScheduler, checked_difficulties, easiest_first
-from vaak.data.plan import BatchPlan, Planner, checked_lengths, starts_every
+from vaak.data.plan import BatchPlan, Planner, checked_lengths, one_after_another, starts_every
 
 
 def training_planner(config: TrainingConfig, dataset: Dataset) -> Planner:
@@ -21,19 +22,14 @@ def training_planner(config: TrainingConfig, dataset: Dataset) -> Planner:
     Raises what ``make_planner`` raises, and UserError where the data have no such difficulty.
     """
 
-    def planner_of(pool: np.ndarray | slice, seed: int) -> Planner:
-        return make_planner(
-            config.batching,
-            lengths=dataset.lengths[pool],
-            strata=None if dataset.strata is None else dataset.strata[pool],
-            batch_size=config.batch_size,
-            row_capacity=dataset.row_capacity,
-            seed=seed,
-        )
+    def of_pool(pool: np.ndarray, seed: int) -> Planner:
+        return planner_of(dataset, config.batching, config.batch_size, seed, pool)
 
-    whole = planner_of(slice(None), config.random_seed)
+    whole = planner_of(dataset, config.batching, config.batch_size, config.random_seed)
     if config.curriculum is None:
         return whole
+    if dataset.parts is not None:
+        raise UserError("training.curriculum: the data have parts, whose difficulties can't be compared; leave it out")
     measure = config.curriculum.difficulty
     difficulties = dataset.lengths if measure == "length" else dataset.difficulty(measure)
     order = easiest_first(
@@ -41,7 +37,7 @@ def training_planner(config: TrainingConfig, dataset: Dataset) -> Planner:
         dataset.strata if config.batching.type == "stratified" else None,
     )
     scheduler = curriculum_scheduler(config, whole.num_microbatches)
-    return CurriculumPlanner(whole, planner_of, order, scheduler, config.batch_size, config.random_seed)
+    return CurriculumPlanner(whole, of_pool, order, scheduler, config.batch_size, config.random_seed)
 
 
 def curriculum_scheduler(config: TrainingConfig, num_microbatches: int) -> CurriculumScheduler:
@@ -54,6 +50,31 @@ def curriculum_scheduler(config: TrainingConfig, num_microbatches: int) -> Curri
     elif config.max_steps is not None:
         num_epochs = config.max_steps / -(-num_microbatches // config.gradient_accumulation_steps)
     return CurriculumScheduler(options.initial_difficulty, options.final_difficulty, num_epochs, options.pacing)
+
+
+def planner_of(
+    dataset: Dataset, batching: BatchingConfig, batch_size: int, seed: int, pool: np.ndarray | None = None
+) -> Planner:
+    """The planner of a dataset, or of the examples in ``pool``; of one with parts, a planner for each, mixed.
+
+    The other arguments, and what is raised, are those of ``make_planner``.
+    """
+    if dataset.parts is not None and pool is None:
+        return MixedPlanner(
+            [np.flatnonzero(dataset.parts == part) for part in np.unique(dataset.parts)],
+            lambda members: planner_of(dataset, batching, batch_size, seed, members),
+            dataset.shares,
+            seed,
+        )
+    chosen = slice(None) if pool is None else pool
+    return make_planner(
+        batching,
+        lengths=dataset.lengths[chosen],
+        strata=None if dataset.strata is None else dataset.strata[chosen],
+        batch_size=batch_size,
+        row_capacity=dataset.row_capacity if dataset.parts is None else None,
+        seed=seed,
+    )
 
 
 def make_planner(
@@ -88,11 +109,18 @@ def make_planner(
     return FixedPlanner(len(checked_lengths(lengths)), batch_size, seed)
 
 
-def evaluation_plan(lengths: np.ndarray, batch_size: int, budget: float | None = None) -> BatchPlan:
-    """Batches of ``batch_size`` in ascending order of length: always the same, with little padding.
+def evaluation_plan(
+    lengths: np.ndarray, batch_size: int, budget: float | None = None, parts: np.ndarray | None = None
+) -> BatchPlan:
+    """Batches of ``batch_size`` in ascending order of length, part after part: always the same, with little padding.
 
     With a ``budget``, rows times the longest keeps within it, but for an example that exceeds it alone.
     """
+    if parts is not None:
+        members = [np.flatnonzero(parts == part) for part in np.unique(parts)]
+        return one_after_another(
+            [evaluation_plan(np.asarray(lengths)[own], batch_size, budget).among(own) for own in members]
+        )
     order = np.argsort(checked_lengths(lengths), kind="stable")
     if budget is None:
         return BatchPlan(order, None, starts_every(batch_size, len(order)))

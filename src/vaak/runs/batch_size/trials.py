@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from vaak.data.batching.planner import make_planner
+from vaak.data.batching.planner import planner_of
 from vaak.data.plan import LastPlan
 from vaak.data.reader import Address, Microbatch
 from vaak.engine.gradient import DoesNotFitError
@@ -124,15 +124,9 @@ class Trials:
         """The planner of a size, over all the examples: a curriculum comes to them in the end."""
         config = self.trainer.config
         of_rows = self.option == "batch_size"
-        planner = make_planner(
-            config.batching if of_rows else config.batching.model_copy(update={self.option: size}),
-            lengths=self.dataset.lengths,
-            strata=self.dataset.strata,
-            batch_size=size if of_rows else config.batch_size,
-            row_capacity=self.dataset.row_capacity,
-            seed=config.random_seed,
-        )
-        return LastPlan(planner)
+        batching = config.batching if of_rows else config.batching.model_copy(update={self.option: size})
+        batch_size = size if of_rows else config.batch_size
+        return LastPlan(planner_of(self.dataset, batching, batch_size, config.random_seed))
 
     def _attempt(self, microbatch: Microbatch) -> tuple[float, str | None]:
         """Seconds of a microbatch in the quickest of some steps, after one that frees memory; or what went wrong."""

@@ -4,6 +4,7 @@ RUN/config.yml  environment.json  train.log  metrics.jsonl  status.json  checkpo
     run.json  which run this is        sessions.jsonl  sessions/  each start of it, with its configuration
     pictures/  pictures of evaluations, if there are any        tuned.yml  left by vaak tune
     code/  users' own classes        set-aside/  what a resume moved out of the way
+    tasks/  where a run has several, the data of each
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from vaak.runs.folder.owner import demand_free, owner_of
 LOCK = ".lock"
 CODE = "code"
 """Where users' own classes are copied to."""
+TASKS = "tasks"
 ASKING_SECONDS = 0.5  # listing runs holds the lock for a moment, too
 
 
@@ -74,7 +76,12 @@ def demand_writable(folder: Path) -> None:
 
 def holds_a_run(path: Path) -> bool:
     """Whether training has begun here; a directory left by a run that failed before its first step doesn't count."""
-    return bool(list_checkpoints(path / "checkpoints")) or (path / "metrics.jsonl").exists()
+    return any(list_checkpoints(one / "checkpoints") or (one / "metrics.jsonl").exists() for one in runs_at(path))
+
+
+def runs_at(path: Path) -> tuple[Path, ...]:
+    """What may be the run of a directory: itself and, of RUN/tasks/NAME, which one of a run's tasks has, RUN."""
+    return (path, path.parent.parent) if path.parent.name == TASKS else (path,)
 
 
 def checkpoints_elsewhere(save_dir: str | None, name: str) -> Path | None:

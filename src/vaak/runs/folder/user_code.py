@@ -42,7 +42,8 @@ def demand_trust(experiment: Experiment[Any, Any], configurations: Iterable[Path
 
 def demand_trust_to_use(experiment: Experiment[Any, Any], directory: Path) -> None:
     """Raises UserError where using a run's model would execute code from outside Vaak."""
-    names = [_type_at(experiment, key) for key in experiment.spec.used_by_models]
+    inner: Iterable[Experiment[Any, Any]] = getattr(experiment.data, "inner_experiments", {}).values()
+    names = [_type_at(one, key) for one in (experiment, *inner) for key in one.spec.used_by_models]
     if outside := [name for name in names if ":" in name]:
         executed = ", ".join(outside)
         raise UserError(

@@ -104,7 +104,7 @@ def test_one_wrong_option(mistakes, text, expected):
         ),
         ("task: lm\ndistillation: {alpha: 0.5}\n", "f.yml:2: distillation: teacher is missing"),
         ("task: lm\ndistillation: {teacher: x, alpha: 70}\n", "f.yml:2: distillation.alpha: is 70"),
-        ("task: lm\ntasks: {a: {}}\n", "f.yml:2: tasks: training on several tasks isn't implemented yet"),
+        ("task: lm\ntasks: {a: {}}\n", "f.yml:2: tasks: belongs to training on several tasks (task: multitask)"),
         ("task: lm\ndatasets:\n  - name: ami\n", "f.yml:2: datasets: is for audio, and the task lm has none"),
         ("task: lm\ntraining: {curriculum: length}\ndata: {layout: stream}\n",
          "f.yml:2: training.curriculum.difficulty: windows of a stream are all equally long"),

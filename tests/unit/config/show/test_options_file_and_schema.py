@@ -22,6 +22,7 @@ FILES = {
     "vocoder": "configs/vocoder/all_options.yml",
     "asr": "configs/asr/all_options.yml",
     "classification": "configs/classification/all_options.yml",
+    "multitask": "configs/multitask/all_options.yml",
 }
 
 tasks = pytest.mark.parametrize("task", FILES)

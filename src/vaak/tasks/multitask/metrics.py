@@ -1,0 +1,50 @@
+"""Figures of several tasks: each task's own, as TASK/figure, and ``loss``, the weighted sum of their losses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from vaak.core.batch import Batch
+from vaak.core.task import Meters
+from vaak.tasks.multitask.data import own_batch
+
+
+class JointMeters(Meters):
+    """The meters of each task; ``weights`` are those of the tasks in ``loss``, 1 where not given."""
+
+    def __init__(self, meters: Mapping[str, Meters], split: str, weights: Mapping[str, float]) -> None:
+        own = {f"{name}/{key}": value for name, one in meters.items() for key, value in one.protocol.items()}
+        self.protocol = {"split": split, **{key: value for key, value in own.items() if not key.endswith("/split")}}
+        self.meters, self.weights = meters, weights
+
+    def update(self, model: nn.Module, batch: Batch) -> None:
+        models: Any = model.tasks
+        name, own = own_batch(batch)
+        self.meters[name].update(models[name], own)
+
+    def sums(self) -> dict[str, float]:
+        return {f"{name}/{key}": value for name, one in self.meters.items() for key, value in one.sums().items()}
+
+    def results(self, sums: dict[str, float]) -> dict[str, float]:
+        """Raises ZeroDivisionError where a task has no batch among those measured."""
+        figures, loss = dict[str, float](), 0.0
+        for name, one in self.meters.items():
+            own = {key.removeprefix(f"{name}/"): sums[key] for key in sums if key.startswith(f"{name}/")}
+            if not own:
+                raise ZeroDivisionError
+            results = one.results(own)
+            loss += self.weights.get(name, 1.0) * results.get("loss", 0.0)
+            figures |= {f"{name}/{figure}": value for figure, value in results.items()}
+        return {"loss": loss, **figures}
+
+    def pictures(self) -> dict[str, bytes]:
+        return {f"{name}_{key}": value for name, one in self.meters.items() for key, value in one.pictures().items()}
+
+    def audio(self) -> dict[str, bytes]:
+        return {f"{name}_{key}": value for name, one in self.meters.items() for key, value in one.audio().items()}
+
+    def tables(self) -> dict[str, str]:
+        return {f"{name}_{key}": value for name, one in self.meters.items() for key, value in one.tables().items()}

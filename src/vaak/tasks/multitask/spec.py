@@ -1,0 +1,19 @@
+"""The specification of training on several tasks. Imports no torch."""
+
+from vaak.config.task_spec import TaskSpec
+from vaak.tasks.multitask.checks import checks, metrics, num_parameters
+from vaak.tasks.multitask.config import ALIASES, DEFAULTS, MultiTaskConfig, MultiTaskDataConfig
+
+SPEC = TaskSpec(
+    task="vaak.tasks.multitask.task:MultiTask",
+    model=MultiTaskConfig,
+    data=MultiTaskDataConfig,
+    recognised_by=("tasks", "data.tasks"),
+    defaults=DEFAULTS,
+    aliases=ALIASES,
+    metrics=metrics,
+    auxiliary_losses=(),
+    refused_batching={"packed": "rows of several tasks aren't packed; expected fixed, bucketed or stratified"},
+    num_parameters=num_parameters,
+    checks=checks,
+)

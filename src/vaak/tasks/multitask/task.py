@@ -1,0 +1,237 @@
+"""Several tasks at once: what the engine asks, answered by the task of each batch.
+
+- ``dataset``: the tasks' datasets one after another; a microbatch is of one task (data.py)
+- ``model``: the tasks' models, with modules in common (model.py)
+- ``losses``: TASK/loss per TASK/unit, so each is divided by its own count in the whole step
+- ``meters``: each task's own figures, and the weighted sum of their losses (metrics.py)
+- ``predict``: of pairs of a task's name and its input
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import nn
+
+from vaak.config.experiment import Experiment
+from vaak.config.tasks import task_class
+from vaak.config.training import TrainingConfig
+from vaak.core.batch import Batch, Term
+from vaak.core.errors import UserError
+from vaak.core.task import DataFinding, Meters
+from vaak.core.task import Task as AnyTask
+from vaak.engine.cost.dry_pass import numberless
+from vaak.engine.devices.randomness import keeping_generators
+from vaak.engine.objective.losses import auxiliary_losses
+from vaak.runs.folder.directory import TASKS
+from vaak.runs.prepared import prepared_folder
+from vaak.tasks.base import Task
+from vaak.tasks.multitask.config import MultiTaskExperiment
+from vaak.tasks.multitask.data import JointDataset, Shares, own_batch
+from vaak.tasks.multitask.metrics import JointMeters
+from vaak.tasks.multitask.model import WEIGHTED, MultiTaskModel, Uncertainty
+from vaak.tasks.multitask.spec import SPEC
+
+Weights = Mapping[str, float] | Literal["uncertainty"]
+
+
+class JointTask(Task[Any]):
+    """Tasks that are trained together, of which each microbatch has one.
+
+    parts
+        The tasks by name.
+    weights
+        Of their losses, by task, 1 where not given; or ``uncertainty``: they are learned.
+    shared
+        Modules that tasks have together: the name in the model of each task.
+    shares
+        How often each is trained on (``vaak.data.batching.mixed``); None: as often as it has data.
+    """
+
+    def __init__(
+        self,
+        parts: Mapping[str, AnyTask],
+        weights: Weights,
+        shared: Sequence[Mapping[str, str]] = (),
+        shares: Shares | None = None,
+    ) -> None:
+        self.parts, self.shared, self.shares = dict(parts), shared, shares
+        self.uncertainty = Uncertainty(list(parts)) if weights == "uncertainty" else None
+        self.weights: Mapping[str, float] = {} if isinstance(weights, str) else weights
+        first, *others = self.parts.values()
+        self.evaluation_splits = tuple(
+            split for split in first.evaluation_splits if all(split in part.evaluation_splits for part in others)
+        )
+        self._datasets: dict[str, JointDataset] = {}
+        self._model: MultiTaskModel | None = None
+
+    # Data.
+
+    def sources(self) -> list[Path]:
+        return [path for part in self.parts.values() for path in part.sources()]
+
+    def prepare(self) -> None:
+        """Prepare the data of each task. Raises UserError for a task that can't be trained with others."""
+        for name, part in self.parts.items():
+            if part.objectives or part.observed:
+                what = "several objectives" if part.objectives else "weights that follow its terms"
+                raise UserError(f"data.tasks.{name}: a model with {what} can't be trained with other tasks")
+        for part in self.parts.values():
+            part.prepare()
+
+    def prepare_for_check(self) -> None:
+        for part in self.parts.values():
+            part.prepare_for_check()
+
+    def dataset(self, split: str) -> JointDataset:
+        if split not in self._datasets:
+            datasets = {name: part.dataset(split) for name, part in self.parts.items()}
+            self._datasets[split] = JointDataset(datasets, self.shares)
+        return self._datasets[split]
+
+    def data_findings(self, split: str) -> Iterator[DataFinding]:
+        for name, part in self.parts.items():
+            for found in part.data_findings(split):
+                yield replace(found, example=f"{name}: {found.example}")
+
+    # Training.
+
+    def model(self) -> MultiTaskModel:
+        self._model = MultiTaskModel(self.models_of_tasks(), self.shared)
+        return self._model
+
+    def models_of_tasks(self) -> dict[str, nn.Module]:
+        """A new model of each task."""
+        return {name: part.model() for name, part in self.parts.items()}
+
+    def loss_modules(self) -> dict[str, nn.Module]:
+        own = {} if self.uncertainty is None else {"uncertainty": self.uncertainty}
+        further = {
+            f"{name}_{key}": module for name, part in self.parts.items() for key, module in part.loss_modules().items()
+        }
+        return {**own, **further}
+
+    @property
+    def loss_weights(self) -> Mapping[str, float]:  # type: ignore[override]
+        """The weight of every term; which ones there are is seen by an example of each task."""
+        assert self._model is not None, "a model is made before its losses are weighed"
+        weights: dict[str, float] = {}
+        for name, part in self.parts.items():
+            config = getattr(part, "experiment", None)
+            own = auxiliary_losses(config.training.loss, part.auxiliary_losses) if config is not None else {}
+            own |= dict(part.loss_weights)
+            for term in _terms_of_an_example(part, self._model.tasks[name]):
+                weight = own.get(term, 1.0)
+                key = f"{name}/{term}"
+                if self.uncertainty is None:
+                    weights[key] = self.weights.get(name, 1.0) * weight
+                else:
+                    weights |= {key: 0.0, key + WEIGHTED: weight}
+        return weights
+
+    def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
+        models: Any = model.tasks
+        name, own = own_batch(batch)
+        found = self.parts[name].losses(models[name], own)
+        terms = {f"{name}/{key}": replace(term, per=f"{name}/{term.per}") for key, term in found.items()}
+        return terms if self.uncertainty is None else self.uncertainty(name, terms, batch)
+
+    def meters(self, split: str) -> Meters:
+        return JointMeters({name: part.meters(split) for name, part in self.parts.items()}, split, self.weights)
+
+    def show(self, batch: Batch) -> list[str]:
+        name, own = own_batch(batch)
+        return self.parts[name].show(own)
+
+    # Use.
+
+    def predict(self, model: nn.Module, inputs: Iterable[tuple[str, Any]]) -> Iterator[Any]:
+        """What the models make of inputs, each a pair of a task's name and what that task predicts from."""
+        models: Any = model.tasks
+        for name, group in groupby(inputs, key=lambda pair: pair[0]):
+            yield from self.parts[name].predict(models[name], [one for _, one in group])
+
+    def samples(self, model: nn.Module) -> list[str]:
+        models: Any = model.tasks
+        return [f"{name}: {line}" for name, part in self.parts.items() for line in part.samples(models[name])]
+
+
+@torch.no_grad()
+def _terms_of_an_example(part: AnyTask, model: nn.Module) -> list[str]:
+    """The names of a task's terms, by its first example of training."""
+    dataset, weight = part.dataset("train"), next(model.parameters())
+    modes = {module: module.training for module in model.modules()}
+    with keeping_generators(weight.device):
+        batch = dataset.collate([[dataset.example(0, np.random.default_rng(0))]]).to(weight.device)
+        batch.indices = [[0]]
+        batch.tensors = {
+            name: tensor.to(weight.dtype) if tensor.is_floating_point() else tensor
+            for name, tensor in batch.tensors.items()
+        }
+        model.eval()
+        terms = list(part.losses(model, batch))
+    for module, mode in modes.items():
+        module.training = mode
+    return terms
+
+
+class MultiTask(JointTask):
+    """The tasks of a YAML."""
+
+    SPEC = SPEC
+
+    def __init__(self, experiment: MultiTaskExperiment, directory: Path, folder: Path) -> None:
+        self.experiment, self.directory, self.folder = experiment, directory, folder
+        self.reference = experiment.reference
+        experiments = experiment.data.inner_experiments
+        tokenizer = next(iter(experiments)) if experiment.model.shared else None
+        super().__init__(
+            {name: self._part(name, own, tokenizer) for name, own in experiments.items()},
+            experiment.model.loss_weights,
+            [
+                paths if isinstance(paths, dict) else dict.fromkeys(experiments, paths)
+                for paths in experiment.model.shared
+            ],
+            _shares_of(experiment),
+        )
+
+    def _part(self, name: str, own: Experiment[Any, Any], tokenizer: str | None) -> AnyTask:
+        """A task in the loop of all; its tokenizer is that of the task ``tokenizer``, where it reads with one."""
+        loop = {key: getattr(self.experiment.training, key) for key in TrainingConfig.model_fields if key != "loss"}
+        data, cache = own.data, self.experiment.data.cache_dir
+        if cache is not None and getattr(data, "cache_dir", cache) is None:
+            data = data.model_copy(update={"cache_dir": cache})
+        if tokenizer not in (None, name) and getattr(data, "tokenizer", None) is not None:
+            trained = prepared_folder(self.directory / TASKS / str(tokenizer)).resolve() / "tokenizer"
+            data = data.model_copy(update={"tokenizer": data.tokenizer.model_copy(update={"path": str(trained)})})
+        own = own.model_copy(update={"training": own.training.model_copy(update=loop), "data": data})
+        task: AnyTask = task_class(own.reference)(own, self.directory / TASKS / name, self.folder)
+        return task
+
+    def prepare(self) -> None:
+        with numberless(torch.device("cpu")):
+            self.sketch()  # what can't be shared shows now, and not after hours of preparation
+        super().prepare()
+
+    def sketch(self) -> nn.Module | None:
+        """Models as large as the trained ones may become; None where that of a task isn't known."""
+        experiments = self.experiment.data.inner_experiments
+        models = {name: self._part(name, own, None).sketch() for name, own in experiments.items()}
+        known = {name: model for name, model in models.items() if model is not None}
+        return MultiTaskModel(known, self.shared) if len(known) == len(models) else None
+
+
+def _shares_of(experiment: MultiTaskExperiment) -> Shares | None:
+    """How often each task is trained on."""
+    sampling = experiment.data.sampling
+    if sampling.type == "proportional":
+        return None
+    if sampling.type == "temperature":
+        return Shares(temperature=sampling.temperature)
+    return Shares(annealed_over=sampling.epochs or experiment.training.epochs)

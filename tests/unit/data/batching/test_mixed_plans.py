@@ -1,0 +1,134 @@
+"""Plans of data with parts: a microbatch has one part, shares are those asked for, and nothing is left out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vaak.config.training import BatchingConfig, TrainingConfig
+from vaak.core.errors import UserError
+from vaak.core.task import Dataset
+from vaak.data.batching.planner import evaluation_plan, planner_of, training_planner
+from vaak.data.loader import training_addresses
+from vaak.data.plan import BatchPlan, Planner
+
+SIZES = (80, 24, 8)
+
+
+class InParts(Dataset):
+    """Lengths in parts of these sizes, without anything to read."""
+
+    def __init__(self, sizes: tuple[int, ...], shares: Callable[[int], float] | None = None) -> None:
+        self.parts = np.repeat(np.arange(len(sizes)), sizes)
+        self.lengths = 1 + np.arange(sum(sizes)) % 13
+        self.shares, self.fingerprint = shares, "parts"
+        self.strata = self.lengths % 3
+
+
+def mixed(sizes: tuple[int, ...], shares: Callable[[int], float] | None = None, kind: Any = "fixed") -> Planner:
+    return planner_of(InParts(sizes, shares), BatchingConfig(type=kind), 4, 7)
+
+
+def parts_of(plan: BatchPlan, parts: np.ndarray) -> list[int]:
+    """The part of each microbatch, which has no other."""
+    found = [{int(parts[index]) for row in plan.microbatch(place) for index in row} for place in range(len(plan))]
+    assert all(len(one) == 1 for one in found)
+    return [next(iter(one)) for one in found]
+
+
+@pytest.mark.parametrize("kind", ["fixed", "bucketed", "stratified"])
+@settings(max_examples=25, deadline=None)
+@given(sizes=st.lists(st.integers(1, 40), min_size=1, max_size=4).map(tuple))
+def test_in_proportion_every_example_is_there_once_in_every_epoch(kind, sizes):
+    planner = mixed(sizes, kind=kind)
+    for epoch in range(3):
+        plan = planner.plan(epoch)
+        parts_of(plan, InParts(sizes).parts)
+        assert sorted(plan.indices.tolist()) == list(range(sum(sizes)))
+        assert len(plan) == planner.num_microbatches
+        assert plan.passes is not None
+        assert not plan.passes.any()
+
+
+def test_in_proportion_the_microbatches_of_a_part_are_those_that_it_has_alone():
+    plan, alone = mixed(SIZES).plan(2), mixed(SIZES[:1]).plan(2)
+    own = [plan.microbatch(place) for place, part in enumerate(parts_of(plan, InParts(SIZES).parts)) if part == 0]
+    assert sorted(own) == sorted(alone.microbatch(place) for place in range(len(alone)))
+
+
+@pytest.mark.parametrize(("exponent", "expected"), [(1.0, [20, 6, 2]), (0.5, [15, 8, 5]), (0.0, [10, 9, 9])])
+def test_shares_follow_sizes_to_the_power_of_the_exponent(exponent, expected):
+    plan = mixed(SIZES, lambda epoch: exponent).plan(0)
+    assert np.bincount(parts_of(plan, InParts(SIZES).parts)).tolist() == expected
+
+
+def test_shares_are_kept_all_along_an_epoch():
+    parts = np.array(parts_of(mixed((400, 400, 200)).plan(0), InParts((400, 400, 200)).parts))
+    for half in (parts[:125], parts[125:]):
+        assert np.abs(np.bincount(half, minlength=3) - [50, 50, 25]).max() <= 2
+    assert parts.tolist() != sorted(parts.tolist())
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 30), min_size=2, max_size=3).map(tuple),
+    exponents=st.lists(st.floats(0, 1), min_size=6, max_size=6),
+)
+def test_no_example_of_a_part_comes_again_before_all_others_came_whatever_the_shares(sizes, exponents):
+    planner, parts = mixed(sizes, lambda epoch: exponents[epoch]), InParts(sizes).parts
+    seen: Counter[int] = Counter()
+    for epoch in range(6):
+        plan = planner.plan(epoch)
+        assert len(plan) == planner.num_microbatches
+        places = [(place, index) for place in range(len(plan)) for row in plan.microbatch(place) for index in row]
+        repeats = {(index, plan.occurrence(place)) for place, index in places}
+        assert len(repeats) == len(places)
+        seen.update(index for _, index in places)
+        for part in range(len(sizes)):
+            own = [seen[index] for index in np.flatnonzero(parts == part)]
+            assert max(own) - min(own) <= 1
+
+
+def test_a_plan_is_a_function_of_seed_epoch_and_shares():
+    first, again = mixed(SIZES, abs), mixed(SIZES, abs)
+    assert [first.plan(epoch).fingerprint for epoch in (3, 1)] == [again.plan(epoch).fingerprint for epoch in (3, 1)]
+    assert first.plan(0).fingerprint != mixed(SIZES, float).plan(0).fingerprint
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_another_world_size_has_the_same_steps(world_size):
+    def addresses(rank: int, size: int, number: int) -> set[tuple[int, int, str]]:
+        planner = mixed(SIZES, abs)
+        place = {"step": 3, "epoch": 0, "place": 12, "rank": rank, "world_size": size}
+        found = training_addresses(planner, 4, **place)
+        return {(one.step, one.number, str(one.rows)) for one in (next(found) for _ in range(number))}
+
+    of_ranks = set[tuple[int, int, str]]().union(*(addresses(rank, world_size, 24) for rank in range(world_size)))
+    assert addresses(0, 1, 24) <= of_ranks
+
+
+def test_an_evaluation_has_part_after_part():
+    data = InParts(SIZES)
+    plan = evaluation_plan(data.lengths, 5, 30, data.parts)
+    assert sorted(plan.indices.tolist()) == list(range(sum(SIZES)))
+    parts = parts_of(plan, data.parts)
+    assert parts == sorted(parts)
+    assert (plan.cells(data.lengths) <= 30).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"curriculum": {"difficulty": "length"}}, "training.curriculum: the data have parts"),
+        ({"batching": {"type": "packed"}}, "packed needs rows of a known length"),
+    ],
+)
+def test_what_parts_cannot_have(options, message):
+    with pytest.raises(UserError, match=message):
+        training_planner(TrainingConfig(**options), InParts(SIZES))
