@@ -42,6 +42,14 @@ def _nothing_stays_registered() -> Iterator[None]:
     REGISTERED.update(before)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _cache_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Built-in voices are made once, and not in the user's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VAAK_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def vaak_data() -> Callable[[str], Path]:
     """Gives a folder of real data by its name, or skips the test where there is none.

@@ -42,8 +42,11 @@ ON_PURPOSE = (
     "takes less time than softmax from about",  # linear attention at the length of a sentence
     "init_except: init_from is null",  # ami.yml is started with it on the command line
 )
-LIKE_READ_SPEECH = ("configs/diarization/mini_librispeech.yml", "configs/diarization/one_to_four.yml")
-"""The same network on other conversations: 20 seconds each."""
+LIKE_OTHERS = (
+    "configs/diarization/mini_librispeech.yml", "configs/diarization/one_to_four.yml",
+    "configs/classification/subjectivity.yml",
+)  # fmt: skip
+"""The same network as another recipe's on other data."""
 LM_SIZES = ("model.d_model=32", "model.num_layers=1", "model.num_heads=2", "data.max_length=32")
 SEQ2SEQ_SIZES = (
     "model.global_config={d_model: 32, num_layers: 1, num_heads: 2}",
@@ -122,7 +125,7 @@ def test_it_trains_in_small(recipe: str, tmp_path: Path, commands: Commands):
 
 
 @pytest.mark.parametrize(
-    "recipe", [pytest.param(name, marks=pytest.mark.slow) if name in LIKE_READ_SPEECH else name for name in EXPECTED]
+    "recipe", [pytest.param(name, marks=pytest.mark.slow) if name in LIKE_OTHERS else name for name in EXPECTED]
 )
 def test_it_trains_to_its_loss(
     recipe: str, tmp_path: Path, vaak_data: Callable[[str], Path], commands: Commands, monkeypatch: pytest.MonkeyPatch

@@ -205,7 +205,7 @@ def _speech(*, model: dict[str, Any] | None = None, training: dict[str, Any] | N
 
 
 def _about_listening(num_prompt: int) -> dict[str, Any]:
-    """What is counted after a prompt of so many tokens, the last of which predicts the first that is real."""
+    """What is counted after a prompt of this number of tokens, the last of which predicts the first that is real."""
 
     def counted(batch: Batch) -> dict[str, float]:
         """Targets that are real; the encoder's positions, each of two frames, and the decoder's."""

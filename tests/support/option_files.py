@@ -84,6 +84,7 @@ def _write_texts(data: Path) -> None:
     (data / "torn.txt").write_bytes("\n".join(lines).encode() + b"\n\xe0\xa4\n")
     columns = [{"text": line, "other": f"{line} {line}"} for line in lines]
     _write_lines(data / "train.jsonl", columns)
+    _write_lines(data / "chats.jsonl", [{"prompt": line[:9], "completion": line} for line in lines])
     _write_hub(data / "hub", columns, columns[50:])
     _write_hub(data / "other_hub", columns[100:], columns)
     _write_lines(data / "pairs.jsonl", [{"sentence_good": lines[1], "sentence_bad": lines[2], "UID": "some"}])
@@ -188,6 +189,8 @@ def _write_words(data: Path) -> None:
         soundfile.write(path, np.stack([samples, samples[::-1]], axis=1), rate)
     (data / "alignments").mkdir()
     (data / "alignments" / "train0.json").write_text('{"word": [[0, 0.3, "so"]]}')
+    (data / "voices").mkdir()
+    shutil.copy(data / "valid0.wav", data / "voices")
     _write_variants(data)
     _write_meetings(data)
     write_whisper(data / "whisper")

@@ -7,6 +7,15 @@ from __future__ import annotations
 
 from vaak.audio.mel_config import MelConfig, PitchConfig
 
+TRAINING = """\
+training:
+  max_steps: 3
+  batch_size: 4
+  device: cpu
+  optimizer: {type: adamw, lr: 1e-2}
+  checkpoint: {interval_epochs: null}
+  logging: {interval: 1, tensorboard: false, system_metrics: false, progress_bar: false}
+"""
 BASES = {
     "lm": """\
 task: lm
@@ -67,14 +76,8 @@ model: {global_config: {d_model: 16, num_layers: 1, num_heads: 2, dropout: 0.1},
 global_config: {mel: {sampling_rate: 8000, n_fft: 256, win_length: 256, hop_length: 64, n_mels: 16, f_max: null}}
 datasets: [{name: toy, type: json, train: [FOLDER/train.jsonl], valid: [FOLDER/valid.jsonl], test: [FOLDER/test.jsonl]}]
 data: {samples: [He saw me. Dr. May saw me.], speaking: {num_iterations: 2}}
-training:
-  max_steps: 3
-  batch_size: 4
-  device: cpu
-  optimizer: {type: adamw, lr: 1e-2}
-  checkpoint: {interval_epochs: null}
-  logging: {interval: 1, tensorboard: false, system_metrics: false, progress_bar: false}
-""",
+"""
+    + TRAINING,
     "vocoder": """\
 task: vocoder
 name: tiny
@@ -86,28 +89,16 @@ model:
 global_config: {mel: {sampling_rate: 8000, n_fft: 256, win_length: 256, hop_length: 64, n_mels: 16, f_max: null}}
 datasets: [{name: toy, type: json, train: [FOLDER/train.jsonl], valid: [FOLDER/valid.jsonl], test: [FOLDER/test.jsonl]}]
 data: {crop_frames: 16, evaluation_window: 1.0, num_samples: 1, num_iterations: 2}
-training:
-  max_steps: 3
-  batch_size: 4
-  device: cpu
-  optimizer: {type: adamw, lr: 1e-2}
-  checkpoint: {interval_epochs: null}
-  logging: {interval: 1, tensorboard: false, system_metrics: false, progress_bar: false}
-""",
+"""
+    + TRAINING,
     "asr": """\
 task: asr
 name: tiny
 model: {scratch: {d_model: 16, encoder_layers: 1, decoder_layers: 1, num_heads: 2, max_target_length: 16}}
 datasets: [{name: toy, type: json, train: [FOLDER/train.jsonl], valid: [FOLDER/valid.jsonl], test: [FOLDER/test.jsonl]}]
 data: {max_duration: 0.8, decoding: {max_new_tokens: 4}}
-training:
-  max_steps: 3
-  batch_size: 4
-  device: cpu
-  optimizer: {type: adamw, lr: 1e-2}
-  checkpoint: {interval_epochs: null}
-  logging: {interval: 1, tensorboard: false, system_metrics: false, progress_bar: false}
-""",
+"""
+    + TRAINING,
 }
 CONVERSATIONS = (
     "datasets=[{name: toy, type: json, train: [FOLDER/voices/train.jsonl], valid: [FOLDER/voices/valid.jsonl], "
@@ -116,6 +107,7 @@ CONVERSATIONS = (
 LOOP = ("training", "wandb", "name", "distillation")
 """Sections that are the same for every task, varied for one."""
 
+CHATS = ("data.corpus={type: chat, train: [FOLDER/chats.jsonl], valid: [], test: []}",)
 HUB = "data.corpus={type: huggingface, name: FOLDER/hub}"
 AMI = "datasets=[{name: ami, corpus_dir: FOLDER/corpora/ami, output_dir: OWN/ami}]"
 AMI_BY_NAME = (
@@ -191,12 +183,15 @@ CIRCUMSTANCES: dict[str, tuple[str, ...]] = {
     "data.corpus.name": ("@hub", HUB, "data.corpus.subset=one"),
     "data.corpus.subset": ("@hub", HUB, "data.corpus.subset=one"),
     "data.on_bad_example": ("@torn",),
+    "data.corpus.folds_file": ("data.corpus.fold=1:1",),
+    "datasets.0.folds_file": ("datasets.0.fold=1:1",),
     "data.tokenizer.options": ("data.tokenizer.type=FOLDER/own.py:Characters",),
     "data.target_tokenizer.min_frequency": ("data.target_tokenizer={type: character, min_frequency: 1}",),
     "data.target_tokenizer.vocab_size": ("data.target_tokenizer={type: byte_level, vocab_size: 320}",),
     "data.tokenizer.min_frequency": ("data.tokenizer={type: character, min_frequency: 1}",),
     "data.masking_probability": ("model.model_type=encoder",),
     "data.shift_windows": ("data.layout=stream",),
+    **dict.fromkeys(("data.chat_template", "data.loss_on", "data.long_chats"), CHATS),
     "data.stride": ("data.layout=stream",),
     "data.target_tokenizer": ("data.target_tokenizer={type: character}",),
     "data.target_tokenizer.options": ("data.target_tokenizer={type: FOLDER/own.py:Characters}",),

@@ -56,16 +56,24 @@ def write_folder(folder: Path, kind: str, seed: int = 0, **others: Any) -> Any:
         for parameter in model.parameters():
             parameter += 0.1 * torch.randn_like(parameter)
     model.save_pretrained(folder)
+    tokenizer = byte_tokenizer(eos="<|endoftext|>", bos="<|endoftext|>")
+    tokenizer.chat_template = "{{ messages[0].content }}"
+    tokenizer.save_pretrained(folder)
+    return model
+
+
+def byte_tokenizer(**roles: str) -> Any:
+    """A tokenizer of transformers with a token for each byte, after those of its ``roles``."""
+    special = list(dict.fromkeys(roles.values()))
     backend = Backend(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
+    size = 256 + len(special)
     trainer = trainers.BpeTrainer(
-        vocab_size=257, special_tokens=["<|endoftext|>"], initial_alphabet=alphabet, show_progress=False
+        vocab_size=size, special_tokens=special, initial_alphabet=alphabet, show_progress=False
     )
     backend.train_from_iterator(["राम घर जाता है।"], trainer)
-    end = {"eos_token": "<|endoftext|>", "bos_token": "<|endoftext|>"}
-    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **end)  # type: ignore[no-untyped-call]
-    tokenizer.chat_template = "{{ messages[0].content }}"
-    tokenizer.save_pretrained(folder)
-    return model
+    names = {f"{role}_token": token for role, token in roles.items()}
+    fast: Any = transformers.PreTrainedTokenizerFast
+    return fast(tokenizer_object=backend, **names)

@@ -8,7 +8,7 @@ from pydantic import field_validator, model_validator
 
 from vaak.audio.mel_config import MelConfig, PitchConfig
 from vaak.config.base import LARGEST_COUNT, ResumeClass, Section, option
-from vaak.config.folds import DividedSection, fold_option
+from vaak.config.folds import DividedSection, fold_option, folds_file_option
 
 AUDIO_ALIASES = {
     "global_config.num_filters": "global_config.num_mel_bins",
@@ -33,7 +33,12 @@ class AudioConfig(Section):
     resume_class: ClassVar[ResumeClass | None] = "refused"
 
     corpus_dir: str = option("Folder of the corpora, with one folder for each.", "./data", resume="free")
-    output_dir: str = option("Folder for manifests of prepared corpora.", "./manifests", resume="free")
+    output_dir: str | None = option(
+        "Folder for manifests of prepared corpora; null is ./manifests, and for built-in voices a cache (VAAK_CACHE, "
+        "by default ~/.cache/vaak).",
+        None,
+        resume="free",
+    )
     feature_type: Literal["fbank", "mfcc", "spectrogram", "mel"] = option(
         "fbank: log-mel filter banks; mfcc: cepstral coefficients; spectrogram: log power spectrum; mel: mel "
         "spectrograms for speech synthesis, by the options of mel.",
@@ -357,6 +362,7 @@ class DatasetConfig(DividedSection):
         "Simulate conversations from its utterances; null uses the recordings unchanged.", None
     )
     fold: str | None = fold_option()
+    folds_file: str | None = folds_file_option()
 
     @model_validator(mode="after")
     def _conversations_share_no_speakers(self) -> DatasetConfig:

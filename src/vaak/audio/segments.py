@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 
-from vaak.audio.labelled import PAUSE, Alignment, Interval, Segment
+from vaak.audio.labelled import Alignment, Interval, Segment
 
 LONGEST_WORD = 60.0
 """Seconds. An interval that began longer ago is a pause, as a gap is; so a window of hours is found by bisection."""
@@ -89,29 +89,3 @@ def _around(intervals: Sequence[Interval], start: float, end: float) -> Sequence
     """Those, by start, that begin before ``end`` and not long before ``start``."""
     first = bisect_left(intervals, start - LONGEST_WORD, key=lambda one: one.start)
     return intervals[first : bisect_left(intervals, end, key=lambda one: one.start)]
-
-
-def with_pauses(intervals: Iterable[Interval], duration: float) -> tuple[Interval, ...]:
-    """Intervals that follow one another from 0 to ``duration``: gaps become pauses, and pauses in a row become one.
-
-    What is beyond ``duration`` is cropped.
-
-    >>> [tuple(one) for one in with_pauses([Interval(0.5, 1, "a"), Interval(1, 1.2, ""), Interval(1.4, 2, "b")], 2)]
-    [(0.0, 0.5, ''), (0.5, 1, 'a'), (1, 1.4, ''), (1.4, 2, 'b')]
-    """
-    found: list[Interval] = []
-
-    def add(start: float, end: float, text: str) -> None:
-        if end > start and text == PAUSE and found and found[-1].text == PAUSE:
-            found[-1] = found[-1]._replace(end=end)
-        elif end > start:
-            found.append(Interval(start, end, text))
-
-    time = 0.0
-    for start, end, text in intervals:
-        start, end = min(max(start, time), duration), min(end, duration)
-        add(time, start, PAUSE)
-        add(start, end, text)
-        time = max(time, end)
-    add(time, duration, PAUSE)
-    return tuple(found)

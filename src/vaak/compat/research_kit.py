@@ -10,14 +10,18 @@ docs/multitask.md).
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.optim import Optimizer
 
+from vaak.compat.stages import Stages
+from vaak.config.training import TrainingConfig
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
 from vaak.engine.objective.distillation import divergence
@@ -25,8 +29,81 @@ from vaak.library.collate import Collate, padded
 from vaak.library.fit import fit
 from vaak.library.simple_task import SimpleTask
 from vaak.library.trained_run import TrainedRun
-from vaak.tasks.meters import EXAMPLE
+from vaak.tasks.meters import EXAMPLE, Metric
 from vaak.tasks.multitask.task import JointTask
+
+
+def cross_entropy(model: nn.Module, batch: Batch) -> Term:
+    """The loss of a classifier that gives logits ``(row, class)`` for the inputs of a batch."""
+    logits = _logits(model, batch)
+    precise = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return Term(F.cross_entropy(precise, batch["targets"], reduction="sum"), EXAMPLE)
+
+
+def accuracy(model: nn.Module, batch: Batch) -> Tensor:
+    """1 for each row whose class is right, and 0 for the others."""
+    return (_logits(model, batch).argmax(-1) == batch["targets"]).float()
+
+
+class Trainer:
+    """Trains a model in place, as often as ``train`` is called: freeze, train, unfreeze, lower a rate, train.
+
+    Each training is a run: ``directory``, then DIRECTORY-2, and so on. It begins with the weights as they are and the
+    moments that the one before left, and leaves the weights of its best checkpoint.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        data: Mapping[str, Any] | Any,
+        directory: str | PathLike[str] = "runs/trained",
+        *,
+        loss: Callable[[nn.Module, Batch], Any] = cross_entropy,
+        metrics: Mapping[str, Metric] | None = None,
+        collate: Collate = padded,
+        **training: Any,
+    ) -> None:
+        """``data`` are examples ``(inputs, label)``, or these by split.
+
+        ``loss``, ``metrics`` (``accuracy`` if not given) and ``collate`` are those of ``vaak.SimpleTask``, and
+        ``training`` options of ``vaak.fit``.
+        """
+        self.model, self.directory, self.training = model, Path(directory), training
+        figures = {"accuracy": accuracy} if metrics is None else metrics
+        self._task = SimpleTask(
+            data=data, model=lambda: model, loss=loss, metrics=figures, collate=collate, name="research_kit"
+        )
+        self._stages, self._done = Stages(), 0
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """That of the last training. A rate that is set in its ``param_groups`` is the rate of the next ``train``.
+
+        Raises UserError before the first training.
+        """
+        if not self._stages.optimizers:
+            raise UserError("training hasn't begun: call train first")
+        return self._stages.optimizers[0]
+
+    def train(self, epochs: float | None = None, **training: Any) -> TrainedRun:
+        """Train, in place, and open the run; ``epochs`` and ``training`` replace the trainer's own options.
+
+        Raises what ``vaak.fit`` does.
+        """
+        options = {"random_seed": TrainingConfig().random_seed, **self.training, **training}
+        options |= {} if epochs is None else {"epochs": epochs}
+        options["random_seed"] += self._done
+        rate = self._stages.rate_set(self.optimizer) if self._done else None
+        if rate is not None:
+            options.pop("learning_rate", None)
+            own = options.get("optimizer") or {}
+            options["optimizer"] = {**({"type": own} if isinstance(own, str) else own), "lr": rate}
+        ending = f"-{self._done + 1}" if self._done else ""
+        directory = self.directory.with_name(self.directory.name + ending)
+        run = fit(self._task, directory, callbacks=(self._stages,), **options)
+        self._done += 1
+        self._stages.remember(self.optimizer)
+        return run
 
 
 class DistillationTrainer:
@@ -61,10 +138,8 @@ class DistillationTrainer:
         (``vaak.SimpleTask``); ``training`` are options of ``vaak.fit``, such as ``epochs``. Raises what ``fit`` does,
         and UserError where the models give logits of different shapes.
         """
-        task = SimpleTask(data=data, model=self.student_model, loss=self.losses, collate=collate, name="distillation")
-        run = fit(task, directory, **training)
-        self.student_model.load_state_dict(run.model.state_dict())
-        return run
+        trainer = Trainer(self.student_model, data, directory, loss=self.losses, collate=collate, **training)
+        return trainer.train()
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
         """The two parts of the loss of a batch, weighted, as sums over its examples."""
@@ -126,19 +201,13 @@ class _InMemory(JointTask):
     def __init__(self, trainer: MultiTaskTrainer, collate: Collate) -> None:
         self.models = trainer.models
         parts = {
-            name: SimpleTask(data=trainer.datasets[name], model=model, loss=_cross_entropy, collate=collate, name=name)
+            name: SimpleTask(data=trainer.datasets[name], model=model, loss=cross_entropy, collate=collate, name=name)
             for name, model in trainer.models.items()
         }
         super().__init__(parts, trainer.loss_weights)
 
     def models_of_tasks(self) -> dict[str, nn.Module]:
         return copy.deepcopy(self.models)
-
-
-def _cross_entropy(model: nn.Module, batch: Batch) -> Term:
-    logits = _logits(model, batch)
-    precise = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    return Term(F.cross_entropy(precise, batch["targets"], reduction="sum"), EXAMPLE)
 
 
 def _logits(model: nn.Module, batch: Batch) -> Tensor:

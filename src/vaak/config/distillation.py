@@ -23,7 +23,7 @@ class DistillationConfig(Section):
     bare: ClassVar[str | None] = "teacher"
     resume_class: ClassVar[ResumeClass | None] = "other numbers"
 
-    teacher: str = option("The teacher: a run of the same task, or a checkpoint of it.")
+    teacher: str = option("The teacher: a run of the same task, or a checkpoint of it.", resume="free")
     temperature: float = option("T: logits of both are divided by it.", 4.0, gt=0)
     alpha: float = option("Weight of what the teacher predicts; the rest is that of the labels.", 0.7, ge=0, le=1)
     hidden: tuple[HiddenConfig, ...] = option("Modules whose outputs are learned as well.", (), resume="refused")

@@ -73,7 +73,7 @@ class SplitCorpus(ABC, Generic[Entry, Item, Statistics]):
         """Raises UserError for fractions with a sum above 1."""
         self.source, self.where = source, where
         fold = getattr(options, "fold", None)
-        self.fold = FoldSplits(fold, source.given, where) if fold else None
+        self.fold = FoldSplits(fold, getattr(options, "folds_file", None), source.given, where) if fold else None
         self.division = self.fold or Splits(source.given, options, where)
         self.statistics: dict[str, Statistics] = {}
 

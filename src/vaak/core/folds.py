@@ -57,7 +57,7 @@ def divide(examples: Sequence[Example], folds: int, valid: float, seed: int, rep
 
     ``valid`` is the share of the training part that validates; ``seed`` and ``repeat`` give the order.
 
-    Raises UserError where there aren't enough examples of a stratum, or groups, for so many folds.
+    Raises UserError where there aren't enough examples of a stratum, or groups, for this number of folds.
     """
     units = _units(examples)
     _demand_enough(examples, units, folds)
@@ -198,13 +198,14 @@ def _mark(key: str) -> str:
 class FoldSplits(Splits):
     """The splits of one fold: all are cut from what is given as train, or from all that is given."""
 
-    def __init__(self, fold: str, there: Sequence[str], where: str) -> None:
-        """``fold`` is FILE:REPEAT:NUMBER; ``there`` are the splits of the corpus ``where``."""
-        file, *numbers = fold.rsplit(":", 2)
+    def __init__(self, fold: str, file: str | None, there: Sequence[str], where: str) -> None:
+        """``fold`` is REPEAT:NUMBER of a ``file``; ``there`` are the splits of the corpus ``where``."""
         try:
-            self.repeat, self.number = map(int, numbers)
+            self.repeat, self.number = map(int, fold.split(":"))
         except ValueError:
-            raise UserError(f"{where}: fold is {fold}; expected FILE:REPEAT:NUMBER") from None
+            raise UserError(f"{where}: fold is {fold}; expected REPEAT:NUMBER") from None
+        if file is None:
+            raise UserError(f"{where}: fold {fold} requires folds_file, the folds.json of a cross-validation")
         self.file, self.where, self._there = Path(file).expanduser(), where, tuple(there)
         self.given, self.ranges = ("train",), dict.fromkeys(SPLITS, (0.0, 1.0))
 
@@ -238,7 +239,7 @@ class FoldSplits(Splits):
             folds, repeats = found["folds"], found["repeats"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UserError(
-                f"{self.where}: fold: {self.file} isn't a file of folds (vaak crossval): {error}"
+                f"{self.where}: folds_file: {self.file} isn't a file of folds (vaak crossval): {error}"
             ) from error
         if not (0 < self.number <= folds and 0 < self.repeat <= repeats):
             raise UserError(

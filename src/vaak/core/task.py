@@ -79,6 +79,10 @@ class Dataset:
         """Where example ``index`` comes from (file, line, id), for error messages and records."""
         return f"example {index}"
 
+    def content_of(self, index: int) -> str:
+        """What example ``index`` is, however a model reads it: runs are compared only on the same. Empty: unknown."""
+        return ""
+
 
 @dataclass(frozen=True)
 class DataFinding:

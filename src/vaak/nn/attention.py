@@ -34,6 +34,7 @@ class Attention(nn.Module):
         self.attention_type = attention_type
         self.head_width = head_width
         self.window = config.window
+        self.scale_scores = config.scale_scores
         self.dropout = config.dropout if config.attention_dropout is None else config.attention_dropout
         self.query = nn.Linear(width, config.num_heads * head_width, bias=config.bias)
         self.key = nn.Linear(memory_width or width, num_key_heads * head_width, bias=config.bias)
@@ -65,7 +66,7 @@ class Attention(nn.Module):
         ``x`` is ``(batch, time, width)``; ``visibility`` says which keys each query sees, and ``rotation`` is that of
         the positions, None without rotary ones. A ``cache`` continues a row: what it holds comes first.
         """
-        query = self._turned(self.query, self.query_norm, x, rotation)
+        query = self._queries(x, rotation)
         if memory is not None and cache is not None and cache.tensors:  # it was read with the first tokens
             key, value = cache.tensors.get("keys", query), cache.tensors.get("values", query)
         else:
@@ -81,7 +82,7 @@ class Attention(nn.Module):
 
     def weights(self, x: Tensor, memory: Tensor, visibility: Visibility) -> Tensor:
         """How much of each place of ``memory`` each token takes, ``(batch, heads, query, key)``: to look at."""
-        query = self._turned(self.query, self.query_norm, x, None)
+        query = self._queries(x, None)
         key = self._repeated(self._turned(self.key, self.key_norm, memory, None), query)
         pairs = visibility.of_pairs(query.shape[2], key.shape[2], query).pairs
         if self.features is not None:
@@ -127,6 +128,11 @@ class Attention(nn.Module):
         """A projection cut in heads, ``(batch, heads, time, head_width)``."""
         heads: Tensor = projection(x).unflatten(-1, (-1, self.head_width)).transpose(1, 2)
         return heads
+
+    def _queries(self, x: Tensor, rotation: Rotation | None) -> Tensor:
+        """Heads of queries; what kernels divide scores by is taken out where the options say so."""
+        query = self._turned(self.query, self.query_norm, x, rotation)
+        return query if self.scale_scores else query * self.head_width**0.5
 
     def _turned(self, projection: nn.Module, norm: nn.Module, x: Tensor, rotation: Rotation | None) -> Tensor:
         """Heads of queries or keys: normalised, and turned to their positions."""

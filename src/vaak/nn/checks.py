@@ -79,7 +79,7 @@ def lora_findings(
 
 def stack_parameters(stack: StackConfig, memory_width: int | None = None) -> int:
     """The parameters of a stack's matrices; with ``memory_width``, its blocks also attend to vectors of that width."""
-    width, gated = stack.d_model, stack.feed_forward_type in ("swiglu", "geglu")
+    width, gated = stack.d_model, stack.feed_forward_type in ("swiglu", "geglu", "geglu_tanh")
     key_width = (stack.num_key_value_heads or stack.num_heads) * stack.head_width
     inner = stack.d_ff or (8 * width // 3 if gated else 4 * width)
     inner = inner * width if stack.d_ff and inner < FACTORS_END else inner

@@ -79,17 +79,18 @@ class StackConfig(Section):
     )
     orthogonal_features: bool = option("Linear attention: features in orthogonal blocks, not independent ones.", True)
     qk_norm: bool = option("RMSNorm on queries and keys of each head.", False)
-    feed_forward_type: Literal["gelu", "gelu_tanh", "relu", "swiglu", "geglu"] = option(
-        "The feed-forward layer; gelu_tanh is GPT-2's approximation.", "swiglu"
+    scale_scores: bool = option("Scores of attention are divided by the root of a head's width; T5's are not.", True)
+    feed_forward_type: Literal["gelu", "gelu_tanh", "relu", "silu", "swiglu", "geglu", "geglu_tanh"] = option(
+        "The feed-forward layer; tanh is GPT-2's approximation.", "swiglu"
     )
     norm_type: Literal["layernorm", "rmsnorm", "scalenorm"] = option("The normalisation.", "rmsnorm")
     norm_placement: Literal["pre", "post", "sandwich"] = option(
         "Where the norm is: before each layer, after the sum, or before and after the layer.", "pre"
     )
     norm_eps: float = option("Epsilon of the norms, added under the square root.", 1e-5, gt=0, resume="other numbers")
-    position_type: Literal["rotary", "sinusoidal", "learned", "alibi", "t5", "convolutional", "none"] = option(
-        "How positions of tokens are encoded.", "rotary"
-    )
+    position_type: Literal[
+        "rotary", "sinusoidal", "sinusoidal_halves", "learned", "alibi", "t5", "convolutional", "none"
+    ] = option("How positions of tokens are encoded; sinusoidal_halves has all sines first.", "rotary")
     rope_theta: float = option("Base of the rotary positions' wavelengths.", 10000.0, gt=0, resume="other numbers")
     rope_scaling_type: Literal["linear", "ntk", "llama3", "yarn"] = option(
         "How rotary positions extend to lengths beyond training's: all wavelengths alike, or the long ones more; "
@@ -229,6 +230,8 @@ class EncoderDecoderConfig(Section):
     encoder: StackConfig = option("The stack that reads the source.", StackConfig())
     decoder: DecoderConfig = option("The stack that writes the target.", DecoderConfig())
     tie_embeddings: bool = option("Input and output embeddings of the target are one matrix.", True)
+    scale_outputs: bool = option("What is scored is divided by the root of d_model, as in the first T5.", False)
+    output_bias: bool = option("A bias for the score of each token, as in Marian.", False)
     share_embeddings: bool = option(
         "Source and target have one embedding, where tokenizer and width are the same.", True
     )

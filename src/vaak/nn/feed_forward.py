@@ -1,6 +1,6 @@
 """The feed-forward layer: each token alone, widened, bent and narrowed again.
 
-    plain   down(activation(up(x)))             GELU, ReLU
+    plain   down(activation(up(x)))             GELU, ReLU, SiLU
     gated   down(activation(gate(x)) · up(x))   SwiGLU, GEGLU: one projection opens and closes the other's channels
 
 Sources: Vaswani et al. 2017, "Attention Is All You Need" (ReLU); Hendrycks and Gimpel 2016, "Gaussian Error Linear
@@ -71,6 +71,12 @@ class ReLU(FeedForward):
     activation = staticmethod(F.relu)
 
 
+class SiLU(FeedForward):
+    """``down(silu(up(x)))``."""
+
+    activation = staticmethod(F.silu)
+
+
 class SwiGLU(GatedFeedForward):
     """``down(silu(gate(x)) · up(x))``."""
 
@@ -83,12 +89,20 @@ class GEGLU(GatedFeedForward):
     activation = staticmethod(F.gelu)
 
 
+class GEGLUTanh(GatedFeedForward):
+    """``down(gelu(gate(x)) · up(x))`` with the approximation of gelu by tanh."""
+
+    activation = staticmethod(partial(F.gelu, approximate="tanh"))
+
+
 FEED_FORWARDS: dict[str, type[FeedForward | GatedFeedForward]] = {
     "gelu": GELU,
     "gelu_tanh": GELUTanh,
     "relu": ReLU,
+    "silu": SiLU,
     "swiglu": SwiGLU,
     "geglu": GEGLU,
+    "geglu_tanh": GEGLUTanh,
 }
 
 

@@ -11,6 +11,7 @@ are added to them, which they would else be drowned by.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -19,6 +20,7 @@ from vaak.nn.copying import Copying
 from vaak.nn.decoding.cache import StackCache
 from vaak.nn.initialisation import initialise
 from vaak.nn.kernels.squared_norms import SquaredNorms
+from vaak.nn.positions.kinds import SINUSOIDAL
 from vaak.nn.stack import TransformerStack
 
 
@@ -127,6 +129,7 @@ class EncoderDecoderModel(nn.Module):
             decoder, causal=True, memory_width=encoder.d_model, max_length=max_target_length
         )
         self.head = None if config.tie_embeddings else nn.Linear(decoder.d_model, target_vocab_size, bias=False)
+        self.output_bias = nn.Parameter(torch.zeros(target_vocab_size)) if config.output_bias else None
         self.copying = Copying(decoder.d_model, encoder.d_model) if config.copy_source else None
         assert self.copying is None or source_vocab_size == target_vocab_size
         initialise(self)
@@ -169,7 +172,10 @@ class EncoderDecoderModel(nn.Module):
 
         Where tokens may be copied, they come from ``source (batch, source time)`` by way of its ``memory``.
         """
-        scores = F.linear(hidden, self.target_embedding.weight if self.head is None else self.head.weight)
+        if self.config.scale_outputs:
+            hidden = hidden * hidden.shape[-1] ** -0.5
+        weight = self.target_embedding.weight if self.head is None else self.head.weight
+        scores = F.linear(hidden, weight, self.output_bias)
         return scores if self.copying is None else self.copying(scores, hidden, memory, source, source_mask)
 
     def new_cache(self) -> StackCache:
@@ -180,4 +186,4 @@ class EncoderDecoderModel(nn.Module):
 def embed(embedding: nn.Embedding, tokens: Tensor, config: StackConfig) -> Tensor:
     """Vectors of tokens ``(batch, time)`` as they enter a stack, ``(batch, time, width)``."""
     vectors: Tensor = embedding(tokens)
-    return vectors * config.d_model**0.5 if config.position_type == "sinusoidal" else vectors
+    return vectors * config.d_model**0.5 if config.position_type in SINUSOIDAL else vectors

@@ -145,13 +145,15 @@ class Plan:
         return ""
 
     def _forecast_of(self, stage: Stage) -> Forecast:
-        if stage.forecast is not None:
-            return stage.forecast(self.options, self.inputs(stage))
+        own = Forecast() if stage.forecast is None else stage.forecast(self.options, self.inputs(stage))
+        if own.seconds is not None:
+            return own
         for folder in (self.directory, self.directory / "set-aside"):
             with contextlib.suppress(OSError, ValueError, KeyError):
                 last = read_json(folder / stage.name / MANIFEST)
-                return Forecast(last["seconds"], last["disk_bytes"], last["memory_bytes"])
-        return Forecast()
+                memory = last["memory_bytes"] if own.memory_bytes is None else own.memory_bytes
+                return Forecast(last["seconds"], last["disk_bytes"], memory, "as it took the last time")
+        return own
 
 
 def run_pipeline(pipeline: Pipeline, options: Options, directory: Path, request: Request) -> list[Row]:

@@ -22,11 +22,12 @@ SIGNALS = ("SIGINT", "SIGTERM")
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a stage will take; None for what isn't known."""
+    """What a stage will take, None for what isn't known, and how sure that is."""
 
     seconds: float | None = None
     disk_bytes: float | None = None
     memory_bytes: float | None = None
+    certainty: str = ""
 
 
 @dataclass(frozen=True)

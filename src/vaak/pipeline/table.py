@@ -79,7 +79,8 @@ def forecast_table(planned: Sequence[tuple[Row, Forecast]], free: int) -> list[s
     memory = max((it.memory_bytes or 0 for it in needed), default=0)
     total = f"in all: {' / '.join(took(seconds, disk, memory))} of time, disk and memory; {size(free)} of disk are free"
     more = [f"of {unknown} stage(s) something isn't known before they have run once"] if unknown else []
-    return [*aligned([("stage", "state", "time", "disk", "memory", "why"), *rows]), total, *more]
+    sure = [f"{row.stage}: {it.certainty}" for row, it in planned if it.certainty]
+    return [*aligned([("stage", "state", "time", "disk", "memory", "why"), *rows]), total, *sure, *more]
 
 
 def markdown(pipeline: Pipeline, options: Options, rows: Sequence[Row]) -> str:

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import vaak
+from vaak.config.yaml.reader import read_yaml
+from vaak.config.yaml.tree import find
 from vaak.core.errors import DataError, FormatError, UserError
-from vaak.core.storage.files import fingerprint_of, read_json, write_json
+from vaak.core.storage.files import fingerprint_of, moved_together, read_json, write_json
 from vaak.core.storage.lock import locked
 from vaak.core.storage.sizes import damage_in, sizes_of
 from vaak.runs.folder.directory import holds_a_run
@@ -144,7 +146,7 @@ def prepare_for_run(recipe: Recipe, directory: Path, cache: str | None) -> None:
     """
     folder = prepared_folder(directory)
     if holds_a_run(directory) and is_prepared(directory):
-        _keep(recipe, PreparedFolder(folder))
+        _keep(recipe, PreparedFolder(folder), directory)
         return
     if cache is None:
         if folder.is_symlink():
@@ -160,10 +162,13 @@ def prepare_for_run(recipe: Recipe, directory: Path, cache: str | None) -> None:
     folder.symlink_to(shared.resolve(), target_is_directory=True)
 
 
-def _keep(recipe: Recipe, prepared: PreparedFolder) -> None:
-    """Continue with the data that a run was started with; warn where their sources have changed."""
+def _keep(recipe: Recipe, prepared: PreparedFolder, directory: Path) -> None:
+    """Continue with the data that the run in a directory was started with; warn where their sources have changed."""
     prepared.check_what_training_reads()
-    if prepared.about.get("options", recipe.options) != recipe.options:
+    before = prepared.about.get("options", recipe.options)
+    if before != recipe.options and not any(
+        moved_together(before, recipe.options, place, str(directory)) for place in _places(directory)
+    ):
         raise UserError(
             f"{recipe.sections} has other options than this run was started with: restore them, or give "
             "another name= to start a new run"
@@ -174,6 +179,14 @@ def _keep(recipe: Recipe, prepared: PreparedFolder) -> None:
         unchanged = False
     if not unchanged:
         log.warning("the corpus has changed since this run started; it continues with %s", prepared.folder)
+
+
+def _places(directory: Path) -> Iterator[str]:
+    """Where a run was in each of its sessions."""
+    for path in directory.glob("sessions/*.yml"):
+        place = find(read_yaml(path), ("run_dir",))
+        if place is not None:
+            yield str(place.value)
 
 
 def fingerprint_with_files(options: dict[str, Any], files: Iterable[Path]) -> str:

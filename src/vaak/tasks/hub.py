@@ -1,4 +1,4 @@
-"""Pretrained models: in a folder or by name on the Hugging Face Hub, with one clear line where they can't be had.
+"""Pretrained models: in a folder or by name on the Hugging Face Hub, with one clear line where they aren't available.
 
 Weights are read from safetensors only, and code of a repository is never executed. ``key`` is the option that names
 the model.

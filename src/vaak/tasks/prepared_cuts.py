@@ -17,6 +17,7 @@ from typing import Any
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.corpus import AudioCorpus, AudioStatistics
 from vaak.audio.sources.cut_store import CutStore, write_cuts
+from vaak.config.folds import FOLDS_FILE
 from vaak.core.errors import DataError
 from vaak.core.split_ranges import SPLITS
 from vaak.runs.prepared import PreparedFolder, Recipe, fingerprint_with_files
@@ -24,9 +25,10 @@ from vaak.tasks.base import without_unread_files
 
 log = logging.getLogger("vaak")
 
-PLACES = ("corpus_dir", "output_dir")
-CAME_LATER = ("alignments", "columns", "say")
+PLACES = ("corpus_dir", "output_dir", FOLDS_FILE)
 """Options for the path of a corpus, which may differ after a run was moved."""
+CAME_LATER = ("alignments", "columns", "say")
+"""Options that aren't part of what earlier versions prepared."""
 READING = frozenset(
     {*PLACES, "storage_path", "storage_type", "num_jobs", "progress_bar", "cache_gigabytes", "channels", "dither"}
 )

@@ -113,17 +113,19 @@ def test_a_fold_is_read_back_and_what_it_does_not_know_is_said(tmp_path: Path):
     path = tmp_path / "folds.json"
     rows = [(one, [place]) for one, place in zip(examples, divide(examples, 3, 0.2, 42, 1), strict=True)]
     write_folds(path, {"folds": 3, "repeats": 1, "pool": "all"}, {"corpus": rows, "other": []})
-    fold = FoldSplits(f"{path}:1:2", ("train", "test"), "corpus")
+    fold = FoldSplits("1:2", str(path), ("train", "test"), "corpus")
     assert [fold.of_key(one.key, "") == "test" for one, _ in rows] == [places[0].test == 2 for _, places in rows]
     assert [fold.of_key(one.key, "") == "valid" for one, _ in rows] == [2 in places[0].valid for _, places in rows]
     assert (fold.of_key(None, ""), fold.sources_of("test")) == ("train", ("train", "test"))
     with pytest.raises(DataError, match=r"here:3: this isn't in .*folds.json: the data have changed"):
         fold.of_key("new", "here:3")
-    for text, message in (
-        (f"{path}:1:4", "has 1 times 3 folds, and no 1:4"),
-        (f"{tmp_path}/gone:1:1", "vaak crossval"),
+    for fold_of_file, message in (
+        (("1:4", str(path)), "has 1 times 3 folds, and no 1:4"),
+        (("1:1", f"{tmp_path}/gone"), "vaak crossval"),
     ):
         with pytest.raises(UserError, match=re.escape(message)):
-            FoldSplits(text, ("train",), "corpus").of_key("a0", "")
-    with pytest.raises(UserError, match="expected FILE:REPEAT:NUMBER"):
-        FoldSplits("folds.json", ("train",), "corpus")
+            FoldSplits(*fold_of_file, ("train",), "corpus").of_key("a0", "")
+    with pytest.raises(UserError, match="fold is 3; expected REPEAT:NUMBER"):
+        FoldSplits("3", str(path), ("train",), "corpus")
+    with pytest.raises(UserError, match="fold 1:2 requires folds_file"):
+        FoldSplits("1:2", None, ("train",), "corpus")

@@ -11,13 +11,15 @@ from vaak.nn.feed_forward import FEED_FORWARDS, gated_width, inner_width, make_f
 ACTIVATIONS = {
     "gelu": lambda x: x * (1 + torch.erf(x / 2**0.5)) / 2,
     "relu": lambda x: x.clamp(min=0),
+    "silu": lambda x: x * torch.sigmoid(x),
     "swiglu": lambda x: x * torch.sigmoid(x),
     "geglu": lambda x: x * (1 + torch.erf(x / 2**0.5)) / 2,
+    "geglu_tanh": lambda x: x * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3))) / 2,
 }
 
 
 @pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("feed_forward_type", ["gelu", "relu"])
+@pytest.mark.parametrize("feed_forward_type", ["gelu", "relu", "silu"])
 def test_plain_layers_equal_the_formula(feed_forward_type, bias):
     layer = make_feed_forward(feed_forward_type, 8, 24, bias).double()
     x = torch.randn(2, 3, 8, dtype=torch.float64)
@@ -27,7 +29,7 @@ def test_plain_layers_equal_the_formula(feed_forward_type, bias):
 
 
 @pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("feed_forward_type", ["swiglu", "geglu"])
+@pytest.mark.parametrize("feed_forward_type", ["swiglu", "geglu", "geglu_tanh"])
 def test_gated_layers_equal_the_formula(feed_forward_type, bias):
     layer = make_feed_forward(feed_forward_type, 8, 24, bias).double()
     x = torch.randn(2, 3, 8, dtype=torch.float64)

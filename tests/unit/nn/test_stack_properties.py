@@ -14,11 +14,12 @@ from torch.nn import functional as F
 from networks import assert_same, draw_weights, vectors
 from vaak.nn.config import LINEAR, DecoderConfig, EncoderDecoderConfig, StackConfig
 from vaak.nn.decoding.cache import StackCache
+from vaak.nn.feed_forward import FEED_FORWARDS
 from vaak.nn.models import EncoderDecoderModel
 from vaak.nn.stack import TransformerStack
 
 WIDTH, LONGEST = 16, 12
-POSITIONS = ("rotary", "sinusoidal", "learned", "convolutional", "none", "alibi", "t5")
+POSITIONS = ("rotary", "sinusoidal", "sinusoidal_halves", "learned", "convolutional", "none", "alibi", "t5")
 
 
 @st.composite
@@ -37,9 +38,10 @@ def shapes(draw: st.DrawFn, /, causal: bool | None = None, **fixed: Any) -> dict
         "rope_scaling_factor": draw(st.sampled_from([1.0, 4.0])),
         "num_key_value_heads": draw(st.sampled_from([None, 2, 1])),
         "qk_norm": draw(st.booleans()),
+        "scale_scores": draw(st.booleans()),
         "norm_type": draw(st.sampled_from(["layernorm", "rmsnorm", "scalenorm"])),
         "norm_placement": draw(st.sampled_from(["pre", "post", "sandwich"])),
-        "feed_forward_type": draw(st.sampled_from(["gelu", "gelu_tanh", "relu", "swiglu", "geglu"])),
+        "feed_forward_type": draw(st.sampled_from(sorted(FEED_FORWARDS))),
         "bias": draw(st.booleans()),
     }
     if causal:

@@ -13,6 +13,7 @@ import pytest
 
 from tiny_runs import hashes
 from vaak.config.folds import with_fold
+from vaak.config.load import load
 from vaak.config.tasks import task_class
 from vaak.core.callback import Callback, Run
 from vaak.core.errors import UserError
@@ -72,7 +73,7 @@ def finished(made: Plan, folder: Path) -> dict[str, Any]:
 def read_fold(study: CrossValidation, number: int, repeat: int = 1) -> dict[str, list[list[Any]]]:
     """The items of each corpus of a task by split, read as training reads them."""
     loaded = study.plan.load()
-    experiment = with_fold(loaded.experiment, f"{study.folds_file}:{repeat}:{number}")
+    experiment = with_fold(loaded.experiment, f"{repeat}:{number}", str(study.folds_file))
     task = task_class(experiment.reference)(experiment, study.folder, loaded.folder)
     return {split: [list(corpus.read(split)) for corpus in task.corpora()] for split in ("train", "valid", "test")}
 
@@ -221,12 +222,39 @@ def test_processes_share_the_folds_and_what_is_done_is_not_done_again(
         assert [str(fold) for fold in study.work()] == done == ["1-01", "2-01", "2-02"]
         with pytest.raises(UserError, match="1 folds are being trained by other processes"):
             write_report(study)
-    finished(plan(toy, repeats=2), tmp_path / "study")
+    moved = (tmp_path / "study").rename(tmp_path / "moved")
+    finished(plan(toy, repeats=2), moved)
     assert done == ["1-01", "2-01", "2-02", "1-02"]
     with pytest.raises(UserError, match="has another cross-validation: its seed differ"):
-        CrossValidation(plan(toy, repeats=2, seed=1), tmp_path / "study")
+        CrossValidation(plan(toy, repeats=2, seed=1), moved)
     with pytest.raises(UserError, match="has another cross-validation: its configuration differ"):
-        CrossValidation(plan(toy, "model.embed_size=9", repeats=2), tmp_path / "study")
+        CrossValidation(plan(toy, "model.embed_size=9", repeats=2), moved)
+    folds = moved / "folds.json"
+    folds.write_text(folds.read_text().replace('"test": [1, 2]', '"test": [2, 2]', 1))
+    with pytest.raises(UserError, match=r"has another cross-validation: its folds\.json differ"):
+        CrossValidation(plan(toy, repeats=2), moved)
+
+
+@pytest.mark.parametrize("task", ["classification", "lm", "diarization"])
+def test_a_fold_that_was_cut_resumes_where_its_study_is_now(
+    task: str, toy: Path, tiny_text: Path, made_recordings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Also by its own config.yml, in between; and another fold in its place is refused."""
+    files = {"classification": toy, "lm": tiny_text / "tiny.yml", "diarization": made_recordings / "tiny.yml"}
+    made = plan(files[task], *FAST, group_by="none")
+    monkeypatch.setattr(crossing, "train", lambda loaded: train(loaded, (Killed(),)))
+    with pytest.raises(KilledError):
+        finished(made, tmp_path / "cut")
+    moved = (tmp_path / "cut").rename(tmp_path / "elsewhere")
+    with pytest.raises(KilledError):
+        train(load([moved / "runs/1-01/config.yml"], ["training.checkpoint.resume=auto"]), (Killed(),))
+    section = "datasets.0" if task == "diarization" else "data.corpus"
+    with pytest.raises(UserError, match=r"fold was '?1:1'?, is '?1:2'?|other options than this run was started with"):
+        train(load([moved / "runs/1-01/config.yml"], ["training.checkpoint.resume=auto", f"{section}.fold=1:2"]))
+    monkeypatch.setattr(crossing, "train", train)
+    assert next(CrossValidation(made, moved).work()) == (1, 1)
+    steps = [json.loads(line) for line in (moved / "runs/1-01/metrics.jsonl").read_text().splitlines()]
+    assert [record["step"] for record in steps if record["kind"] == "step"] == [1, 2, 3, 4], "from step 2 on"
 
 
 @pytest.mark.parametrize("reason", ["SIGINT", "SIGTERM"])

@@ -93,8 +93,9 @@ def test_a_killed_trial_is_resumed_in_its_middle_and_all_is_as_if_it_had_not_bee
     with pytest.raises(KilledError):
         finished(made, tmp_path / "cut")
     monkeypatch.setattr(sweeping, "train", train)
-    assert finished(made, tmp_path / "cut") == whole
-    steps = [json.loads(line) for line in (tmp_path / "cut/trials/0002/metrics.jsonl").read_text().splitlines()]
+    moved = (tmp_path / "cut").rename(tmp_path / "moved")
+    assert finished(made, moved) == whole
+    steps = [json.loads(line) for line in (moved / "trials/0002/metrics.jsonl").read_text().splitlines()]
     assert [record["step"] for record in steps if record["kind"] == "step"] == [1, 2, 3, 4], "from step 2 on"
 
 

@@ -18,6 +18,7 @@ memory.
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -231,6 +232,11 @@ def _open_source(dataset: DatasetConfig, audio: AudioConfig) -> Source[ReadRecor
     return LJSpeechReader(dataset) if dataset.type == "ljspeech" else VoicesReader(dataset, audio)
 
 
+def _cache() -> Path:
+    """Where files that can be recreated are kept for all runs of a user."""
+    return Path(os.environ.get("VAAK_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "vaak"))
+
+
 class VoicesReader:
     """Sentences of synthesised voices; they depend on no files."""
 
@@ -239,7 +245,8 @@ class VoicesReader:
 
     def __init__(self, dataset: DatasetConfig, audio: AudioConfig) -> None:
         self.dataset = dataset
-        self.folder = Path(dataset.output_dir or Path(audio.output_dir) / dataset.name).expanduser().absolute()
+        self.folder = Path(dataset.output_dir or Path(audio.output_dir or _cache()) / dataset.name)
+        self.folder = self.folder.expanduser().absolute()
         self.files: list[Path] = []
 
     def read(self, split: str) -> Iterator[ReadRecording]:

@@ -51,7 +51,7 @@ def corpus_folder(dataset: DatasetConfig, audio: AudioConfig) -> Path:
 
 def output_folder(dataset: DatasetConfig, audio: AudioConfig) -> Path:
     """The folder of its manifests."""
-    return Path(dataset.output_dir or Path(audio.output_dir) / dataset.name).expanduser()
+    return Path(dataset.output_dir or Path(audio.output_dir or "manifests") / dataset.name).expanduser()
 
 
 def get_corpus(name: str, folder: Path, options: Mapping[str, Any]) -> Path:

@@ -33,7 +33,7 @@ BABBLING_VOICES = 5
 CUT = 0.5
 """The share of pieces without the pauses around them: speech that begins and ends at once, as where it was edited."""
 CUT_INSIDE = 0.1
-"""Up to so many seconds of their speech are cut off, too, at each side: an end is where one hears nothing more."""
+"""Seconds of their speech that are cut off at most, too, at each side: an end is where one hears nothing more."""
 LEVEL = 10 ** (-26 / 20)
 """Root mean square of an utterance's speech: 26 dB under full scale, usual in tests of telephony (ITU-T P.56)."""
 

@@ -21,6 +21,10 @@ def generate(
     text: Annotated[str, typer.Argument(help="The prompt; may be empty.")] = "",
     *,
     sampling: dict[str, Any],
+    chat: Annotated[
+        bool,
+        typer.Option("--chat", help="The text is a question, or a JSON file of messages: print the answer alone."),
+    ] = False,
     samples: Annotated[int, typer.Option(min=1, help="Number of continuations.")] = 1,
     output: Output = None,
     device: Device = "auto",
@@ -41,13 +45,15 @@ def generate(
         raise UserError(
             f"{run} is a run of task {opened.experiment.task}; vaak generate requires a language model (task lm)"
         )
-    read = opened.experiment.data.max_length
-    given = len(opened.task.tokenizer.encode(text)) + 1
+    task, read = opened.task, opened.experiment.data.max_length
+    messages = _messages(text) if chat else []
+    given = len(task.chat_template.prompt(messages, text) if chat else task.tokenizer.encode(text)) + 1 - chat
     if given > read:
         print(f"warning: the prompt has {given} tokens, the model reads the last {read}", file=sys.stderr)
     options = GenerationOptions().model_dump() | sampling
+    write, begin, text = (task.answer, messages, "") if chat else (task.stream, text, text)
     continuations = (
-        (seed, opened.task.stream(opened.model, text, opened.task.sampling(**(options | {"seed": seed}))))
+        (seed, write(opened.model, begin, task.sampling(**(options | {"seed": seed}))))
         for seed in range(options["seed"], options["seed"] + samples)
     )
     if output is None and not as_json:
@@ -55,6 +61,22 @@ def generate(
             _print_as_it_comes(text, pieces)
         return
     print_or_write((_line(text + "".join(pieces), seed, as_json) for seed, pieces in continuations), output, samples)
+
+
+def _messages(text: str) -> list[dict[str, str]]:
+    """The conversation that a file has, or a question. Raises UserError for what is neither."""
+    from vaak.core.errors import DataError, UserError
+    from vaak.text.corpora.chats import messages_of
+
+    if not text.strip():
+        raise UserError("--chat: there is no question; give one, or a JSON file of messages")
+    if not text.endswith(".json"):
+        return messages_of({"messages": [{"role": "user", "content": text}]}, "--chat")
+    try:
+        given = json.loads(Path(text).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"--chat: {text} can't be read: {error}") from error
+    return messages_of({"messages": given} if isinstance(given, list) else given, text)
 
 
 def _line(text: str, seed: int, as_json: bool) -> str:

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from vaak.callbacks.step_log import Tally
 from vaak.compat.hindi_lm.config import ExperimentConfig
 from vaak.compat.hindi_lm.texts import TextLoader
+from vaak.compat.stages import Stages
 from vaak.config.experiment import Experiment
 from vaak.config.load import Loaded
 from vaak.core.callback import Callback, Run
@@ -68,7 +69,7 @@ class HindiLanguageModelTrainer:
         self._source: TextLoader | None = None
         self._loaders: tuple[TextLoader, TextLoader] | None = None
         self._stage = 0
-        self._stages = _Stages()
+        self._stages = Stages()
         self._before: Optimizer | None = None
         if model.vocab_size < tokenizer.vocab_size:
             raise UserError(f"the model has {model.vocab_size} tokens, the tokenizer {tokenizer.vocab_size}")
@@ -264,38 +265,6 @@ class _GivenTask(LanguageModelTask):
 
     def model(self) -> LanguageModel:
         return self.given_model
-
-
-class _Stages(Callback):
-    """Hands the optimizer's moments from one training to the next, and notices a learning rate that was set."""
-
-    def __init__(self) -> None:
-        self.optimizers: list[Optimizer] = []
-        self.rates: list[float] = []
-
-    def remember(self, optimizer: Optimizer) -> None:
-        """Note the rates that nobody has set."""
-        self.rates = [group["lr"] for group in optimizer.param_groups]
-
-    def rate_set(self, optimizer: Optimizer | None) -> float | None:
-        """The learning rate that was set since; None where none was."""
-        groups = [] if optimizer is None else optimizer.param_groups
-        changed = [float(group["lr"]) for group, rate in zip(groups, self.rates, strict=False) if group["lr"] != rate]
-        return changed[0] if changed else None
-
-    def take_over(self, engine: Trainer | None) -> None:
-        """Have the next training begin with the moments of this one."""
-        self.optimizers = [] if engine is None else engine.state.optimizers
-
-    def on_fit_start(self, trainer: Run) -> None:
-        assert isinstance(trainer, Trainer)
-        if trainer.position.step:  # resumed, with its moments
-            return
-        known = {parameter: state for optimizer in self.optimizers for parameter, state in optimizer.state.items()}
-        for optimizer in trainer.state.optimizers:
-            for parameter in (one for group in optimizer.param_groups for one in group["params"]):
-                if parameter in known:
-                    optimizer.state[parameter] = known[parameter]
 
 
 class _EpochHistory(Callback):

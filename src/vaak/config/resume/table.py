@@ -31,6 +31,7 @@ from vaak.config.show.resolved import untouched_experiment
 from vaak.config.tasks import spec_of
 from vaak.config.yaml.tree import split_key
 from vaak.config.yaml.writer import flow_text
+from vaak.core.storage.files import moved_together
 
 NOT_GIVEN = "not given"
 """Stands for a value where a side has none and no default is known: an option of a user's class, or a removed one."""
@@ -80,19 +81,20 @@ def changes_between(before: Mapping[str, Any], after: Mapping[str, Any], referen
     """All changes from the resolved values of one session (``show.resolved.resolved_values``) to those of another.
 
     They come in the order of the options. Sections that one side has not, and lists of another length, are one change
-    as a whole. ``before`` may have been written by an earlier version: what it lacks has its default, and options
-    that have been removed are reported. With another task, only the task can be compared. ``reference`` is that of a
-    task of the user's own (``Experiment.reference``).
+    as a whole. Paths that moved together with the run are the same. ``before`` may have been written by an earlier
+    version: what it lacks has its default, and options that have been removed are reported. With another task, only
+    the task can be compared. ``reference`` is that of a task of the user's own (``Experiment.reference``).
     """
     task = reference or after["task"]
     if not _is_same_task(before.get("task", task), task):
         return [Change("task", before["task"], after["task"], "refused")]
     untouched = untouched_experiment(task, after["name"], after["run_dir"])
+    was, now = str(before.get("run_dir", after["run_dir"])), str(after["run_dir"])
     changes: list[Change] = []
     for key, old, new in _differences(type(untouched), {**before, "task": after["task"]}, after, untouched):
         if _are_experiments(old) and _are_experiments(new) and old.keys() == new.keys():
-            changes += [change for name in old for change in _within(f"{key}.{name}", old[name], new[name])]
-        else:
+            changes += [one for name in old for one in _within(f"{key}.{name}", old[name], new[name], was, now)]
+        elif key == "run_dir" or not moved_together(old, new, was, now):
             changes.append(Change(key, old, new, _class_of(task, key, old, new)))
     return changes
 
@@ -102,11 +104,10 @@ def _are_experiments(value: Any) -> bool:
     return isinstance(value, dict) and all(isinstance(one, dict) and "task" in one for one in value.values())
 
 
-def _within(key: str, before: dict[str, Any], after: dict[str, Any]) -> list[Change]:
-    """The changes of the inner experiment ``key``."""
-    named = {"name": "inner", "run_dir": "inner"}
-    changes = changes_between({**named, **before}, {**named, **after})
-    return [replace(change, key=f"{key}.{change.key}") for change in changes]
+def _within(key: str, before: dict[str, Any], after: dict[str, Any], was: str, now: str) -> list[Change]:
+    """The changes of the inner experiment ``key`` of a run that was in the folder ``was`` and is in ``now``."""
+    changes = changes_between({"name": "inner", "run_dir": was, **before}, {"name": "inner", "run_dir": now, **after})
+    return [replace(change, key=f"{key}.{change.key}") for change in changes if change.key != "run_dir"]
 
 
 def _is_same_task(one: str, other: str) -> bool:

@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 import stat
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +171,22 @@ def sha256_of(path: Path) -> str:
     """The file's SHA-256 in hexadecimal."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def moved_together(before: Any, after: Any, was: str, now: str) -> bool:
+    """Whether JSON values are equal but for paths that moved together with a folder, which ``was`` and is ``now``.
+
+    >>> moved_together({"base": "old/base", "type": "a"}, {"base": "new/base", "type": "a"}, "old/run", "new/run")
+    True
+    """
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        return before.keys() == after.keys() and all(
+            moved_together(value, after[name], was, now) for name, value in before.items()
+        )
+    if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        return all(moved_together(one, other, was, now) for one, other in zip(before, after, strict=True))
+    are_paths = all(isinstance(value, str) and os.sep in value for value in (before, after))
+    return before == after or (are_paths and os.path.relpath(before, was) == os.path.relpath(after, now))
 
 
 def fingerprint_of(value: Any) -> str:

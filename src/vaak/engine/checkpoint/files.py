@@ -1,6 +1,7 @@
 """A checkpoint: a folder that exists complete or not at all, with a manifest of what each file must contain.
 
     step-00001000/model.safetensors      parameters and buffers by name, tied tensors once
+                  frozen.safetensors     those parameters that no optimizer trains, if any; on disk once (a hard link)
                   optimizer.safetensors  moments by parameter name
                   average.safetensors    the averaged weights, where training.ema keeps them
                   loss.safetensors       parameters and buffers of losses, where they have some
@@ -38,14 +39,17 @@ log = logging.getLogger("vaak")
 TENSORS = ("model", "optimizer", "average", "loss")
 """The parts of a snapshot that are named tensors: each is a file, NAME.safetensors."""
 ALWAYS_WRITTEN = ("model", "optimizer")
-STATE, COMPLETED = "state.json", "completed.json"
+STATE, COMPLETED, FROZEN = "state.json", "completed.json", "frozen.safetensors"
 SET_ASIDE = "set-aside"
 REMOVED, REPLACED = ".removed", ".replaced"
 
 
 @dataclass
 class Snapshot:
-    """Everything of a run's state, copied to the CPU at one step's boundary."""
+    """Everything of a run's state, copied to the CPU at one step's boundary.
+
+    ``frozen`` names parameters of the model that are never trained.
+    """
 
     step: int
     model: dict[str, torch.Tensor]
@@ -53,6 +57,7 @@ class Snapshot:
     state: dict[str, Any] = field(default_factory=dict)
     average: dict[str, torch.Tensor] = field(default_factory=dict)
     loss: dict[str, torch.Tensor] = field(default_factory=dict)
+    frozen: frozenset[str] = frozenset()
 
 
 def model_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -112,17 +117,33 @@ def save_checkpoint(folder: Path, snapshot: Snapshot, about: dict[str, Any] | No
 def _write_files(folder: Path, snapshot: Snapshot, about: dict[str, Any]) -> None:
     """The files of a checkpoint, flushed to the disk, the manifest last."""
     parts = [part for part in TENSORS if part in ALWAYS_WRITTEN or getattr(snapshot, part)]
-    names = [f"{part}.safetensors" for part in parts]
-    for part, name in zip(parts, names, strict=True):
+    tensors = {f"{part}.safetensors": getattr(snapshot, part) for part in parts}
+    if frozen := {name: tensor for name, tensor in snapshot.model.items() if name in snapshot.frozen}:
+        tensors[FROZEN] = frozen
+        tensors["model.safetensors"] = {name: one for name, one in snapshot.model.items() if name not in frozen}
+    for name, own in tensors.items():
         with files.usual_mode(folder / name):
-            save_file(getattr(snapshot, part), folder / name)
+            save_file(own, folder / name)
         files.sync_file(folder / name)
     files.write_json(folder / STATE, snapshot.state)
     listed = {
         name: {"bytes": (folder / name).stat().st_size, "sha256": files.sha256_of(folder / name)}
-        for name in (*names, STATE)
+        for name in (*tensors, STATE)
     }
+    if frozen:
+        _share(folder / FROZEN, str(listed[FROZEN]["sha256"]))
     files.write_json(folder / MANIFEST, {"format": 1, "step": snapshot.step, **about, "files": listed})
+
+
+def _share(file: Path, digest: str) -> None:
+    """Make a file one with that of the newest checkpoint that has one, if its content is the same and links exist."""
+    for other in reversed(list_checkpoints(file.parent.parent)):
+        if (known := other / file.name).is_file():
+            with contextlib.suppress(OSError):
+                if files.sha256_of(known) == digest:
+                    os.link(known, link := file.with_suffix(".link"))
+                    link.replace(file)
+            return
 
 
 def about_checkpoint(path: Path) -> dict[str, Any]:
@@ -185,11 +206,12 @@ def load_checkpoint(path: Path, *, weights_only: bool = False, verify: bool = Tr
     parts = ("model", "average") if weights_only else TENSORS
     try:
         state = read_state(path)
-        tensors = {
+        tensors: dict[str, Any] = {
             part: load_file(path / f"{part}.safetensors")
             for part in parts
             if part in ALWAYS_WRITTEN or (path / f"{part}.safetensors").exists()
         }
+        tensors["model"] |= load_file(path / FROZEN) if (path / FROZEN).exists() else {}
         return Snapshot(int(state["position"]["step"]), **tensors, state=state)
     except (SafetensorError, ValueError, OSError, KeyError, TypeError) as error:
         raise CheckpointError(f"checkpoint {path} can't be read: {error}") from error

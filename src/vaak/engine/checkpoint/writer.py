@@ -57,11 +57,6 @@ class CheckpointWriter:
         else:
             self.thread = thread
 
-    @property
-    def is_writing(self) -> bool:
-        """Whether a checkpoint is in flight."""
-        return self.thread is not None and self.thread.is_alive()
-
     def wait(self) -> None:
         """Wait for the checkpoint in flight."""
         if self.thread is not None:

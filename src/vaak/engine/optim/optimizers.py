@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 from torch.optim import SGD, Adafactor, Adam, AdamW, Optimizer
 
 from vaak.config.optimization import UPDATE_RULES, OptimizerConfig
@@ -23,24 +22,11 @@ from vaak.core.errors import UserError
 from vaak.engine.optim.lion import Lion
 from vaak.engine.optim.parameter_groups import (
     NamedParameter,
-    check_groups,
     count_layers,
     parameter_groups,
-    trained_parameters,
 )
 from vaak.engine.optim.uncompiled import uncompiled
 from vaak.engine.optim.users_optimizer import users_optimizer
-
-
-def build_optimizers(model: nn.Module, config: OptimizerConfig, folder: Path = Path()) -> list[Optimizer]:
-    """The optimizers of all of a model's trained parameters; ``folder`` is where a ``./file.py`` is looked for.
-
-    Raises UserError where nothing can be trained, a group matches nothing, or fused kernels are wanted and don't exist.
-    """
-    parameters = trained_parameters(model)
-    if parameters:
-        check_groups(parameters, config)
-    return optimizers_of(parameters, config, folder)
 
 
 def optimizers_of(parameters: list[NamedParameter], config: OptimizerConfig, folder: Path) -> list[Optimizer]:

@@ -1,6 +1,6 @@
 """How a stack knows the order of its tokens: which of the kinds of positions it has, and where each acts.
 
-    sinusoidal, learned, convolutional    added to the stream before the first block
+    sinusoidal (and in halves), learned, convolutional    added to the stream before the first block
     rotary                                queries and keys are turned in every layer
     alibi, t5                             added to the score of every pair of tokens
 
@@ -21,6 +21,8 @@ from vaak.nn.positions.rotary import Rotation, Scaling, rotation
 from vaak.nn.positions.sinusoidal import Sinusoidal
 from vaak.nn.positions.t5_bias import RelativeBias
 
+SINUSOIDAL = ("sinusoidal", "sinusoidal_halves")
+
 
 class Positions(nn.Module):
     """The positions of one stack; ``max_length`` is the longest sequence that learned ones have a vector for."""
@@ -31,8 +33,8 @@ class Positions(nn.Module):
         kind = config.position_type
         self.added: Sinusoidal | LearnedPositions | ConvolutionalPositions | None = None
         self.bias: Alibi | RelativeBias | None = None
-        if kind == "sinusoidal":
-            self.added = Sinusoidal(config.d_model)
+        if kind in SINUSOIDAL:
+            self.added = Sinusoidal(config.d_model, in_halves=kind == "sinusoidal_halves")
         elif kind == "learned":
             if max_length is None:
                 raise UserError("position_type learned has a vector for each position; give max_length")

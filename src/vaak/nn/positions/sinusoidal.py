@@ -14,14 +14,18 @@ BASE = 10000.0
 class Sinusoidal(nn.Module):
     """Adds each place's encoding; nothing is learned or stored, and rows may be of any length."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, *, in_halves: bool = False) -> None:
+        """``in_halves`` puts all sines before all cosines, as Marian does."""
         super().__init__()
-        self.width = width
+        self.width, self.in_halves = width, in_halves
 
     def forward(self, x: Tensor, positions: Tensor) -> Tensor:
         """Shape and type of ``x`` ``(batch, time, width)`` kept; ``positions`` is ``(batch or 1, time)``."""
         precision = torch.promote_types(x.dtype, torch.float32)
-        return x + sinusoidal_encoding(positions, self.width, precision).to(x.dtype)
+        encoding = sinusoidal_encoding(positions, self.width, precision)
+        if self.in_halves:
+            encoding = torch.cat((encoding[..., ::2], encoding[..., 1::2]), -1)
+        return x + encoding.to(x.dtype)
 
 
 def sinusoidal_encoding(positions: Tensor, width: int, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -12,24 +12,12 @@ which is computed frame by frame for all symbols and rows at once. Source: Kim e
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import torch
 from torch import Tensor
 
 from vaak.core.errors import DataError
 from vaak.nn.speech.masks import exact
-
-
-def gaussian_log_likelihood(mel: Tensor, means: Tensor) -> Tensor:
-    """Log-likelihood of each frame under each symbol, ``(batch, frame, symbol)``: normal, of unit variance.
-
-    ``mel`` is ``(batch, frame, bin)``, ``means`` ``(batch, symbol, bin)``.
-    """
-    with torch.autocast(mel.device.type, enabled=False):
-        squares = squared_distances(mel, means)
-    return -0.5 * (squares + mel.shape[-1] * math.log(2 * math.pi))
 
 
 def squared_distances(x: Tensor, y: Tensor) -> Tensor:

@@ -12,7 +12,6 @@ Sources: Lipman et al. 2023, "Flow Matching for Generative Modeling", section 4.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
@@ -61,15 +60,6 @@ def flow_matching_loss(field: Field, target: Tensor, draws: Draws, mask: Tensor,
     """
     x, velocity = path(exact(target), draws, sigma_min)
     return Term(masked_sum((exact(field(x, draws.times)) - velocity).square(), mask), per="mel_bin")
-
-
-def gaussian_prior_loss(target: Tensor, means: Tensor, mask: Tensor) -> Term:
-    """Negative log-likelihood of ``target`` under normals of unit variance, summed over bins of frames in ``mask``.
-
-    ``target`` and ``means`` are ``(batch, frame, bin)``, the second what the encoder says of each frame's symbol.
-    """
-    losses = 0.5 * ((exact(target) - means).square() + math.log(2 * math.pi))
-    return Term(masked_sum(losses, mask), per="mel_bin")
 
 
 def integrate(

@@ -74,7 +74,7 @@ class Variance(nn.Module):
         return (values.log2() - self.scale[0]) / self.scale[1]
 
     def shifted(self, normalised: Tensor, by: float | Tensor) -> Tensor:
-        """Raised by so many octaves, or doublings."""
+        """Raised by this number of octaves, or doublings."""
         return normalised + by / self.scale[1]
 
 

@@ -79,12 +79,12 @@ class DistilledTask(Changed):
             )
 
     def _demand_teacher_of_this_run(self) -> None:
-        """Write down which weights teach; raise UserError where a run that has begun would go on with others."""
+        """Write down which weights teach. Raises UserError where a run that has begun would resume with others."""
         file = self.directory / "teacher.json"
         about = {"teacher": self.options.teacher, "weights": self.teacher.weights, "source": str(self.teacher.source)}
         if file.exists() and list_checkpoints(self.directory / "checkpoints"):
             before = read_json(file)
-            if before["teacher"] == about["teacher"] and before["weights"] != about["weights"]:
+            if before["weights"] != about["weights"]:
                 raise UserError(
                     f"{KEY}: {self.options.teacher} has other weights than when this run began (then "
                     f"{before['source']}): name that checkpoint, if it is still there, or start a new run"

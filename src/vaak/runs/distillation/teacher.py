@@ -18,7 +18,7 @@ from vaak.engine.devices.randomness import keeping_generators
 from vaak.runs.open_run import open_run
 
 KEY = "distillation.teacher"
-READ_IN_USE = ("model.safetensors", "average.safetensors")
+READ_IN_USE = ("model.safetensors", "frozen.safetensors", "average.safetensors")
 
 
 @dataclass(frozen=True)

@@ -193,6 +193,11 @@ def _demand_same(first: Examples, other: Examples) -> None:
                 f"{name} isn't the same in {first.run} and {other.run}: it counts {_shown(counts)} and "
                 f"{_shown(other.counts[name])}; the data, or their tokenizers, differ"
             )
+        if first.contents[name] != other.contents[name]:
+            raise UserError(
+                f"{name} isn't the same in {first.run} and {other.run}: its content or labels differ; name the same "
+                "data for both, like data.corpus.test=…"
+            )
 
 
 def _shown(counts: dict[str, float]) -> str:

@@ -18,16 +18,19 @@ from vaak.runs.evaluate import evaluate_run
 from vaak.runs.open_run import OpenedRun
 
 FOLDERS = re.compile(r"[^\s:]*/")
+AS_READ = "position"
+"""The unit that counts how a model reads an example, which another may read otherwise."""
 
 
 class ByExample(Meters):
-    """Shows other meters one row at a time, and keeps by how much their sums grow, and what the row counts."""
+    """Shows other meters one row at a time, and keeps by how much their sums grow, and what the row counts and is."""
 
     def __init__(self, meters: Meters, task: Task, split: str) -> None:
         self.protocol, self.meters = meters.protocol, meters
         self.rows: dict[str, dict[str, float]] = {}
         self.counts: dict[str, dict[str, float]] = {}
-        self._describe = task.dataset(split).describe
+        self.contents: dict[str, list[str]] = {}
+        self._dataset = task.dataset(split)
 
     def update(self, model: nn.Module, batch: Batch) -> None:
         for row in batch.split(batch.num_rows):
@@ -35,11 +38,12 @@ class ByExample(Meters):
             self.meters.update(model, row)
             name = self._name(row.indices[0])
             self.rows[name] = {key: value - before.get(key, 0.0) for key, value in self.meters.sums().items()}
-            self.counts[name] = row.totals()
+            self.counts[name] = {unit: number for unit, number in row.totals().items() if unit != AS_READ}
+            self.contents[name] = [self._dataset.content_of(index) for index in row.indices[0]]
 
     def _name(self, indices: list[int]) -> str:
         """Without folders, which two runs may have elsewhere; numbered where there are several of a name."""
-        name = FOLDERS.sub("", ", ".join(map(self._describe, indices)))
+        name = FOLDERS.sub("", ", ".join(map(self._dataset.describe, indices)))
         others = sum(there == name or there.startswith(f"{name} #") for there in self.rows)
         return f"{name} #{others + 1}" if others else name
 
@@ -52,7 +56,7 @@ class ByExample(Meters):
 
 @dataclass(frozen=True)
 class Examples:
-    """The examples of a run's split by name, each with its sums and counts; ``meters`` make figures of sums.
+    """The examples of a run's split by name, with their sums, counts and contents; ``meters`` make figures of sums.
 
     ``metric`` is the one that the run chose its best checkpoint by.
     """
@@ -64,6 +68,7 @@ class Examples:
     meters: Meters
     rows: dict[str, dict[str, float]] = field(repr=False)
     counts: dict[str, dict[str, float]] = field(repr=False)
+    contents: dict[str, list[str]] = field(repr=False)
 
     @property
     def keys(self) -> list[str]:
@@ -104,9 +109,10 @@ def examples_of(
         return made[-1]
 
     report = evaluate_run(run, files, overrides, [split], device, weights, watched=watched)
-    rows, prefix = made[-1].rows, f"{'val' if split == 'valid' else split}_"
+    seen = made[-1]
+    rows, prefix = seen.rows, f"{'val' if split == 'valid' else split}_"
     if len(rows) < 2:
         raise UserError(f"{run}: {split} has {len(rows)} examples; a comparison requires at least two")
     figures = {name.removeprefix(prefix): value for name, value in report["metrics"].items()}
     metric = metric.removeprefix("val_")
-    return Examples(run, figures, report["protocol"][split], metric, made[-1].meters, rows, made[-1].counts)
+    return Examples(run, figures, report["protocol"][split], metric, seen.meters, rows, seen.counts, seen.contents)

@@ -28,7 +28,7 @@ from vaak.core.corpus import NONE
 from vaak.core.errors import DataError, UserError
 from vaak.core.folds import Example, divide, write_folds
 from vaak.core.split_ranges import SPLITS
-from vaak.core.storage.files import read_json, unmade_after_errors, write_json
+from vaak.core.storage.files import read_json, sha256_of, unmade_after_errors, write_json
 from vaak.core.storage.lock import locked
 from vaak.core.task import Task
 from vaak.runs.evaluate import evaluate_run
@@ -85,6 +85,8 @@ class CrossValidation:
             demand_same(self.folder / "crossval.json", identity, "cross-validation")
             if not self.folds_file.exists():
                 self._divide(own)
+            identity["folds.json"] = sha256_of(self.folds_file)
+            demand_same(self.folder / "crossval.json", identity, "cross-validation")
             write_json(self.folder / "crossval.json", identity)
 
     @property
@@ -133,8 +135,7 @@ class CrossValidation:
         print(f"fold {fold.number} of {plan.folds}{repeat}", file=sys.stderr, flush=True)
         name = f"{plan.load().experiment.name}-{fold}"
         loaded = plan.load(f"name={name}", f"run_dir={run}", "training.checkpoint.resume=auto")
-        place = f"{self.folds_file}:{fold.repeat}:{fold.number}"
-        experiment = with_fold(_with_datasets(loaded), place)
+        experiment = with_fold(_with_datasets(loaded), f"{fold.repeat}:{fold.number}", str(self.folds_file))
         try:
             outcome = train(Loaded(experiment, loaded.warnings, loaded.given, loaded.folder))
             demand_not_stopped(outcome, f"fold {fold}")
@@ -156,7 +157,7 @@ class CrossValidation:
         experiment = _with_datasets(loaded)
         task: Task = task_class(experiment.reference)(experiment, self.folder, loaded.folder)
         corpora = _examples(task, plan)
-        if with_fold(experiment, "") == experiment:
+        if with_fold(experiment, "", "") == experiment:
             raise UserError(f"task {experiment.task} has no section that can be divided into folds")
         flat = [example for own in corpora.values() for example in own]
         if plan.group_by not in (None, NONE) and not any(example.groups for example in flat):

@@ -55,7 +55,7 @@ class Limits(NamedTuple):
     """That the decoder reads, those of the prompt among them."""
     percent: float = 100.0
     most: int | None = None
-    """How many of the utterances are used: a percentage, at most so many."""
+    """How many of the utterances are used: a percentage, up to a number."""
 
 
 class Utterances:

@@ -8,7 +8,7 @@ from pydantic import field_validator, model_validator
 
 from vaak.config.base import LARGEST_COUNT, LARGEST_LENGTH, ResumeClass, Section, option
 from vaak.config.experiment import Experiment
-from vaak.config.folds import DividedSection, fold_option
+from vaak.config.folds import DividedSection, fold_option, folds_file_option
 from vaak.nn.config import LARGEST_WIDTH, STACK_ALIASES, LoraConfig, StackConfig, lora_option
 from vaak.text.config import TokenizerConfig
 
@@ -124,6 +124,7 @@ class LabelledCorpusConfig(DividedSection):
         "replace: invalid bytes become U+FFFD and are counted.", "fail"
     )
     fold: str | None = fold_option()
+    folds_file: str | None = folds_file_option()
 
     @model_validator(mode="before")
     @classmethod

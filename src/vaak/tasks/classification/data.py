@@ -94,6 +94,10 @@ class TextDataset(Dataset):
         part, place = self._place(index)
         return part.texts[place].where
 
+    def content_of(self, index: int) -> str:
+        part, place = self._place(index)
+        return fingerprint_of([part.texts[place].text, part.texts[place].labels])
+
 
 def collate(examples: Sequence[Example], pad: int) -> Batch:
     """Rows padded on the right to the longest; ``mask`` is True where they are real."""

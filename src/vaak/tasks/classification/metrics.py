@@ -234,6 +234,8 @@ class ScopeMeters(Meters):
         for key, value in sums.items():
             inside, number = key.split("\t")
             counts[int(inside == "True"), int(number)] = value
+        if not counts.any(1).all():  # a sample, or a single text: there is nothing to tell apart
+            return {"auroc": math.nan, "fpr95": math.nan}
         outside, inside_counts = counts / counts.sum(1, keepdims=True)
         below = np.cumsum(outside) - outside
         auroc = float((inside_counts * (below + outside / 2)).sum())

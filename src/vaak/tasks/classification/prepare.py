@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from vaak.config.folds import FOLDS_FILE
 from vaak.core.errors import DataError, UserError
 from vaak.core.storage.files import read_json, write_json
 from vaak.runs.prepared import PreparedFolder, Recipe, fingerprint_with_files
@@ -112,7 +113,8 @@ class Sources:
     def options(self) -> dict[str, Any]:
         """What decides the data, without their paths, which may differ after a run was moved."""
         data = self.experiment.data
-        corpus = data.corpus.model_dump(mode="json", exclude={"train", "valid", "test", OUT_OF_SCOPE, "name"})
+        places = {"train", "valid", "test", OUT_OF_SCOPE, "name", FOLDS_FILE}
+        corpus = data.corpus.model_dump(mode="json", exclude=places)
         own = self.experiment.model.pretrained_model is None
         return {"labels": corpus, "words": self.factory.decides() if own else {}, "vectors": bool(self.vectors)}
 

@@ -229,8 +229,7 @@ class ClassificationTask(PreparedTask[ClassificationExperiment, Prepared]):
         return [(row.text, *(list(one) if self.multi_label else one[0] for one in row.labels)) for row in texts]
 
     def meters(self, split: str) -> Meters:
-        protocol = {"split": split, "tokenizer": self.prepared.tokenizer.fingerprint}
-        protocol |= {"max_length": str(self.data.max_length)}
+        protocol = {"split": split}  # figures are per text, whatever its tokens are
         if split == OUT_OF_SCOPE:
             return ScopeMeters(protocol | {"score": "probability of the class"}, self.prepared.classes)
         protocol["classes"] = ", ".join(f"{column}: {len(names)}" for column, names in self.prepared.classes.items())

@@ -12,7 +12,7 @@ from vaak.nn.config import SingleStackConfig
 from vaak.tasks.lm.config import PRESETS, LanguageModelConfig, LanguageModelDataConfig
 from vaak.text.checks import TOKENIZER_OPTIONS, corpus_findings, tokenizer_findings
 
-FILES = ("text", "json", "csv", "parquet")
+FILES = ("text", "json", "csv", "parquet", "chat")
 READ_BY = {"text_column": ("json", "csv", "parquet", "huggingface"), "document": ("text",)}
 """The types of corpora that read an option which not all read."""
 OF_A_RUN = frozenset({"model_type", "name", "dropout", "attention_dropout"})
@@ -31,6 +31,7 @@ def checks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
         yield from tokenizer_findings("data.tokenizer", data.tokenizer)
     else:
         yield from _pretrained(model)
+    yield from _chats(model, data)
     if data.layout == "document":
         yield no_effect("data.shift_windows", "layout is document, and only the windows of a stream are shifted")
     if model.model_type == "decoder":
@@ -43,6 +44,27 @@ def checks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
             "training.curriculum.difficulty",
             "windows of a stream are all equally long; expected lexical or morphology, or data.layout: document",
         )
+
+
+def _chats(model: LanguageModelConfig, data: LanguageModelDataConfig) -> Iterator[CheckFinding]:
+    """What conversations can't have, or only they have."""
+    if data.corpus.type != "chat":
+        for name in ("chat_template", "loss_on", "long_chats"):
+            yield no_effect(f"data.{name}", f"data.corpus.type is {data.corpus.type}; only chat has conversations")
+        return
+    if model.model_type != "decoder":
+        yield impossible(
+            "model.model_type", "an encoder writes no answers; conversations (corpus.type: chat) need a decoder"
+        )
+    if data.layout == "stream":
+        yield impossible(
+            "data.layout", "a conversation is a document; to put several into a row, use training.batching: packed"
+        )
+    if model.pretrained is None and data.tokenizer.is_users(data.tokenizer.type):
+        yield impossible(
+            "data.tokenizer.type", "a tokenizer of your own has no special tokens that a template can write"
+        )
+    yield no_effect("data.stride", "a conversation is one window")
 
 
 def _pretrained(model: LanguageModelConfig) -> Iterator[CheckFinding]:

@@ -8,7 +8,7 @@ from pydantic import model_validator
 
 from vaak.config.base import LARGEST_COUNT, LARGEST_LENGTH, ResumeClass, Section, option
 from vaak.config.experiment import Experiment
-from vaak.config.folds import DividedSection, fold_option
+from vaak.config.folds import DividedSection, fold_option, folds_file_option
 from vaak.nn.config import STACK_ALIASES, LoraConfig, SingleStackConfig, lora_option
 from vaak.text.config import TokenizerConfig
 
@@ -79,8 +79,9 @@ class CorpusConfig(DividedSection):
     bare: ClassVar[str | None] = "type"
     resume_class: ClassVar[ResumeClass | None] = "refused"
 
-    type: Literal["grammar", "text", "json", "csv", "parquet", "huggingface"] = option(
-        "grammar is the built-in Hindi grammar; json reads JSON lists and JSON lines.", "grammar"
+    type: Literal["grammar", "text", "json", "csv", "parquet", "huggingface", "chat"] = option(
+        "grammar is the built-in Hindi grammar; json reads JSON lists and JSON lines; chat, conversations in them.",
+        "grammar",
     )
     train: tuple[str, ...] = option("Files or glob patterns; alone, it is split by train_fraction.", (), resume="free")
     valid: tuple[str, ...] = option("Files of the validation split, kept as given.", (), resume="free")
@@ -102,6 +103,7 @@ class CorpusConfig(DividedSection):
         "replace: invalid bytes become U+FFFD and are counted.", "fail"
     )
     fold: str | None = fold_option()
+    folds_file: str | None = folds_file_option()
 
 
 class LanguageModelDataConfig(Section):
@@ -112,6 +114,17 @@ class LanguageModelDataConfig(Section):
     corpus: CorpusConfig = option("The source of the text.", CorpusConfig())
     tokenizer: TokenizerConfig = option("The tokenizer.", TokenizerConfig())
     max_length: int = option("Maximum sequence length, in tokens.", 512, gt=1, le=LARGEST_LENGTH)
+    chat_template: str | None = option(
+        "chat: the template in Jinja, or its file, by which conversations are written; chatml is built in; null is the "
+        "tokenizer's, else chatml.",
+        None,
+    )
+    loss_on: Literal["answers", "all"] = option(
+        "chat: which tokens training learns to predict; evaluations always score the answers.", "answers"
+    )
+    long_chats: Literal["cut", "drop"] = option(
+        "chat: what happens to conversations of more than max_length tokens.", "cut"
+    )
     layout: Literal["stream", "document"] = option(
         "stream: documents are concatenated and cut into windows; document: each is a separate sequence.", "document"
     )

@@ -10,7 +10,7 @@ texts its tokens don't reproduce has no bytes to count: the tokens' probability 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ import torch
 from vaak.core.batch import Batch
 from vaak.core.task import Dataset
 from vaak.tasks.lm.examples.difficulty import window_difficulties
-from vaak.tasks.lm.examples.windows import cut_windows
+from vaak.tasks.lm.examples.windows import Windows, cut_windows
 from vaak.text.corpora.token_store import TokenStore
 
 IGNORED = -100
@@ -116,6 +116,54 @@ class TextDataset(Dataset):
 
     def describe(self, index: int) -> str:
         return f"document {self.windows.documents[index]} of {self.store.folder}, token {self.windows.starts[index]}"
+
+
+class ChatDataset(TextDataset):
+    """Conversations, each an example as its template wrote it, of which answers are predicted, or ``all``.
+
+    One that is longer than ``max_length`` is cut, or dropped; so is one that has then nothing to predict. ``num_cut``
+    and ``num_dropped`` count them.
+    """
+
+    def __init__(
+        self,
+        store: TokenStore,
+        special: SpecialTokens,
+        corruption: Corruption,
+        *,
+        max_length: int,
+        predicted: Literal["answers", "all"],
+        longer: Literal["cut", "drop"],
+    ) -> None:
+        super().__init__(store, special, corruption, max_length=max_length, stride=max_length)
+        assert store.answers is not None
+        self.predicted = predicted
+        sizes = np.minimum(store.lengths - 1, max_length)
+        is_long = store.lengths - 1 > max_length
+        sums = np.concatenate(([0], np.cumsum(store.answers)))
+        first = np.asarray(store.offsets[:-1])
+        has_answer = sums[first + sizes + 1] > sums[np.minimum(first + 1, first + sizes + 1)]
+        kept = has_answer & ~is_long if longer == "drop" else has_answer
+        self.num_cut, self.num_dropped = int((is_long & kept).sum()), int((~kept).sum())
+        documents = np.flatnonzero(kept)
+        zeros = np.zeros_like(documents)
+        self.windows = Windows(documents, zeros, sizes[documents], zeros)
+        self.lengths = self.windows.sizes
+        self.fingerprint = f"{store.fingerprint}-{max_length}-{longer}"
+
+    def example(self, index: int, rng: np.random.Generator) -> Sequence:
+        document, ids = int(self.windows.documents[index]), self.ids(index)
+        first = int(self.store.offsets[document]) + 1
+        targets = ids[1:].copy()
+        if self.predicted == "answers":
+            assert self.store.answers is not None
+            targets[~self.store.answers[first : first + len(targets)]] = IGNORED
+        has_bytes = self.predicted == "answers" and self.store.is_exact and not self.num_cut
+        num_bytes = int(self.store.num_bytes[document]) if has_bytes else 0
+        return corrupted(ids, targets, num_bytes, self.corruption, self.special, rng)
+
+    def _read(self, document: int, start: int, size: int) -> np.ndarray:
+        return self.store.document(document)[start : start + size].astype(np.int64)
 
 
 class StreamDataset(Dataset):

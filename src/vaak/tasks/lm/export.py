@@ -18,20 +18,12 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, processors
 
 from vaak.core.errors import UserError
-from vaak.core.storage.files import (
-    read_json,
-    sync_directory,
-    sync_file,
-    usual_mode,
-    whole_folder,
-    write_json,
-    write_text,
-)
+from vaak.core.storage.files import sync_directory, sync_file, usual_mode, whole_folder, write_json, write_text
 from vaak.nn.lora import changes_of, merged, write_adapter
 from vaak.tasks.lm.families import config_of, family_of
 from vaak.tasks.lm.model import LanguageModel
+from vaak.text.chat_template import template_in
 
-CHAT_TEMPLATE = "chat_template"
 SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token", "mask_token", "sep_token", "cls_token")
 
 
@@ -132,15 +124,14 @@ def _write_files(
     generation = {
         f"{name}_id": special_ids[name] for name in ("bos_token", "eos_token", "pad_token") if name in special_ids
     }
-    beside = tokenizer_file.with_name("tokenizer_config.json")
-    template = read_json(beside).get(CHAT_TEMPLATE) if beside.is_file() else None
+    template = template_in(tokenizer_file.parent)
     tokenizer_config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": max_length,
         "model_input_names": ["input_ids", "attention_mask"],
         "clean_up_tokenization_spaces": False,
         **special_tokens,
-        **({} if template is None else {CHAT_TEMPLATE: template}),
+        **({} if template is None else {"chat_template": template}),
     }
     write_json(folder / "config.json", hf_config(model, max_length) | generation)
     write_json(folder / "generation_config.json", generation)

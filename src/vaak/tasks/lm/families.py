@@ -91,6 +91,7 @@ class Family:
 _OF_LLAMA: dict[str, Any] = {
     "fixed": {
         "attention_type": "softmax",
+        "scale_scores": True,
         "norm_type": "rmsnorm",
         "norm_placement": "pre",
         "position_type": "rotary",
@@ -138,6 +139,7 @@ GPT2 = Family(
     "GPT2LMHeadModel",
     fixed={
         "attention_type": "softmax",
+        "scale_scores": True,
         "norm_type": "layernorm",
         "norm_placement": "pre",
         "position_type": "learned",

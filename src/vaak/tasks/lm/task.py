@@ -11,13 +11,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 from torch import Tensor, nn
 
 from vaak.core.batch import Batch, Term
-from vaak.core.errors import UserError
+from vaak.core.errors import DataError, UserError
+from vaak.core.storage.files import fingerprint_of
 from vaak.core.task import Outputs
 from vaak.engine.objective.losses import losses_of_logits
 from vaak.nn.decoding.sampling import SamplingSettings
@@ -28,7 +31,7 @@ from vaak.tasks.base import PreparedTask, in_temporary_folder, without_unread_fi
 from vaak.tasks.hub import loaded_or_drawn
 from vaak.tasks.lm import pretrained
 from vaak.tasks.lm.config import LanguageModelConfig, LanguageModelExperiment
-from vaak.tasks.lm.data import IGNORED, Corruption, SpecialTokens, StreamDataset, TextDataset
+from vaak.tasks.lm.data import IGNORED, ChatDataset, Corruption, SpecialTokens, StreamDataset, TextDataset
 from vaak.tasks.lm.estimate import sketch, sketch_batch, source_files
 from vaak.tasks.lm.export import export_hf, export_peft
 from vaak.tasks.lm.metrics import PairMeters, TextMeters, visibility_of
@@ -37,6 +40,8 @@ from vaak.tasks.lm.model import LanguageModel
 from vaak.tasks.lm.predict import generate
 from vaak.tasks.lm.prepare import Prepared, recipe
 from vaak.tasks.lm.spec import SPEC
+from vaak.tasks.pretrained import Base
+from vaak.text.chat_template import ChatTemplate, Messages, template_in
 from vaak.text.corpora.corpus import CorpusBuilder
 from vaak.text.corpora.token_store import TokenStore, write_tokens
 from vaak.text.tokenizers.normalise import normalise
@@ -59,7 +64,7 @@ class LanguageModelTask(PreparedTask[LanguageModelExperiment, Prepared]):
     def __init__(self, experiment: LanguageModelExperiment, directory: Path, folder: Path) -> None:
         super().__init__(experiment, directory, folder)
         self.own, self.data = experiment.model, experiment.data
-        self.causal = self.own.model_type == "decoder"
+        self.causal, self.chats = self.own.model_type == "decoder", self.data.corpus.type == "chat"
         self._refuse_pairs_of_an_encoder()
         self.evaluation_splits = ("valid", "pairs") if self.data.minimal_pairs else ("valid",)
 
@@ -76,8 +81,8 @@ class LanguageModelTask(PreparedTask[LanguageModelExperiment, Prepared]):
     def recipe(self, splits: tuple[str, ...] | None = None) -> Recipe:
         return recipe(self.data, splits, self.folder, self._base())
 
-    def _base(self) -> pretrained.Base | None:
-        return None if self.own.pretrained is None else pretrained.Base(self.own.pretrained, self.folder)
+    def _base(self) -> Base | None:
+        return None if self.own.pretrained is None else Base(self.own.pretrained, self.folder)
 
     @property
     def reading(self) -> tuple[Callable[[Path], Tokenizer]]:
@@ -87,6 +92,8 @@ class LanguageModelTask(PreparedTask[LanguageModelExperiment, Prepared]):
 
     def prepare(self) -> None:
         super().prepare()
+        if self.chats:
+            self._tell_long_chats()
         if self.causal and (reason := self._without_bytes("valid")):
             log.warning("valid: no bits per byte: %s", reason)
         if self.data.minimal_pairs:
@@ -111,6 +118,14 @@ class LanguageModelTask(PreparedTask[LanguageModelExperiment, Prepared]):
     def tokenizer(self) -> Tokenizer:
         return self.prepared.tokenizer
 
+    @cached_property
+    def chat_template(self) -> ChatTemplate:
+        """The one by which the run was trained, or its pretrained model. Raises UserError if there is none."""
+        content = template_in(self.prepared.folder / "tokenizer")
+        if content is None:
+            raise UserError("the run has no chat template: it was trained on text, not on conversations")
+        return ChatTemplate(content, self.tokenizer)
+
     def dataset(self, split: str) -> TextDataset | StreamDataset | PairDataset:
         special, length = self._special_tokens(), self.data.max_length
         if split == "pairs":
@@ -119,10 +134,32 @@ class LanguageModelTask(PreparedTask[LanguageModelExperiment, Prepared]):
         masking = 0.0 if self.causal else self.data.masking_probability
         if split == "train":
             corruption = Corruption(dropout=self.data.token_dropout if self.causal else 0.0, masking=masking)
+            if self.chats:
+                return self._conversations(store, corruption, self.data.loss_on)
             if self.data.layout == "stream":
                 return StreamDataset(store, special, corruption, max_length=length, shift=self.data.shift_windows)
             return TextDataset(store, special, corruption, max_length=length, stride=length)
-        return self._evaluated(store, masking)
+        return self._conversations(store, Corruption(), "answers") if self.chats else self._evaluated(store, masking)
+
+    def _conversations(
+        self, store: TokenStore, corruption: Corruption, predicted: Literal["answers", "all"]
+    ) -> ChatDataset:
+        length, longer = self.data.max_length, self.data.long_chats
+        return ChatDataset(
+            store, self._special_tokens(), corruption, max_length=length, predicted=predicted, longer=longer
+        )
+
+    def _tell_long_chats(self) -> None:
+        """Log how many conversations are cut and dropped. Raises DataError where none of a split remains."""
+        for split in self.prepared.about["statistics"]:
+            chats = self.dataset(split)
+            assert isinstance(chats, ChatDataset)
+            longest = f"data.max_length ({self.data.max_length} tokens)"
+            if not len(chats.lengths):
+                raise DataError(f"corpus: {split} is empty: no conversation has an answer within {longest}")
+            if chats.num_cut or chats.num_dropped:
+                counts = f"{chats.num_cut:,} conversations are cut, {chats.num_dropped:,} dropped"
+                log.warning("%s: %s: they are longer than %s", split, counts, longest)
 
     def dataset_of(self, data: Iterable[str]) -> TextDataset:
         """Texts, each a document, read as those of an evaluation. Raises UserError for anything but text."""
@@ -218,13 +255,22 @@ class LanguageModelTask(PreparedTask[LanguageModelExperiment, Prepared]):
             return PairMeters(protocol | pairs, self.options)
         windows = {"max_length": str(self.data.max_length), "stride": str(self._stride()), "layout": self.data.layout}
         others = {"newline": self._newlines(), "tokenizer": self.tokenizer.fingerprint}
+        if self.chats:
+            template = fingerprint_of(self.chat_template.content)
+            windows = {"max_length": str(self.data.max_length), "longer": self.data.long_chats}
+            others |= {"newline": "as in the answers", "scored": "answers and what ends them", "template": template}
         reason = self._without_bytes(split) if self.causal else ""
         withheld = {"bits_per_byte": f"withheld, {reason}"} if reason else {}
         return TextMeters(protocol | windows | others | withheld, self.options)
 
     def _without_bytes(self, split: str) -> str:
         """Why a split has no bits per byte; empty if it has."""
-        return _loss_of_text(self.prepared.store(split)) if split in self.prepared.about["statistics"] else ""
+        if split not in self.prepared.about["statistics"]:
+            return ""
+        chats = self.dataset(split) if self.chats else None
+        if isinstance(chats, ChatDataset) and chats.num_cut:
+            return f"{chats.num_cut:,} conversations are cut"
+        return _loss_of_text(self.prepared.store(split))
 
     def _newlines(self) -> str:
         """Which newlines of the files are scored and counted as bytes."""
@@ -254,8 +300,16 @@ class LanguageModelTask(PreparedTask[LanguageModelExperiment, Prepared]):
 
     def stream(self, model: nn.Module, text: str, settings: SamplingSettings) -> Iterator[str]:
         """The model's continuation of ``text``, in pieces that are whole characters, as soon as they are drawn."""
-        assert isinstance(model, LanguageModel)
         prompt = [self.tokenizer.bos_id, *self.tokenizer.encode(normalise(text))]
+        yield from self._continued(model, prompt, settings)
+
+    def answer(self, model: nn.Module, messages: Messages, settings: SamplingSettings) -> Iterator[str]:
+        """The model's answer to a conversation, as ``stream`` gives it; ends where the template ends an answer."""
+        prompt, stop = self.chat_template.prompt(messages, "the messages"), self.chat_template.end_ids
+        yield from self._continued(model, prompt, replace(settings, stop_ids=(*settings.stop_ids, *stop)))
+
+    def _continued(self, model: nn.Module, prompt: list[int], settings: SamplingSettings) -> Iterator[str]:
+        assert isinstance(model, LanguageModel)
         ids, said = list(prompt[1:]), self.tokenizer.decode(prompt[1:])
         for token in generate(model, prompt, settings, max_length=self.data.max_length):
             ids.append(token)

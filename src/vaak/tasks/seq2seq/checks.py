@@ -8,9 +8,11 @@ from typing import Any
 from vaak.config.experiment import Experiment
 from vaak.config.task_spec import CheckFinding, impossible, impossible_if_given, no_effect
 from vaak.nn.checks import lora_findings, stack_findings, stack_parameters
+from vaak.nn.config import DecoderConfig, EncoderDecoderConfig
 from vaak.tasks.seq2seq.config import METHODS_OF, DecodingConfig, Seq2SeqConfig, Seq2SeqDataConfig
-from vaak.text.checks import corpus_findings, tokenizer_findings
+from vaak.text.checks import TOKENIZER_OPTIONS, corpus_findings, tokenizer_findings
 
+SIDES = ("encoder", "decoder")
 FILES = ("json", "tsv", "text")
 READ_BY = dict.fromkeys(("source_column", "target_column"), ("json", "tsv", "huggingface"))
 """The types of corpora that read an option which not all read."""
@@ -20,14 +22,29 @@ def checks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
     """The findings on an experiment of this task."""
     model: Seq2SeqConfig = experiment.model
     data: Seq2SeqDataConfig = experiment.data
-    yield from stack_findings("model.encoder", model.encoder, is_encoder=True, longest=data.max_source_length)
-    yield from stack_findings("model.decoder", model.decoder, is_encoder=False, longest=data.max_target_length)
-    yield from lora_findings(experiment, model.lora, is_pretrained=False)
-    yield from _separate_tokenizers(model, data)
+    yield from lora_findings(experiment, model.lora, model.pretrained is not None)
     yield from corpus_findings(data.corpus, FILES, READ_BY)
-    yield from tokenizer_findings("data.tokenizer", data.tokenizer)
-    yield from tokenizer_findings("data.target_tokenizer", data.target_tokenizer)
+    if model.pretrained is None:
+        yield from stack_findings("model.encoder", model.encoder, is_encoder=True, longest=data.max_source_length)
+        yield from stack_findings("model.decoder", model.decoder, is_encoder=False, longest=data.max_target_length)
+        yield from _separate_tokenizers(model, data)
+        yield from tokenizer_findings("data.tokenizer", data.tokenizer)
+        yield from tokenizer_findings("data.target_tokenizer", data.target_tokenizer)
+    else:
+        yield from _pretrained(data)
     yield from _unread_by_decoding(data.decoding)
+
+
+def _pretrained(data: Seq2SeqDataConfig) -> Iterator[CheckFinding]:
+    if data.target_tokenizer is not None:
+        yield impossible("data.target_tokenizer", "model.pretrained has its own tokenizer, one for both sides")
+    for side in SIDES:
+        for name in sorted(DecoderConfig.model_fields.keys() - {"dropout", "attention_dropout"}):
+            yield no_effect(f"model.{side}.{name}", "pretrained has its own")
+    for name in sorted(EncoderDecoderConfig.model_fields.keys() - {"model_type", "name", *SIDES}):
+        yield no_effect(f"model.{name}", "pretrained has its own")
+    for name in TOKENIZER_OPTIONS:
+        yield no_effect(f"data.tokenizer.{name}", "model.pretrained has its own tokenizer")
 
 
 def _unread_by_decoding(decoding: DecodingConfig) -> Iterator[CheckFinding]:
@@ -67,8 +84,10 @@ def metrics(experiment: Experiment[Any, Any]) -> list[str]:
 
 
 def num_parameters(experiment: Experiment[Any, Any]) -> int:
-    """About how many parameters the model has."""
+    """About how many parameters a model that is trained from nothing has; 0 for a pretrained one."""
     model: Seq2SeqConfig = experiment.model
+    if model.pretrained is not None:
+        return 0
     data: Seq2SeqDataConfig = experiment.data
     encoder, decoder = model.encoder, model.decoder
     shared = model.share_embeddings and data.target_tokenizer is None and encoder.d_model == decoder.d_model

@@ -8,7 +8,7 @@ from pydantic import field_validator, model_validator
 
 from vaak.config.base import LARGEST_COUNT, LARGEST_LENGTH, ResumeClass, Section, option
 from vaak.config.experiment import Experiment
-from vaak.config.folds import DividedSection, fold_option
+from vaak.config.folds import DividedSection, fold_option, folds_file_option
 from vaak.nn.config import STACK_ALIASES, EncoderDecoderConfig, LoraConfig, lora_option
 from vaak.text.config import TokenizerConfig
 
@@ -34,6 +34,11 @@ SIDES: dict[str, str] = {}
 class Seq2SeqConfig(EncoderDecoderConfig):
     """A translator: one stack reads the source, the other writes the target."""
 
+    pretrained: str | None = option(
+        "An encoder and decoder (T5, Marian) that training begins with, by its name on the Hugging Face Hub or its "
+        "folder; its sizes and tokenizer are then used.",
+        None,
+    )
     lora: LoraConfig | None = lora_option()
 
 
@@ -84,6 +89,7 @@ class ParallelCorpusConfig(DividedSection):
         "replace: invalid bytes become U+FFFD and are counted.", "fail"
     )
     fold: str | None = fold_option()
+    folds_file: str | None = folds_file_option()
 
     @field_validator("source_column", "target_column", mode="before")
     @classmethod

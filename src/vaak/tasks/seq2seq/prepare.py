@@ -20,11 +20,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from vaak.config.folds import FOLDS_FILE
 from vaak.core.errors import DataError
 from vaak.core.progress import followed
 from vaak.runs.prepared import PreparedFolder, Recipe, fingerprint_with_files
+from vaak.tasks.pretrained import Base
 from vaak.tasks.seq2seq.config import Seq2SeqDataConfig
 from vaak.tasks.seq2seq.examples.filters import Selection, SplitStores, used_pairs
+from vaak.tasks.seq2seq.pretrained import save_base
 from vaak.text.corpora.pair_store import PairStore, Texts, write_pairs
 from vaak.text.corpora.parallel import ParallelCorpus
 from vaak.text.corpora.scripts import script_of_language, script_of_texts
@@ -73,8 +76,12 @@ class Prepared(PreparedFolder):
         return tuple(self.about["cut_splits"])
 
 
-def fingerprint(data: Seq2SeqDataConfig, code: Path = Path()) -> str:
+def fingerprint(data: Seq2SeqDataConfig, code: Path = Path(), base: Base | None = None) -> str:
     """A hash of everything prepared data depend on: options, and size and time of change of every source file."""
+    if base is not None:
+        of_base = [Path(base.source) / name for name in ("config.json", "tokenizer.json")]
+        options = {**_decides(data, {}), "tokenizer": "pretrained", "pretrained": base.source}
+        return fingerprint_with_files(options, [*ParallelCorpus(data.corpus).files, *of_base])
     factories = tokenizer_factories(data, code)
     paths = {name: one.options.path for name, one in factories.items()}
     files = [*ParallelCorpus(data.corpus).files, *(Path(path) for path in paths.values() if path)]
@@ -83,7 +90,7 @@ def fingerprint(data: Seq2SeqDataConfig, code: Path = Path()) -> str:
 
 
 _DECIDING = ("corpus", "tokenizer", "target_tokenizer", "gloss", "max_source_length", "max_target_length")
-_PLACES = ("train", "valid", "test", "train_target", "valid_target", "test_target", "name")
+_PLACES = ("train", "valid", "test", "train_target", "valid_target", "test_target", "name", FOLDS_FILE)
 
 
 def recipe(
@@ -91,19 +98,23 @@ def recipe(
     splits: tuple[str, ...] | None = None,
     dictionary: WordDictionary | None = None,
     code: Path = Path(),
+    base: Base | None = None,
 ) -> Recipe:
     """How tokenizers and token stores of ``splits`` (default: all) are made; a user's files are seen from ``code``.
+
+    With a ``base`` the tokenizer is that of a pretrained model.
 
     Without ``train`` among the splits, the paths of the tokenizers must be given, and of the dictionary that glosses
     sources, if there is one. Making them raises DataError for pairs that can't be used.
     """
     sections = "data.corpus, a tokenizer or a greatest length in data"
     factories = tokenizer_factories(data, code)
-    options = _decides(data, {name: factory.decides() for name, factory in factories.items()})
+    decided = {name: factory.decides() for name, factory in factories.items()} if base is None else {}
+    options = _decides(data, decided) | ({} if base is None else {"tokenizer": "pretrained"})
     for name in _PLACES:  # may differ after a run was moved
-        del options["corpus"][name]
-    make = partial(_make, data, factories, splits, dictionary)
-    return Recipe(make, partial(fingerprint, data, code), options, sections)
+        options["corpus"].pop(name, None)
+    make = partial(_make, data, factories if base is None else base, splits, dictionary)
+    return Recipe(make, partial(fingerprint, data, code, base), options, sections)
 
 
 def _decides(data: Seq2SeqDataConfig, tokenizers: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -122,21 +133,24 @@ def tokenizer_factories(data: Seq2SeqDataConfig, code: Path) -> Factories:
 
 def _make(
     data: Seq2SeqDataConfig,
-    factories: Factories,
+    factories: Factories | Base,
     splits: tuple[str, ...] | None,
     dictionary: WordDictionary | None,
     folder: Path,
 ) -> dict[str, Any]:
     """Fill ``folder``, and return its statistics.
 
-    ``splits`` of what ``data`` describes (None: all) are tokenised by what ``factories`` make; ``dictionary`` glosses
-    the sources, if one is given.
+    ``splits`` of what ``data`` describes (None: all) are tokenised by what ``factories`` make, or a base has;
+    ``dictionary`` glosses the sources, if one is given.
     """
     corpus = ParallelCorpus(data.corpus)
     splits = corpus.with_train_first() if splits is None else splits
     stores = {split: write_pairs(folder / split, corpus.pairs(split)) for split in splits}
     _compare_scripts(data, stores[splits[0]])
-    tokenizers = _tokenizers_of_sides(factories, stores, folder)
+    if isinstance(factories, Base):
+        tokenizers = dict.fromkeys(SIDES, save_base(factories.source, folder))
+    else:
+        tokenizers = _tokenizers_of_sides(factories, stores, folder)
     if data.gloss:
         dictionary = dictionary or WordDictionary.drawn_from(_both(stores["train"]))
         dictionary.save(folder / DICTIONARY)

@@ -23,6 +23,9 @@ from vaak.nn.kernels.squared_norms import NORM_REG, SquaredNorms, norm_reg
 from vaak.nn.lora import add_lora
 from vaak.runs.prepared import Recipe
 from vaak.tasks.base import PreparedTask, in_temporary_folder, without_unread_files
+from vaak.tasks.hub import loaded_or_drawn
+from vaak.tasks.pretrained import Base
+from vaak.tasks.seq2seq import pretrained
 from vaak.tasks.seq2seq.attention_picture import draw_translation
 from vaak.tasks.seq2seq.config import Seq2SeqExperiment
 from vaak.tasks.seq2seq.data import IGNORED, PairDataset
@@ -52,7 +55,7 @@ class Seq2SeqTask(PreparedTask[Seq2SeqExperiment, Prepared]):
 
     def __init__(self, experiment: Seq2SeqExperiment, directory: Path, folder: Path) -> None:
         super().__init__(experiment, directory, folder)
-        self.options, self.data = experiment.model, experiment.data
+        self.own, self.data = experiment.model, experiment.data
 
     # Data.
 
@@ -60,10 +63,15 @@ class Seq2SeqTask(PreparedTask[Seq2SeqExperiment, Prepared]):
         return [ParallelCorpus(self.data.corpus)]
 
     def recipe(self, splits: tuple[str, ...] | None = None) -> Recipe:
-        return recipe(self.data, splits, code=self.folder)
+        return recipe(self.data, splits, code=self.folder, base=self._base())
+
+    def _base(self) -> Base | None:
+        return None if self.own.pretrained is None else Base(self.own.pretrained, self.folder)
 
     @property
     def reading(self) -> tuple[Callable[[Path], Tokenizer], ...]:
+        if self.own.pretrained is not None:
+            return (Tokenizer.load,)
         return tuple(factory.load for factory in tokenizer_factories(self.data, self.folder).values())
 
     def prepare_others(self, own: Seq2SeqExperiment, folder: Path, splits: tuple[str, ...]) -> None:
@@ -105,21 +113,32 @@ class Seq2SeqTask(PreparedTask[Seq2SeqExperiment, Prepared]):
     # Training.
 
     def sketch(self) -> Seq2SeqModel | None:
-        """A model as large as the trained one may become, before there are tokenizers; None for a user's tokenizer."""
+        """A model as large as the trained one may become, before there are tokenizers.
+
+        None for a user's tokenizer or a pretrained model.
+        """
         factories = tokenizer_factories(self.data, self.folder).values()
-        return (
-            None
-            if any(one.is_users for one in factories)
-            else add_lora(sketch(self.options, self.data), self.options.lora)
-        )
+        unknown = self.own.pretrained is not None or any(one.is_users for one in factories)
+        return None if unknown else add_lora(sketch(self.own, self.data), self.own.lora)
 
     def sketch_batch(self) -> Batch:
         """A microbatch as large as one of training may become."""
         return sketch_batch(self.data, self.experiment.training)
 
     def model(self) -> Seq2SeqModel:
+        return add_lora(self._model(), self.own.lora)
+
+    def _model(self) -> Seq2SeqModel:
         vocab_sizes = self.prepared.source_tokenizer.vocab_size, self.prepared.target_tokenizer.vocab_size
-        return add_lora(Seq2SeqModel(self.options, self.data, *vocab_sizes), self.options.lora)
+        base = self._base()
+        if base is None:
+            return Seq2SeqModel(self.own, self.data, *vocab_sizes)
+        given = self.prepared.folder, self.own, self.data, vocab_sizes[0]
+        return loaded_or_drawn(
+            self.directory,
+            lambda: pretrained.loaded(base.source, *given),
+            lambda: pretrained.drawn(*given),
+        )
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
         auxiliary, targets = self.experiment.training.loss.auxiliary, batch["targets"]
@@ -193,6 +212,13 @@ class Seq2SeqTask(PreparedTask[Seq2SeqExperiment, Prepared]):
         """The translation of each input; of a blank one, nothing."""
         for translation in self.translator(model).translate(list(inputs), settings or self.decoding()):
             yield translation.text
+
+    def export_hf(self, model: nn.Module, folder: Path) -> None:
+        """Write a folder that transformers loads without Vaak. Raises UserError for a model that began with none."""
+        assert isinstance(model, Seq2SeqModel)
+        if self.own.pretrained is None:
+            raise UserError("--format hf: only a translator that began with model.pretrained (T5, Marian) is exported")
+        pretrained.export_hf(model, self.prepared.folder, self.prepared.target_tokenizer, folder)
 
     def samples(self, model: nn.Module) -> list[str]:
         """Translations of the first validation sources; writes a picture of the first one's cross-attention."""

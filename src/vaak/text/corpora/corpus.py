@@ -22,6 +22,7 @@ from vaak.core.corpus import SplitCorpus
 from vaak.core.errors import DataError
 from vaak.core.progress import followed
 from vaak.core.split_ranges import SPLITS
+from vaak.text.corpora.chats import read_chats
 from vaak.text.corpora.kept import Kept
 from vaak.text.corpora.readers import Document, ReadingOptions, find_files, missing_column, read_documents
 from vaak.text.corpora.sources import (
@@ -40,6 +41,13 @@ class CorpusOptions(ReadingOptions, SourceOptions, Protocol):
     """The source of the text and its splits; the language model's ``corpus:`` section is one."""
 
 
+class DocumentStatistics(SplitStatistics):
+    """Those of documents, of which their texts are counted."""
+
+    def add(self, text: str | Document) -> None:
+        super().add(text if isinstance(text, str) else text.text)
+
+
 class DocumentsBySplit(dict[str, list[str]]):
     """Documents by split; ``val`` and ``validation`` are other names of ``valid``."""
 
@@ -49,7 +57,7 @@ class DocumentsBySplit(dict[str, list[str]]):
         raise KeyError(split)
 
 
-class CorpusBuilder(SplitCorpus[Document, str, SplitStatistics]):
+class CorpusBuilder(SplitCorpus[Document, Document, DocumentStatistics]):
     """The documents that the options describe, by split."""
 
     def __init__(self, options: CorpusOptions, seed: int = 0):
@@ -63,38 +71,38 @@ class CorpusBuilder(SplitCorpus[Document, str, SplitStatistics]):
         super().__init__(source, options, "corpus")
 
     def documents(self, split: str) -> Iterator[str]:
-        """The normalised documents of ``split``, without the empty ones.
+        """The normalised texts of the documents of ``split``, without the empty ones; ``read`` has conversations whole.
 
         Raises DataError for what can't be read, and at the end when no document was found.
         """
-        return self.read(split)
+        return (document.text for document in self.read(split))
 
     def load_splits(self) -> DocumentsBySplit:
         """All documents in memory, for corpora that fit."""
         return DocumentsBySplit({split: list(self.documents(split)) for split in self.splits})
 
-    def new_statistics(self) -> SplitStatistics:
-        return SplitStatistics()
+    def new_statistics(self) -> DocumentStatistics:
+        return DocumentStatistics()
 
     def cleaned(self, entry: Document) -> Document:
         return entry._replace(text=normalise(entry.text))
 
-    def split_of(self, entry: Document, split: str, counts: SplitStatistics) -> str | None:
+    def split_of(self, entry: Document, split: str, counts: DocumentStatistics) -> str | None:
         return self.division.of(entry.text)
 
     def name_of(self, entry: Document) -> tuple[str | None, str]:
         return entry.text if self._is_document(entry.text) else None, entry.text.strip()[:60]
 
-    def items(self, split: str, entries: Iterator[Document], counts: SplitStatistics) -> Iterator[str]:
+    def items(self, split: str, entries: Iterator[Document], counts: DocumentStatistics) -> Iterator[Document]:
         kept = Kept(self._evaluated(), deduplicate=self.options.deduplicate) if split in self.division.ranges else None
-        for text, replaced_bytes in entries:
-            counts.replaced_bytes += replaced_bytes
-            if not self._is_document(text):
+        for document in entries:
+            counts.replaced_bytes += document.replaced_bytes
+            if not self._is_document(document.text):
                 counts.drop("empty")
-            elif kept is not None and (reason := kept.why_dropped(((text,),))):
+            elif kept is not None and (reason := kept.why_dropped(((document.text,),))):
                 counts.drop(reason)
             else:
-                yield text
+                yield document
 
     def _evaluated(self) -> Iterator[tuple[tuple[str]]]:
         """The given evaluation documents."""
@@ -107,7 +115,7 @@ class CorpusBuilder(SplitCorpus[Document, str, SplitStatistics]):
         whole = self.options.type == "text" and self.options.document == "file"
         return bool(text if whole else text.strip())
 
-    def why_empty(self, split: str, counts: SplitStatistics) -> str:
+    def why_empty(self, split: str, counts: DocumentStatistics) -> str:
         source = self._described(self.division.source_of(split))
         if counts.also_in_evaluation:
             return "all of its documents are also in a given evaluation split"
@@ -124,7 +132,10 @@ def _open_source(options: CorpusOptions, seed: int) -> TextSource[Document]:
         return HuggingFaceSource(options.name, options.subset, columns, document)
     files = {split: [(path,) for path in find_files(getattr(options, split), f"corpus.{split}")] for split in SPLITS}
     lacks_train = f"corpus.train: give the files of the training text (type: {options.type})"
-    return FileSource(files, lambda together: read_documents((path for (path,) in together), options), lacks_train)
+    read = read_chats if options.type == "chat" else None
+    return FileSource(
+        files, lambda together: read_documents((path for (path,) in together), options, read), lacks_train
+    )
 
 
 def _open_grammar(options: CorpusOptions, seed: int) -> GrammarSource[Document]:

@@ -95,7 +95,7 @@ def _read_tsv(path: Path, options: ColumnOptions) -> Iterator[Row]:
 def _tsv_lines(path: Path, options: ColumnOptions) -> Iterator[tuple[str, int, int]]:
     """Text, number and replaced bytes of the lines that aren't blank."""
     for piece in file_lines(path):
-        content, replaced = decoded(piece, path, options)
+        content, replaced = decoded(piece, path, options)[:2]
         content = content.removeprefix("\ufeff")
         if content:
             yield content, piece.line, replaced

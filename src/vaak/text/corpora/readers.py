@@ -5,6 +5,7 @@ text      anything in UTF-8        a line, a paragraph (separated by blank lines
 json      a list, or JSON lines    a string, or an object's ``text_column``
 csv       .csv, and .tsv by tabs   the column ``text_column``; the first row names the columns
 parquet   Parquet                  the column ``text_column``
+chat      a list, or JSON lines    a conversation (``vaak.text.corpora.chats``)
 """
 
 from __future__ import annotations
@@ -51,10 +52,15 @@ class ReadingOptions(BytesOptions, Protocol):
 
 
 class Document(NamedTuple):
-    """An unchanged document, and the number of its bytes that were not UTF-8 and became U+FFFD."""
+    """An unchanged document, and the number of its bytes that were not UTF-8 and became U+FFFD.
+
+    A conversation has its ``messages``, too, and its place; its text is what they say.
+    """
 
     text: str
     replaced_bytes: int = 0
+    where: str = ""
+    messages: tuple[dict[str, str], ...] = ()
 
 
 class JsonEntry(NamedTuple):
@@ -73,12 +79,16 @@ class Record(NamedTuple):
     replaced_bytes: int = 0
 
 
-def read_documents(paths: Iterable[Path], options: ReadingOptions) -> Iterator[Document]:
-    """The documents of the files, in order.
+def read_documents(
+    paths: Iterable[Path],
+    options: ReadingOptions,
+    read: Callable[[Path, ReadingOptions], Iterator[Document]] | None = None,
+) -> Iterator[Document]:
+    """The documents of the files, in order; how a file is read is said by ``options.type``, or by ``read``.
 
     Raises DataError naming file and line for what can't be read.
     """
-    read = _READERS[options.type]
+    read = read or _READERS[options.type]
     for path in paths:
         try:
             yield from read(path, options)
@@ -125,7 +135,7 @@ def json_entries(path: Path, options: BytesOptions) -> Iterator[JsonEntry]:
     with open(path, "rb") as file:
         is_list = file.read(4096).removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"["
     for piece in _whole(path) if is_list else file_lines(path):
-        content, replaced = decoded(piece, path, options)
+        content, replaced = decoded(piece, path, options)[:2]
         content = content.removeprefix("\ufeff")
         if not content.strip():
             continue
@@ -182,7 +192,7 @@ def _csv_records(path: Path, columns: Mapping[str, str], options: BytesOptions) 
     def lines() -> Iterator[str]:
         nonlocal replaced
         for piece in file_lines(path):
-            content, bad = decoded(piece, path, options)
+            content, bad = decoded(piece, path, options)[:2]
             replaced += bad
             yield content.removeprefix("\ufeff") + "\n"
 

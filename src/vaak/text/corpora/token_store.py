@@ -4,6 +4,7 @@ r"""Tokens of a split on disk, memory-mapped: random access, none in memory.
       tokens.bin     ids of all documents one after another: uint16, or uint32 for more than 65,536 tokens
       offsets.bin    int64, one more than documents: document i is tokens[offsets[i]:offsets[i + 1]]
       num_bytes.bin  int64, each document's length in UTF-8: what bits per byte divides by
+      answers.bin    of conversations: uint8 per token, 1 where it belongs to an answer; bytes are then those of answers
       store.json     format, counts, how many documents the tokens reproduce, type, the tokenizer's fingerprint and the
                      tokens'; little-endian throughout
 
@@ -16,7 +17,8 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,6 +36,7 @@ PIECE_CHARACTERS = 1 << 16
 class TokenStore:
     """The tokens of documents: ``tokens`` ``(token,)``, ``offsets`` ``(document + 1,)``, ``num_bytes`` ``(document,)``.
 
+    Of conversations ``answers`` ``(token,)`` is True where a token is part of an answer; of other documents it is None.
     Pickles as its path, so workers map the same pages of memory instead of copying them.
     """
 
@@ -51,6 +54,9 @@ class TokenStore:
         self.tokens = _mapped(self.folder / "tokens.bin", about["dtype"], about["tokens"])
         self.offsets = _mapped(self.folder / "offsets.bin", "<i8", self.num_documents + 1)
         self.num_bytes = _mapped(self.folder / "num_bytes.bin", "<i8", self.num_documents)
+        self.answers: np.ndarray | None = None
+        if about.get("answers"):
+            self.answers = _mapped(self.folder / "answers.bin", "|b1", about["tokens"])
 
     @classmethod
     def open(cls, folder: str | Path) -> TokenStore:
@@ -85,13 +91,18 @@ def write_tokens(folder: str | Path, texts: Iterable[str], tokenizer: Tokenizer)
 
     If anything fails, including ``texts``, the folder is unchanged.
     """
+    return write_encoded(folder, _encoded(texts, tokenizer), tokenizer)
+
+
+def write_encoded(folder: str | Path, pieces: Iterable[EncodedPiece], tokenizer: Tokenizer) -> TokenStore:
+    """The same of what is tokenised already; either all or none of the ``pieces`` have answers."""
     folder = Path(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
     try:
-        _write_files(temporary, texts, tokenizer)
+        _write_files(temporary, pieces, tokenizer)
         _put_in_place(temporary, folder)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -99,38 +110,57 @@ def write_tokens(folder: str | Path, texts: Iterable[str], tokenizer: Tokenizer)
     return TokenStore(folder)
 
 
-def _write_files(folder: Path, texts: Iterable[str], tokenizer: Tokenizer) -> None:
+def _write_files(folder: Path, pieces: Iterable[EncodedPiece], tokenizer: Tokenizer) -> None:
     """Stream the tokens out and write ``store.json`` last."""
     dtype = np.dtype("<u2" if tokenizer.vocab_size <= 1 << 16 else "<u4")
     digest = hashlib.blake2b(digest_size=16)
-    num_tokens = num_documents = num_reproduced = document_bytes = 0
+    num_tokens = num_documents = num_reproduced = document_bytes = num_answers = 0
     is_reproduced = True
-    paths = [folder / name for name in ("tokens.bin", "offsets.bin", "num_bytes.bin")]
-    with open(paths[0], "wb") as tokens, open(paths[1], "wb") as offsets, open(paths[2], "wb") as num_bytes:
+    paths = [folder / f"{name}.bin" for name in ("tokens", "offsets", "num_bytes", "answers")]
+    with ExitStack() as opened:
+        tokens, offsets, num_bytes, answers = (opened.enter_context(open(path, "wb")) for path in paths)
         offsets.write(_int64(0))
-        for ids, returned, (text, ends_document) in _encoded(texts, tokenizer):
-            content = np.asarray(ids, dtype).tobytes()
+        for piece in pieces:
+            content = np.asarray(piece.ids, dtype).tobytes()
             tokens.write(content)
             digest.update(content)
-            num_tokens += len(ids)
-            document_bytes += len(text.encode())
-            is_reproduced &= returned == text
-            if ends_document:
+            num_tokens += len(piece.ids)
+            document_bytes += piece.num_bytes
+            is_reproduced &= piece.is_reproduced
+            if piece.answers is not None:
+                num_answers += answers.write(marks := piece.answers.astype("|b1").tobytes())
+                digest.update(marks)
+            if piece.ends_document:
                 offsets.write(_int64(num_tokens))
                 num_bytes.write(_int64(document_bytes))
                 digest.update(_int64(num_tokens) + _int64(document_bytes))
                 num_documents += 1
                 num_reproduced += is_reproduced
                 document_bytes, is_reproduced = 0, True
+    if not num_answers:
+        paths.pop().unlink()
     for path in paths:
         sync_file(path)
     counts = {"documents": num_documents, "reproduced": num_reproduced, "tokens": num_tokens}
     about = {"dtype": dtype.str, "tokenizer": tokenizer.fingerprint, "fingerprint": digest.hexdigest()}
-    write_json(folder / "store.json", {"format": FORMAT} | counts | about)
+    write_json(folder / "store.json", {"format": FORMAT} | counts | about | ({"answers": True} if num_answers else {}))
 
 
 def _int64(number: int) -> bytes:
     return number.to_bytes(8, "little")
+
+
+class EncodedPiece(NamedTuple):
+    """The ids of a document, or of a part of a very long one, and the bytes that they stand for.
+
+    ``is_reproduced``: whether they give the text back; ``answers`` ``(token,)``: which of a conversation's are scored.
+    """
+
+    ids: Sequence[int]
+    num_bytes: int
+    is_reproduced: bool
+    ends_document: bool = True
+    answers: np.ndarray | None = None
 
 
 class _Piece(NamedTuple):
@@ -140,12 +170,13 @@ class _Piece(NamedTuple):
     ends_document: bool
 
 
-def _encoded(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[tuple[list[int], str, _Piece]]:
-    """The ids of each piece, what they decode to, and the piece; ``BATCH_CHARACTERS`` or a little more at a time."""
+def _encoded(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[EncodedPiece]:
+    """The pieces of each text; ``BATCH_CHARACTERS`` or a little more at a time."""
 
-    def both_ways() -> Iterator[tuple[list[int], str, _Piece]]:
-        ids = tokenizer.encode_batch([piece.text for piece in batch])
-        return zip(ids, tokenizer.decode_batch(ids), batch, strict=True)
+    def both_ways() -> Iterator[EncodedPiece]:
+        all_ids = tokenizer.encode_batch([piece.text for piece in batch])
+        for ids, returned, (text, ends) in zip(all_ids, tokenizer.decode_batch(all_ids), batch, strict=True):
+            yield EncodedPiece(ids, len(text.encode()), returned == text, ends)
 
     batch: list[_Piece] = []
     characters = 0

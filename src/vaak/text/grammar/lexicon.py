@@ -11,9 +11,6 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.resources import files
-from typing import Literal
-
-Gender = Literal["m", "f"]
 
 
 @dataclass(frozen=True, eq=False)

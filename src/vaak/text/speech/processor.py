@@ -108,13 +108,6 @@ class PhonemeProcessor:
         """The ids of a text."""
         return list(self.process(text).ids)
 
-    def ids_of(self, symbols: Iterable[str]) -> list[int]:
-        """The ids of symbols. Raises UserError for one that isn't in the inventory."""
-        try:
-            return [self._ids[symbol] for symbol in symbols]
-        except KeyError as error:
-            raise UserError(f"{error.args[0]!r} is not a symbol of this front end ({self._described()})") from None
-
     def decode(self, ids: Iterable[int]) -> list[str]:
         """The symbols of ids, without padding. Raises UserError for an id beyond the inventory."""
         found = []

@@ -91,7 +91,7 @@ class Tokenizer:
         if not file.is_file():
             raise DataError(f"{file}: this tokenizer file does not exist; give a tokenizer.json or a folder with one")
         try:
-            return cls.from_json(file.read_text(encoding="utf-8"), _roles_beside(file))
+            return cls.from_json(file.read_text(encoding="utf-8"), _roles_in_config(file))
         except Exception as error:  # the library raises bare Exception for what it can't read
             raise DataError(f"{file}: this is not a tokenizer of the tokenizers library: {error}") from error
 
@@ -121,6 +121,18 @@ class Tokenizer:
     def encode(self, text: str) -> list[int]:
         """The ids of ``text`` alone, without any special token."""
         return self.backend.encode(text, add_special_tokens=False).ids
+
+    def encode_written(self, text: str, *, as_text: bool = False) -> tuple[list[int], list[tuple[int, int]]]:
+        """The ids of ``text``, in which special tokens are written out, and the characters that each stands for.
+
+        With ``as_text`` they are letters, as they are for ``encode``.
+        """
+        self.backend.encode_special_tokens = as_text
+        try:
+            encoding = self.backend.encode(text, add_special_tokens=False)
+        finally:
+            self.backend.encode_special_tokens = True
+        return encoding.ids, encoding.offsets
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """``encode`` of each text, on all threads."""
@@ -163,10 +175,15 @@ class Tokenizer:
         return Tokenizer.from_json, (self.to_json(), self.special_tokens)
 
 
-def _roles_beside(file: Path) -> dict[str, str]:
+def tokenizer_config_of(file: Path) -> dict[str, Any]:
+    """The ``tokenizer_config.json`` next to a ``tokenizer.json``; nothing where there is none."""
+    path = file.with_name("tokenizer_config.json")
+    return dict(read_json(path)) if path.is_file() else {}
+
+
+def _roles_in_config(file: Path) -> dict[str, str]:
     """The special tokens that the ``tokenizer_config.json`` next to a ``tokenizer.json`` names."""
-    beside = file.with_name("tokenizer_config.json")
-    found = read_json(beside) if beside.is_file() else {}
+    found = tokenizer_config_of(file)
     named = {role: found.get(f"{role}_token") for role in SPECIAL_NAMES}
     tokens = {role: one.get("content") if isinstance(one, dict) else one for role, one in named.items()}
     return {role: token for role, token in tokens.items() if isinstance(token, str)}

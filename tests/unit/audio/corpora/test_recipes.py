@@ -69,7 +69,7 @@ def test_librispeech_by_its_name_with_its_own_splits(tmp_path: Path, audio: Audi
 
 
 def test_the_labels_of_utterances_are_marked_when_their_cuts_are_written(tmp_path: Path, audio: AudioConfig):
-    """Those of a corpus with times aren't; cuts that an earlier version left without marks are made again."""
+    """Those of a corpus with times aren't; cuts that an earlier version left without marks are recreated."""
     write_librispeech(tmp_path / "data" / "librispeech")
     dataset = DatasetConfig(name="librispeech")
     parts = prepare_corpus(dataset, audio)

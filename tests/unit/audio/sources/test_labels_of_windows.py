@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -18,7 +17,7 @@ from vaak.audio.config import AudioConfig, AugmentationConfig
 from vaak.audio.features.extractors import Features
 from vaak.audio.features.store import extract
 from vaak.audio.labelled import Interval, LabelledAudio, Segment
-from vaak.audio.segments import window_of, with_pauses, words_within
+from vaak.audio.segments import window_of, words_within
 from vaak.audio.sources.cut_source import CutSource, CutSpan, WindowSource
 from vaak.audio.sources.cut_store import CutStore, write_cuts
 from vaak.audio.sources.stored_source import StoredSource
@@ -101,22 +100,6 @@ def test_alignments_follow_the_speed():
 
 
 intervals = st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1), st.sampled_from(["a", "b", ""])), max_size=12)
-
-
-@given(steps=intervals, duration=st.floats(0.1, 12))
-def test_with_pauses_everything_has_a_label_and_nothing_moves(steps: list[tuple[float, float, str]], duration: float):
-    time, rows = 0.0, []
-    for gap, length, text in steps:
-        rows.append(Interval(time + gap, time + gap + length, text))
-        time = rows[-1].end
-    found = with_pauses(rows, duration)
-    assert found[0].start == 0
-    assert found[-1].end == duration
-    assert all(first.end == second.start for first, second in pairwise(found))
-    assert all(one.end > one.start for one in found)
-    assert not any(first.text == second.text == "" for first, second in pairwise(found))
-    spoken = [row._replace(end=min(row.end, duration)) for row in rows if row.text and row.start < duration]
-    assert [one for one in found if one.text] == [one for one in spoken if one.end > one.start]
 
 
 @given(start=st.floats(0, 10_000), length=st.floats(0.01, 30))

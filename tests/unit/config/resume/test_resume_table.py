@@ -308,3 +308,12 @@ def test_sections_that_tasks_share_have_one_class(task):
     for leaf in leaves("lm"):
         if leaf.key.startswith(("training.", "wandb.")):
             assert rule_of(task, leaf.key.replace(".N", ".0")) == leaf.rule
+
+
+def test_paths_that_moved_together_with_the_run_are_the_same():
+    model = {"base": "/disk/study/base/whisper"}
+    before = resolved("asr", {"run_dir": "/disk/study/joint/run", "model": model})
+    moved = resolved("asr", {"run_dir": "/other/copy/joint/run", "model": {"base": "/other/copy/base/whisper"}})
+    assert [change.key for change in changes_between(before, moved)] == ["run_dir"]
+    other = {**moved, "model": {"base": "/other/base/whisper"}}
+    assert [change.key for change in of_class(changes_between(before, other), "refused")] == ["model.base"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -62,6 +63,30 @@ def test_what_is_saved_is_loaded_to_the_bit(
     assert same_bits(loaded.optimizer, {"0.m.x": torch.ones(())})
     assert (loaded.step, loaded.state) == (step, state)
     assert load_checkpoint(path, weights_only=True).optimizer == {}
+
+
+def test_weights_that_are_never_trained_are_on_disk_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    base, made = torch.randn(50), []
+    for step in (1, 2, 3):
+        one = Snapshot(step, {"base": base, "head": torch.full((2,), float(step))}, frozen=frozenset({"base"}))
+        one.state = {"position": {"step": step}}
+        if step == 3:
+            monkeypatch.setattr(os, "link", lambda *_: (_ for _ in ()).throw(OSError("no links here")))
+        made.append(save_checkpoint(tmp_path, one))
+    first, second, third = (path / "frozen.safetensors" for path in made)
+    assert os.path.samefile(first, second)
+    assert not os.path.samefile(first, third)
+    for step, path in enumerate(made, 1):
+        verify(path)
+        assert same_bits(
+            load_checkpoint(path, weights_only=True).model, {"base": base, "head": torch.full((2,), float(step))}
+        )
+    monkeypatch.undo()
+    third.write_bytes(b"damaged")
+    newest = save_checkpoint(tmp_path, Snapshot(4, {"base": base}, state={"position": {"step": 4}}, frozen=one.frozen))
+    verify(newest)  # what is damaged isn't shared
+    shutil.rmtree(made[0])
+    assert same_bits(load_checkpoint(made[1]).model, {"base": base, "head": torch.full((2,), 2.0)})
 
 
 class Tied(nn.Module):

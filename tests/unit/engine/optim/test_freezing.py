@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from all_parameters import build_optimizers
 from toy import ToyTask, names_of, same_bits, toy_trainer, weights
 from vaak.config.optimization import OptimizerConfig
 from vaak.config.training import FreezeConfig
 from vaak.core.errors import UserError
 from vaak.engine.optim.freezing import Freezing, freeze_parameters, unfreeze_parameters
 from vaak.engine.optim.optimizer_state import load_optimizer_tensors, optimizer_tensors
-from vaak.engine.optim.optimizers import build_optimizers
 
 KINDS = ("adamw", "adam", "sgd", "adafactor", "lion", "muon")
 

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.optim import SGD, Optimizer
 
+from all_parameters import build_optimizers
 from run_files import last_checkpoint
 from toy import StopAt, same_bits, toy_trainer, weights
 from vaak.config.base import REGISTERED
@@ -17,7 +18,6 @@ from vaak.config.catalog import register_optimizer
 from vaak.config.optimization import UPDATE_RULES, OptimizerConfig
 from vaak.core.errors import CheckpointError, UserError
 from vaak.engine.objective.descent import Undo
-from vaak.engine.optim.optimizers import build_optimizers
 
 
 class Counting(Optimizer):

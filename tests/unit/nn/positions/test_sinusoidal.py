@@ -40,3 +40,10 @@ def test_angles_are_float32_at_least():
 
 def test_stores_nothing():
     assert Sinusoidal(8).state_dict() == {}
+
+
+def test_in_halves_all_sines_come_before_all_cosines():
+    x, places = torch.zeros(1, 4, 6), torch.arange(4)[None]
+    added = Sinusoidal(6, in_halves=True)(x, places)
+    expected = sinusoidal_encoding(places, 6)
+    assert torch.equal(added, torch.cat((expected[..., ::2], expected[..., 1::2]), -1))

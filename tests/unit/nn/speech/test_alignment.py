@@ -12,10 +12,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.distributions import Normal
 
 from vaak.core.errors import DataError
-from vaak.nn.speech.alignment import gaussian_log_likelihood, monotonic_alignment
+from vaak.nn.speech.alignment import monotonic_alignment
 
 SIZES = st.lists(
     st.tuples(st.integers(1, 4), st.integers(0, 4)).map(lambda n: (n[0], n[0] + n[1])), min_size=1, max_size=4
@@ -101,12 +100,6 @@ def test_a_path_is_valid_whatever_the_scores(value: float):
 def test_rows_without_a_path_are_named(sizes: tuple[int, int]):
     with pytest.raises(DataError, match=f"row 1 has {sizes[1]} frames for {sizes[0]} symbols"):
         aligned(torch.zeros(2, 5, 5), [(5, 5), sizes])
-
-
-def test_the_likelihood_is_that_of_a_normal():
-    mel, means = torch.randn(2, 5, 3, dtype=torch.float64), torch.randn(2, 4, 3, dtype=torch.float64)
-    expected = Normal(means[:, None], 1.0).log_prob(mel[:, :, None]).sum(-1)
-    torch.testing.assert_close(gaussian_log_likelihood(mel, means), expected, rtol=1e-12, atol=1e-12)
 
 
 def test_takes_a_fraction_of_a_step():

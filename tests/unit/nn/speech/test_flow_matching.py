@@ -9,12 +9,10 @@ from typing import Literal
 import pytest
 import torch
 from torch import Tensor
-from torch.distributions import Normal
 
 from vaak.nn.speech.flow_matching import (
     Draws,
     flow_matching_loss,
-    gaussian_prior_loss,
     integrate,
     path,
     row_draws,
@@ -89,7 +87,7 @@ def test_temperature_narrows_what_is_drawn():
 
 def test_the_losses_are_sums_over_real_frames_and_bins():
     mask = length_mask(torch.tensor([4, 2]))
-    target, means = torch.randn(2, 4, 3), torch.randn(2, 4, 3)
+    target = torch.randn(2, 4, 3)
     draws = row_draws([1, 2], [4, 2], 3)
     spoilt = torch.where(mask[..., None], target, torch.nan)
     x, velocity = path(target, draws)
@@ -97,9 +95,6 @@ def test_the_losses_are_sums_over_real_frames_and_bins():
     term = flow_matching_loss(lambda x, times: x, spoilt, draws, mask)
     assert term.per == "mel_bin"
     torch.testing.assert_close(term.total, expected)
-    term = gaussian_prior_loss(spoilt, means, mask)
-    assert term.per == "mel_bin"
-    torch.testing.assert_close(term.total, -Normal(means, 1.0).log_prob(target)[mask].sum())
 
 
 def test_draws_are_the_rows_own():

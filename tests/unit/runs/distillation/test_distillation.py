@@ -142,7 +142,7 @@ def test_the_divergence_is_zero_for_the_teacher_itself_and_its_gradient_is_the_d
 
 
 def test_a_student_of_another_kind_learns_from_stored_predictions():
-    """A transformer's rows have special tokens at both ends, a TextCNN's none: the teacher reads the texts anew."""
+    """A transformer's rows have special tokens at both ends, a TextCNN's none: the teacher reads the texts itself."""
     file = config("cnn", model=CNN, distillation=TEACHER | {"temperature": 4.0, "alpha": 1.0})
     longer = ["training.max_steps=30", "training.optimizer.lr=0.03"]
     outcome = train(load([file], longer))
@@ -230,6 +230,40 @@ def test_a_language_model_learns_from_another(tmp_path: Path):
     torch.testing.assert_close(terms[0].total, terms[1].total)
 
 
+def test_a_translator_learns_from_another_at_every_target_token(tmp_path: Path):
+    corpus = {"type": "grammar", "num_sentences": 80, "train_fraction": 0.7, "valid_fraction": 0.15}
+    data = {"corpus": corpus, "tokenizer": {"type": "character"}}
+    small = {"global_config": {"d_model": 16, "num_layers": 1, "num_heads": 2}}
+    sections: dict[str, Any] = {"task": "seq2seq", "model": small, "data": data}
+    quick = {"training": LOOP | {"max_steps": 2, "validation": {"interval": 100}}}
+    train(load([config("translator", **sections, **quick)]))
+    taught = {"teacher": "runs/translator", "temperature": 2.0}
+    file = config("translator_student", **sections, distillation=taught)
+    stored: Any = task_of(file, tmp_path / "stored")
+    computed: Any = task_of(file, tmp_path / "computed", "distillation.stored_gib=0")
+    assert (stored._is_stored, computed._is_stored) == (True, False)
+    terms: list[Term] = []
+    for task in (stored, computed):
+        trainer = Case(computed.model).trainer(tmp_path / f"fit{len(terms)}", task=task)
+        batch = next(trainer.data.steps(trainer.position)).microbatches[0].batch
+        assert batch is not None
+        model = trainer.model.eval()
+        terms.append(task.losses(model, batch)["distillation"])
+    total, number = torch.zeros(()), 0
+    assert batch is not None
+    with torch.no_grad():
+        scores = [one(batch["source"], batch["source_mask"], batch["inputs"]) for one in (model, stored.teacher.model)]
+    for row, targets in enumerate(batch["targets"]):
+        for place in (targets >= 0).nonzero().flatten().tolist():
+            q, p = (F.softmax(one[row, place] / 2.0, -1) for one in scores)
+            total, number = total + 4.0 * (p * (p / q).log()).sum(), number + 1
+    assert 0 < number < batch["targets"].numel(), "some are padding"
+    assert batch.totals()["token"] == number
+    assert {term.per for term in terms} == {"token"}
+    for term in terms:
+        torch.testing.assert_close(term.total, total, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
@@ -289,3 +323,15 @@ def test_a_teacher_that_trained_on_is_not_taken_for_the_one_a_run_began_with():
     train(load([Path("growing.yml")], ["training.max_steps=6", "training.checkpoint.resume=auto"]))
     with pytest.raises(UserError, match=r"has other weights than when this run began \(then .*step-00000004\)"):
         train(load([file], ["training.max_steps=6", "training.checkpoint.resume=auto"]))
+
+
+def test_a_teacher_may_move_and_another_may_not_take_its_place():
+    train(load([config("first")]))
+    file = config("moving", distillation=TEACHER | {"teacher": "runs/first"})
+    train(load([file]))
+    Path("runs/first").rename("first")
+    more = ["training.max_steps=6", "training.checkpoint.resume=auto"]
+    with pytest.raises(UserError, match="has other weights than when this run began"):
+        train(load([file], [*more, "distillation.teacher=runs/teacher/checkpoints/step-00000002"]))
+    train(load([file], [*more[1:], "distillation.teacher=first"]))
+    assert "same draws, same bits" in Path("runs/moving/train.log").read_text()

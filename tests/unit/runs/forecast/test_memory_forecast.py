@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
+from all_parameters import build_optimizers
 from vaak.config.optimization import OptimizerConfig
 from vaak.config.training import EmaConfig, TrainingConfig
-from vaak.engine.optim.optimizers import build_optimizers
 from vaak.runs.forecast.memory import at_rest
 
 

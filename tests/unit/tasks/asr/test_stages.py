@@ -18,15 +18,20 @@ from safetensors.torch import load_file
 import tiny_listener
 import tiny_mixture
 from vaak.audio.waveforms.audio_file import AudioFile
+from vaak.config.base import from_options
 from vaak.core.storage.files import read_json
 from vaak.pipeline import rows as rows_of_keys
+from vaak.pipeline.jobs import Jobs
 from vaak.pipeline.rows import RowStore
+from vaak.pipeline.run import Plan, Request
 from vaak.tasks.asr.base import loaded_whisper
 from vaak.tasks.asr.clustering.files import Clusters
 from vaak.tasks.asr.data import SAMPLING_RATE, WhisperFeatures
+from vaak.tasks.asr.stages.forecasts import KEPT, PASSES
 from vaak.tasks.asr.stages.gate import calibration_of, load_gate, probabilities
 from vaak.tasks.asr.stages.gate_task import held_out
 from vaak.tasks.asr.stages.original import extract_embeddings
+from vaak.tasks.asr.stages.pipeline import PIPELINE
 
 Command = Callable[..., tuple[int, str, str]]
 ALMOST_NO_STEP = 1e-9
@@ -190,7 +195,7 @@ def test_the_function_of_the_other_pipeline_embeds(corpus: Path, given: dict[str
     store = tmp_path / "made" / "embeddings" / "rows" / "rows-00000.bin"
     before = store.stat().st_mtime_ns
     extract_embeddings(tmp_path / "embeddings.json")
-    assert store.stat().st_mtime_ns > before, "overwrite: they are made again"
+    assert store.stat().st_mtime_ns > before, "overwrite: they are recomputed"
     (tmp_path / "embeddings.json").write_text(json.dumps({**values, "overwrite": False}))
     before = store.stat().st_mtime_ns
     extract_embeddings(tmp_path / "embeddings.json")
@@ -211,22 +216,24 @@ MOMENTS = {
 def test_a_killed_stage_resumes_to_the_same_bits(
     stage: str, finished: Path, given: dict[str, Any], tmp_path: Path
 ) -> None:
+    """Also where the pipeline's folder was moved in between."""
     folder = tmp_path / "run"
     shutil.copytree(finished, folder)
     for name in list(MOMENTS)[list(MOMENTS).index(stage) :]:
         shutil.rmtree(folder / name)
     assert tiny_mixture.run_and_kill(given, folder, lambda: any(folder.glob(MOMENTS[stage])))
     assert not (folder / stage / "manifest.json").exists()
+    folder = folder.rename(tmp_path / "moved")
     made = {path: path.stat().st_mtime_ns for path in folder.glob("*/rows/rows-*.bin")}
     states = {row.stage: row.state for row in tiny_mixture.run(given, folder)}
     before = list(MOMENTS).index(stage)
     expected = ["up to date"] * before + ["resumed"] + ["run"] * (4 - before)
     assert list(states.values()) == expected
-    assert made == {path: path.stat().st_mtime_ns for path in made}, "what was there isn't made again"
+    assert made == {path: path.stat().st_mtime_ns for path in made}, "what was there isn't recomputed"
     assert tiny_mixture.outputs(folder) == tiny_mixture.outputs(finished)
 
 
-def test_a_damaged_output_is_found_and_made_again(finished: Path, given: dict[str, Any], tmp_path: Path) -> None:
+def test_a_damaged_output_is_found_and_recomputed(finished: Path, given: dict[str, Any], tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(finished, folder)
     gate, rows = folder / "gate" / "gate.safetensors", folder / "embeddings" / "rows" / "rows-00000.bin"
@@ -305,6 +312,69 @@ def test_bad_data_is_one_line(
     if case == "disk":
         monkeypatch.undo()
         assert vaak(*arguments, "--only", "embeddings")[0] == 0, "it resumes with the prepared data"
+
+
+@pytest.fixture
+def torn(given: dict[str, Any], corpus: Path, tmp_path: Path) -> dict[str, Any]:
+    """Options with an utterance of train and one of valid whose audio ends in its middle, and is to be skipped."""
+    data = tmp_path / "data"
+    shutil.copytree(corpus, data)
+    for split in ("train", "valid"):
+        samples, rate = soundfile.read(data / f"{split}1.wav")
+        soundfile.write(data / f"{split}1.flac", samples, rate)
+        content = (data / f"{split}1.flac").read_bytes()
+        (data / f"{split}1.flac").write_bytes(content[: len(content) // 2] + bytes(len(content) - len(content) // 2))
+        manifest = data / f"{split}.jsonl"
+        manifest.write_text(manifest.read_text().replace(f"{split}1.wav", f"{split}1.flac"))
+    skipped = {"data": {**given["data"], "on_bad_example": "skip"}, "embedding_percent": 100.0}
+    return {**given, **skipped, "datasets": [tiny_listener.dataset_of(data)]}
+
+
+def left_out(folder: Path, name: str = "left_out.jsonl") -> list[str]:
+    return [json.loads(line)["name"] for line in (folder / name).read_text().splitlines()]
+
+
+def test_what_cannot_be_read_is_skipped_where_the_options_say_so(torn: dict[str, Any], tmp_path: Path) -> None:
+    (row,) = tiny_mixture.run(torn, tmp_path / "run", only="embeddings")
+    assert row.figures["left out"] == 1
+    assert left_out(tmp_path / "run" / "embeddings") == ["train1"]
+    assert {"train0", "train2"} < read_json(tmp_path / "run" / "embeddings" / "mapping.json").keys()
+    assert "train1" not in RowStore(tmp_path / "run" / "embeddings" / "rows")
+    failing = {**torn, "data": {**torn["data"], "on_bad_example": "fail"}}
+    with pytest.raises(Exception, match="train1"):
+        tiny_mixture.run(failing, tmp_path / "other", only="embeddings")
+
+
+def test_stages_that_train_are_forecast_from_the_embeddings(
+    finished: Path, given: dict[str, Any], tmp_path: Path
+) -> None:
+    shutil.copytree(finished / "embeddings", tmp_path / "run" / "embeddings")
+    made = from_options(PIPELINE.options, dict(given), PIPELINE.name)
+    plan = Plan(PIPELINE, made, tmp_path / "run", Request(resume=True))
+    planned = {row.stage: it for row, it in plan.forecast()}
+    took, number = read_json(finished / "embeddings" / "manifest.json"), tiny_listener.NUM_UTTERANCES
+    each = took["seconds"] / took["figures"]["utterances"]
+    assert planned["experts"].seconds == pytest.approx(PASSES * each * 2 * (number["train"] + number["valid"]))
+    checkpoints = finished / "joint" / "run" / "checkpoints"
+    weights = (checkpoints / (checkpoints / "best").read_text().strip() / "model.safetensors").stat().st_size
+    assert planned["joint"].disk_bytes == pytest.approx(KEPT * weights, rel=0.2)
+    assert all(planned[stage].certainty and planned[stage].memory_bytes for stage in ("gate", "experts", "joint"))
+
+
+@pytest.mark.slow
+def test_later_stages_leave_it_out_too(torn: dict[str, Any], tmp_path: Path) -> None:
+    assert [row.state for row in tiny_mixture.run(torn, tmp_path / "run")] == ["run"] * 5
+    assert left_out(tmp_path / "run" / "experts", "left_out-valid.jsonl") == ["valid1"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("executor", ["local", "ray"])
+def test_processes_embed_to_the_same_bits(executor: Any, finished: Path, given: dict[str, Any], tmp_path: Path) -> None:
+    if executor == "ray":
+        pytest.importorskip("ray")
+    tiny_mixture.run(given, tmp_path / "run", only="embeddings", jobs=Jobs(executor, 2))
+    found = [sorted((folder / "embeddings" / "rows").glob("rows-*.bin")) for folder in (finished, tmp_path / "run")]
+    assert [path.read_bytes() for path in found[0]] == [path.read_bytes() for path in found[1]] != []
 
 
 def full(path: Path, content: bytes) -> None:

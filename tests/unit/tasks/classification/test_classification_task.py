@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,7 @@ data:
   max_length: 20
 training: {max_steps: 30, batch_size: 8, device: cpu, optimizer: {lr: 1e-2}, logging: {tensorboard: false}}
 """
+OTHER = "model.architecture=transformer model.d_model=16 model.num_layers=1 model.num_heads=2"
 GOOD, BAD = ("good", "fine", "great"), ("bad", "poor", "awful")
 
 
@@ -214,16 +216,39 @@ def test_an_exported_classifier_is_the_same_in_onnxruntime(folder: Path, model: 
         ({}, "data.augmentation={enabled: true, techniques: [translation]}", "techniques"),
         ({}, "model.pretrained_model=./gone", "architecture is cnn; word vectors are given by word_vectors"),
         ({}, "model={architecture: transformer, pretrained_model: ./gone}", "no such folder: ./gone"),
+        ({}, "data.augmentation.enabled=true", "wordnet requires nltk (pip install nltk); or give a file"),
+        ({}, "data.corpus.test=strange.json", "strange.json: entry 0: the label 'maybe' occurs in no training text"),
+        ({"text": " "}, "name=blank", "all its texts in texts.json were dropped (90 because empty)"),
+        ({"label": None}, "name=none", "texts.json: entry 0: label is empty: every row needs a label"),
         ({}, "model.label_weights=[1, 2]", "has 2 numbers for 1 columns"),
         ({}, "model.word_vectors=gone.txt", "gone.txt can't be read"),
         ({}, "data.corpus.label_columns=[topic]", "no column 'topic'; the columns are: text, label, kind"),
     ],
 )
-def test_mistakes_have_one_line(folder: Path, change: dict[str, Any], override: str, says: str):
+def test_mistakes_have_one_line(
+    folder: Path, change: dict[str, Any], override: str, says: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(sys.modules, "nltk.corpus", None)
     (folder / "texts.json").write_text(json.dumps([row | change for row in rows()]))
+    (folder / "strange.json").write_text(json.dumps([{"text": "w1 good", "label": "maybe"}]))
     with pytest.raises(UserError) as caught:
         prepare(load(["tiny.yml"], [override]))
     assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        (f"train tiny.yml run_dir=runs/new training.checkpoint.init_from=runs/tiny {OTHER}", "is from another model: "),
+        (f"train tiny.yml training.checkpoint.resume=auto {OTHER}", "model.architecture"),
+        ("eval runs/tiny model.architecture=transformer", "model.architecture is transformer, but the run was trained"),
+    ],
+)
+def test_a_checkpoint_of_another_architecture_is_refused(vaak: Any, folder: Path, command: str, says: str):
+    train(load(["tiny.yml"], ["training.max_steps=1"]))
+    code, _, err = vaak(*command.split())
+    assert code == 2, err
+    assert says in err.splitlines()[-1]
 
 
 def test_a_text_of_five_megabytes_is_cut_and_counted(folder: Path):

@@ -80,7 +80,7 @@ def test_other_folders_are_refused_in_a_line(tmp_path: Path):
         save_base(str(tmp_path / "gpt2"), tmp_path / "other", 48)
     write_folder(tmp_path / "llama", "llama")
     own = LanguageModelConfig(pretrained="llama")
-    with pytest.raises(UserError, match=r"llama has a weight .*, which vaak's decoder doesn't"):
+    with pytest.raises(UserError, match=r"llama has a weight .*, which vaak's model doesn't"):
         loaded(str(tmp_path / "llama"), tmp_path / "prepared", own, tokenizer.vocab_size)
     with pytest.raises(UserError, match=r"model.pretrained: .*nowhere"):
         save_base(str(tmp_path / "nowhere"), tmp_path / "other", 48)

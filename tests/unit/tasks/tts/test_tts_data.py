@@ -1,4 +1,4 @@
-"""Utterances prepared: what is stored, what is left out, and what is said about bad ones."""
+"""Utterances prepared: what is stored, what is left out, and what is reported of bad ones."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_durations_are_those_of_the_alignment(corpus: Path):
 
 
 def read_utterance(index: int):
-    """Utterance ``index`` of train, made again."""
+    """Utterance ``index`` of train, recomputed."""
     rng = np.random.default_rng(0)
     for _ in range(index):
         utterance(rng, int(rng.integers(2, 7)))

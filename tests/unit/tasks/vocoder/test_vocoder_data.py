@@ -1,4 +1,4 @@
-"""Crops of recordings, and what is said about recordings that no vocoder can be trained on."""
+"""Crops of recordings, and what is reported of recordings that no vocoder can be trained on."""
 
 from __future__ import annotations
 

@@ -1,19 +1,24 @@
 """Stage ``embeddings``: what the base's encoder makes of each utterance, pooled as it is computed.
 
 rows/              the embeddings by utterance (vaak.pipeline.rows), 100 in a file
+left_out.jsonl     the utterances that can't be read, with the reason, where data.on_bad_example is skip
 mapping.json       where each utterance's row is, and its group
 embeddings.json    width and positions of the encoder's states, how they are pooled
 """
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vaak.core.storage.files import read_json, write_json
+from vaak.core.errors import DataError
+from vaak.core.out_of_memory import is_the_machines_fault
+from vaak.core.progress import progress
+from vaak.core.storage.files import read_json, write_json, write_text
 from vaak.pipeline.rows import Maker, disk_bytes, make_rows
 from vaak.pipeline.stage import Work
 from vaak.tasks.asr.stages.options import MoeOptions
@@ -27,7 +32,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("vaak")
 
-ROWS, MAPPING, ABOUT = "rows", "mapping.json", "embeddings.json"
+ROWS, MAPPING, ABOUT, LEFT_OUT = "rows", "mapping.json", "embeddings.json", "left_out.jsonl"
+AT_ONCE = 100
+"""How many utterances a process reads before it reports."""
 
 
 def embeddings(work: Work) -> dict[str, Any]:
@@ -37,20 +44,22 @@ def embeddings(work: Work) -> dict[str, Any]:
     embedder = Embedder.of(work, "embeddings", "train")
     task = embedder.task()
     utterances, width = task.prepared.utterances("train"), task.prepared.base_config.d_model
-    names, positions = names_of(utterances), task.features.num_frames // 2
+    names = readable(names_of(utterances), embedder, work, work.folder / LEFT_OUT)
+    positions = task.features.num_frames // 2
     shape = {"mean": (width,), "flatten": (positions * width,), "none": (positions, width)}[options.pooling]
     size = disk_bytes(len(names), shape, options.embedding_type)
     log.info("embeddings of %s utterances will take %.1f MiB on disk", f"{len(names):,}", size / 2**20)
     store = make_rows(work.folder / ROWS, names, embedder, shape=shape, dtype=options.embedding_type, jobs=work.jobs)
-    groups = groups_of(utterances)
+    group_of = dict(zip(names_of(utterances), groups_of(utterances), strict=True))
     places = (divmod(number, store.rows_per_shard) for number in range(len(names)))
     mapping = {
-        name: {"file": f"{ROWS}/{store.path(shard).name}", "row": row, "group": group}
-        for name, (shard, row), group in zip(names, places, groups, strict=True)
+        name: {"file": f"{ROWS}/{store.path(shard).name}", "row": row, "group": group_of[name]}
+        for name, (shard, row) in zip(names, places, strict=True)
     }
     write_json(work.folder / MAPPING, mapping)
     write_json(work.folder / ABOUT, {"width": width, "positions": positions, "pooling": options.pooling})
-    return {"utterances": len(names), "MiB": round(size / 2**20, 1)}
+    left_out = {"left out": len(group_of) - len(names)} if len(group_of) > len(names) else {}
+    return {"utterances": len(names), **left_out, "MiB": round(size / 2**20, 1)}
 
 
 @dataclass(frozen=True)
@@ -82,6 +91,23 @@ class Embedder:
         """The task, its data prepared."""
         return prepared_task(self.values, self.directory)
 
+    def reader(self) -> Callable[[list[str]], list[dict[str, str]]]:
+        """The function that reads utterances by their names; it returns those that can't be read, and why."""
+        features = _features(self.task(), self.split)
+
+        def unread(names: list[str]) -> list[dict[str, str]]:
+            found = []
+            for name in names:
+                try:
+                    features(name)
+                except Exception as error:
+                    if is_the_machines_fault(error):
+                        raise
+                    found.append({"name": name, "reason": f"{type(error).__name__}: {error}"})
+            return found
+
+        return unread
+
     def __call__(self) -> Maker:
         """The function that embeds utterances by their names."""
         import numpy as np
@@ -90,17 +116,14 @@ class Embedder:
         from vaak.engine.distributed.launcher import pick_device
 
         task, device = self.task(), pick_device("auto")
-        dataset, model = task.dataset(self.split), task.model().to(device).eval()
-        places = {name: place for place, name in enumerate(names_of(dataset.utterances))}
+        features_of, model = _features(task, self.split), task.model().to(device).eval()
         kind = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(self.precision)
-        rng = np.random.default_rng(0)  # nothing is drawn
 
         @torch.inference_mode()
         def make(names: list[str]) -> np.ndarray:
             found = []
             for first in range(0, len(names), self.batch_size):
-                chosen = [places[name] for name in names[first : first + self.batch_size]]
-                features = np.stack([dataset.example(place, rng).features for place in chosen])
+                features = np.stack([features_of(name) for name in names[first : first + self.batch_size]])
                 with torch.autocast(device.type, kind, enabled=kind is not None):
                     states = model.encode(torch.from_numpy(features).to(device)).states.float()
                 pooled = states.mean(1) if self.pooling == "mean" else states
@@ -108,6 +131,42 @@ class Embedder:
             return np.concatenate(found)
 
         return make
+
+
+def _features(task: AsrTask, split: str) -> Callable[[str], np.ndarray]:
+    """The function that reads the features of an utterance of a split by its name."""
+    import numpy as np
+
+    dataset, rng = task.dataset(split), np.random.default_rng(0)  # nothing is drawn
+    places = {name: place for place, name in enumerate(names_of(dataset.utterances))}
+    return lambda name: dataset.example(places[name], rng).features
+
+
+def readable(names: list[str], embedder: Embedder, work: Work, file: Path, known: Collection[str] = ()) -> list[str]:
+    """The names of utterances that can be read: all, unless ``data.on_bad_example`` is skip.
+
+    Then each that isn't ``known`` is read once, and those that can't be are listed in ``file``. Raises DataError where
+    none is left.
+    """
+    if embedder.values["data"].get("on_bad_example") != "skip":
+        return names
+    if not file.exists():
+        unknown = [name for name in names if name not in known]
+        parts = [unknown[first : first + AT_ONCE] for first in range(0, len(unknown), AT_ONCE)]
+        found: list[dict[str, str]] = []
+        with progress(f"reading {embedder.split}", len(unknown)) as advance:
+            for part, bad in work.jobs.map(embedder.reader, parts):
+                found += bad
+                advance(len(part))
+        found.sort(key=lambda one: one["name"])
+        write_text(file, "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in found))
+    unread = {json.loads(line)["name"] for line in file.read_text(encoding="utf-8").splitlines()}
+    left = [name for name in names if name not in unread]
+    if unread:
+        log.warning("%d of %d utterances can't be read and are left out; see %s", len(unread), len(names), file)
+    if not left:
+        raise DataError(f"none of the {len(names)} utterances of {embedder.split} can be read; see {file}")
+    return left
 
 
 def names_of(utterances: Utterances) -> list[str]:

@@ -21,7 +21,7 @@ from vaak.core.storage.files import read_json, write_json, write_text
 from vaak.pipeline.rows import Rows, RowStore, completed, make_rows
 from vaak.pipeline.stage import Work
 from vaak.tasks.asr.clustering.files import Clusters
-from vaak.tasks.asr.stages.embeddings import ABOUT, ROWS, Embedder, means, names_of
+from vaak.tasks.asr.stages.embeddings import ABOUT, ROWS, Embedder, means, names_of, readable
 from vaak.tasks.asr.stages.gate import load_gate, probabilities
 from vaak.tasks.asr.stages.options import MoeOptions
 from vaak.tasks.asr.stages.runs import Values, base_for, base_of, best_figures, data_of, metric_of, training_of
@@ -74,17 +74,20 @@ def assign(work: Work, split: str, clusters: Clusters) -> dict[int, list[str]]:
     utterances = embedder.task().prepared.utterances(split)
     names, folder = names_of(utterances), work.inputs["embeddings"]
     width, store = read_json(folder / ABOUT)["width"], RowStore(folder / ROWS)
-    known = [name for name in names if split == "train" and name in clusters.labels]
-    rows = [*completed(store, known, work.folder / "missing", embedder, work.jobs).stores]
-    rest = sorted(set(names) - set(known))
+    known = {name for name in names if split == "train" and name in clusters.labels}
+    lines = dict(zip(names, lines_of(utterances), strict=True))
+    names = readable(names, embedder, work, work.folder / f"left_out-{split}.jsonl", known)
+    there = [name for name in names if name in known]
+    rows = [*completed(store, there, work.folder / "missing", embedder, work.jobs).stores]
+    rest = sorted(set(names) - known)
     if rest:
         mean = replace(embedder, pooling="mean")
         rows.insert(0, make_rows(work.folder / ROWS / split, rest, mean, shape=(width,), jobs=work.jobs))
     chances = probabilities(load_gate(work.inputs["gate"]), means(Rows(*rows).row, names, width))
     chosen = dict(zip(names, chances.argmax(1).tolist(), strict=True)) | {name: clusters.labels[name] for name in known}
     found = defaultdict[int, list[str]](list)
-    for name, line in zip(names, lines_of(utterances), strict=True):
-        found[chosen[name]].append(line)
+    for name in names:
+        found[chosen[name]].append(lines[name])
     return found
 
 

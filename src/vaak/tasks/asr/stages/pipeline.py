@@ -15,6 +15,7 @@ from vaak.tasks.asr.stages.clusters import clusters, forecast
 from vaak.tasks.asr.stages.embeddings import ABOUT, MAPPING, ROWS, embeddings
 from vaak.tasks.asr.stages.experts import ADAPTERS, INITIAL, experts
 from vaak.tasks.asr.stages.experts import RESULTS as OF_EXPERTS
+from vaak.tasks.asr.stages.forecasts import experts_forecast, gate_forecast, joint_forecast
 from vaak.tasks.asr.stages.gate import RESULTS as OF_GATE
 from vaak.tasks.asr.stages.gate import WEIGHTS, gate
 from vaak.tasks.asr.stages.joint import RESULTS as OF_JOINT
@@ -71,6 +72,7 @@ PIPELINE = Pipeline(
             after=("embeddings", "clusters"),
             outputs=(WEIGHTS, OF_GATE),
             wanted=pretrains,
+            forecast=gate_forecast,
         ),
         Stage(
             "experts",
@@ -89,6 +91,7 @@ PIPELINE = Pipeline(
             outputs=(ADAPTERS, INITIAL, OF_EXPERTS),
             sources=reads,
             wanted=pretrains,
+            forecast=experts_forecast,
         ),
         Stage(
             "joint",
@@ -112,6 +115,7 @@ PIPELINE = Pipeline(
             after=("base", "embeddings", "clusters", "experts"),
             outputs=(OF_JOINT, "run/checkpoints"),
             sources=reads,
+            forecast=joint_forecast,
         ),
     ),
     directory=lambda options: Path("Runs") / options.mode,

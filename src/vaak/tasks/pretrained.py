@@ -1,0 +1,139 @@
+"""A network of transformers as one of ours: its configuration and tokenizer, and its weights, read one at a time.
+
+FOLDER (prepared data)
+  base/config.json                        its configuration: a run needs no more of it once it has checkpoints
+  tokenizer/tokenizer.json, …_config.json its tokenizer, with which tokens are special, and its chat template
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import safe_open
+from torch import Tensor, nn
+
+from vaak.core.errors import UserError
+from vaak.core.storage.files import read_json, write_json
+from vaak.engine.checkpoint.files import model_tensors
+from vaak.tasks.hub import fetched, source_of, tokenizer_of
+from vaak.text.chat_template import keep_template
+from vaak.text.tokenizers.tokenizer import SPECIAL_NAMES, Tokenizer
+
+KEY = "model.pretrained"
+BASE_FOLDER = "base"
+
+
+class Base(NamedTuple):
+    """A pretrained model by the ``name`` that a user gives; ``code`` is where a folder is looked for, too."""
+
+    name: str
+    code: Path
+
+    @property
+    def source(self) -> str:
+        """Its folder, or its name on the Hub. Raises UserError for a folder that isn't there."""
+        return source_of(KEY, self.name, self.code)
+
+
+class Names(NamedTuple):
+    """How weights are called there.
+
+    ``imported`` gives our names, of which it is given a list, with what their tensors hold of them, and raises KeyError
+    for a tensor that we don't have; ``theirs`` is their name of one of ours. ``of_tokens`` are ours that have a row for
+    each token.
+    """
+
+    imported: Callable[[Iterator[tuple[str, Tensor]], list[str]], Iterable[tuple[str, Tensor]]]
+    theirs: Callable[[str], str]
+    of_tokens: tuple[str, ...]
+
+
+def save_config(config: Any, folder: Path, changed: Mapping[str, Any] | None = None) -> None:
+    """Put a configuration in ``folder``, with what is as transformers has it, too."""
+    config.save_pretrained(folder / BASE_FOLDER)
+    write_json(folder / BASE_FOLDER / "config.json", {**config.to_dict(), **(changed or {})})
+
+
+def saved_config(folder: Path) -> dict[str, Any]:
+    """The configuration in prepared data."""
+    found: dict[str, Any] = read_json(folder / BASE_FOLDER / "config.json")
+    return found
+
+
+def save_tokenizer(source: str, folder: Path, roles: Mapping[str, int | None] | None = None) -> Tokenizer:
+    """Put the tokenizer of a model in ``folder``; ``roles`` are special tokens by their ids, before its own.
+
+    Raises UserError where it can't be loaded.
+    """
+    found = tokenizer_of(KEY, source)
+    given = {role: found.convert_ids_to_tokens(token) for role, token in (roles or {}).items() if token is not None}
+    tokenizer = Tokenizer.from_json(found.backend_tokenizer.to_str(), {**_roles_of(found), **given})
+    tokenizer.save(folder / "tokenizer")
+    if found.chat_template:
+        keep_template(folder / "tokenizer", found.chat_template)
+    return tokenizer
+
+
+def _roles_of(found: Any) -> dict[str, str]:
+    """Which tokens are special; what a tokenizer has no token for, the one that ends a document stands for.
+
+    So no token is added, and the model keeps its size.
+    """
+    roles = {role: getattr(found, f"{role}_token", None) for role in SPECIAL_NAMES}
+    vocabulary = found.get_vocab()
+    for role, names in SPECIAL_NAMES.items():
+        roles[role] = roles[role] or next((name for name in names if name in vocabulary), None)
+    return {role: str(token or roles["eos"]) for role, token in roles.items() if token or roles["eos"]}
+
+
+def read_weights(model: nn.Module, source: str, names: Names) -> None:
+    """Fill ``model`` with the weights of ``source``, in 32 bits; tokens that it lacks stay as they are.
+
+    Raises UserError where they can't be loaded, or aren't those of its configuration.
+    """
+    targets = model_tensors(model)
+    left = set(targets)
+    for name, tensor in _imported(source, names.imported(tensors_of(source), list(targets))):
+        target = targets[name]
+        rows = target[: len(tensor)] if name in names.of_tokens else target
+        if rows.shape != tensor.shape:
+            raise UserError(f"{KEY}: {source}: {name} has shape {tuple(tensor.shape)}, expected {tuple(target.shape)}")
+        rows.copy_(tensor)
+        left.discard(name)
+    if left:
+        raise UserError(f"{KEY}: {source} lacks {names.theirs(min(left))}")
+
+
+def _imported(source: str, found: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+    """What was found. Raises UserError for a weight that ours doesn't have, or for files that can't be read."""
+    try:
+        yield from found
+    except KeyError as error:
+        raise UserError(f"{KEY}: {source} has a weight {error.args[0]}, which vaak's model doesn't") from error
+    except Exception as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(f"{KEY}: {source} can't be loaded: {error}") from error
+
+
+def tensors_of(source: str, wanted: Callable[[str], bool] = lambda name: True) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of a model whose names are ``wanted``; one of the Hub is downloaded, or found in the cache."""
+    folder = _folder_of(source)
+    files = sorted(folder.glob("model*.safetensors"))
+    if not files:
+        raise UserError(f"{KEY}: {folder} has no weights; expected model.safetensors")
+    for file in files:
+        with safe_open(file, "pt") as opened, torch.no_grad():
+            for name in filter(wanted, opened.keys()):
+                yield name, opened.get_tensor(name)
+
+
+def _folder_of(source: str) -> Path:
+    if Path(source).is_dir():
+        return Path(source)
+    hub: Any = importlib.import_module("huggingface_hub")
+    return Path(fetched(KEY, source, lambda: hub.snapshot_download(source, allow_patterns=["*.safetensors", "*.json"])))

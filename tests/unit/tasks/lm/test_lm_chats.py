@@ -1,0 +1,172 @@
+"""Conversations train: answers alone are learned and scored, packed or not, and the run answers."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import tiny_runs
+from networks import draw_weights
+from tiny_decoder import write_folder
+from vaak.config.load import load
+from vaak.core.errors import DataError, UserError
+from vaak.engine.records.metrics_file import read_records
+from vaak.tasks.lm.data import IGNORED
+from vaak.tasks.lm.task import LanguageModelTask
+
+SIZES = {"train": 40, "valid": 6}
+NAMES = ("राम", "सीता", "मोहन", "गीता")
+
+
+@pytest.fixture(scope="module")
+def chats(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with ``train.jsonl`` and ``valid.jsonl``, and ``tiny.yml`` that names them."""
+    folder = tmp_path_factory.mktemp("chats")
+    corpus = "{type: chat"
+    for split, size in SIZES.items():
+        rows = []
+        for number in range(size):
+            name = NAMES[number % len(NAMES)]
+            turns = [("user", f"{split} {number}: कौन?"), ("assistant", name)] * (1 + number % 3)
+            rows.append({"messages": [{"role": role, "content": content} for role, content in turns]})
+        (folder / f"{split}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        corpus += f", {split}: ['{folder / split}.jsonl']"
+    text = tiny_runs.CONFIG.replace(
+        "{type: text, train: [train.txt], valid: [valid.txt], test: [test.txt]}", corpus + "}"
+    )
+    (folder / "tiny.yml").write_text(text.replace("max_length: 48", "max_length: 128"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(chats: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run") / "tiny"
+    tiny_runs.train(chats, folder, "training.batching=packed")
+    return folder
+
+
+def task_of(chats: Path, run: Path, *overrides: str) -> LanguageModelTask:
+    return tiny_runs.prepared_task(chats, run, "data.token_dropout=0", "model.dropout=0", *overrides)
+
+
+def test_packed_conversations_have_the_loss_of_single_ones_and_count_answers(chats: Path, tmp_path: Path):
+    task = task_of(chats, tmp_path / "run")
+    model = task.model().double()
+    draw_weights(model, 0.2)
+    dataset: Any = task.dataset("train")
+    examples = [dataset.example(index, np.random.default_rng(0)) for index in range(3)]
+    for example in examples:
+        scored = example.targets[example.targets != IGNORED].tolist()
+        answers = task.tokenizer.decode(scored, skip_special_tokens=False).split("</s>")
+        assert answers[-1] == ""
+        assert set(answers[:-1]) <= set(NAMES)
+        assert example.num_bytes == sum(len(answer.encode()) + 1 for answer in answers[:-1])
+    packed, padded = dataset.collate([examples]), dataset.collate([[example] for example in examples])
+    assert packed.totals()["token"] == padded.totals()["token"] == sum((e.targets != IGNORED).sum() for e in examples)
+    losses = [term.total.item() for batch in (packed, padded) for term in task.losses(model, batch).values()]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-12)
+    everything = task_of(chats, tmp_path / "all", "data.loss_on=all")
+    train: Any = everything.dataset("train")
+    valid: Any = everything.dataset("valid")
+    first = train.example(0, np.random.default_rng(0))
+    assert (first.targets != IGNORED).all()
+    assert first.num_bytes == 0
+    assert (valid.example(0, np.random.default_rng(0)).targets == IGNORED).any()
+
+
+def test_a_run_scores_answers_and_says_so(run: Path, chats: Path):
+    records = [record for record in read_records(run / "metrics.jsonl") if "val_loss" in record]
+    assert math.isfinite(records[-1]["val_bits_per_byte"])
+    loaded = tiny_runs.loaded(chats, run)
+    task = LanguageModelTask(loaded.experiment, run, loaded.folder)
+    protocol = task.meters("valid").protocol
+    assert (protocol["scored"], protocol["longer"]) == ("answers and what ends them", "cut")
+    dataset: Any = task.dataset("valid")
+    meters, model = task.meters("valid"), task.model().eval()
+    batch = dataset.collate([[dataset.example(index, np.random.default_rng(0))] for index in range(3)])
+    with torch.no_grad():
+        meters.update(model, batch)
+    scored = batch["targets"] != IGNORED
+    with torch.no_grad():
+        nats = -model(batch["inputs"]).log_softmax(-1)[scored].gather(1, batch["targets"][scored][:, None]).sum()
+    answers = sum(len(NAMES[number].encode()) + 1 for number in range(3) for _ in range(1 + number % 3))
+    results = meters.results(meters.sums())
+    assert results["loss"] == pytest.approx(float(nats) / int(scored.sum()), rel=1e-5)
+    assert results["bits_per_byte"] == pytest.approx(float(nats) / math.log(2) / answers, rel=1e-5)
+
+
+def test_long_conversations_are_cut_or_dropped_and_counted(
+    chats: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    lengths = task_of(chats, tmp_path / "whole").prepared.store("train").lengths - 1
+    longest = int(np.median(lengths))
+    num_longer = int((lengths > longest).sum())
+    for way, kept in (("cut", SIZES["train"]), ("drop", SIZES["train"] - num_longer)):
+        task = task_of(chats, tmp_path / way, f"data.max_length={longest}", f"data.long_chats={way}")
+        dataset = task.dataset("train")
+        assert (len(dataset.lengths), dataset.lengths.max()) == (kept, longest)
+        counts = (num_longer, 0) if way == "cut" else (0, num_longer)
+        assert f"train: {counts[0]} conversations are cut, {counts[1]} dropped" in caplog.text
+        reason = task.meters("valid").protocol.get("bits_per_byte", "")
+        assert ("conversations are cut" in reason) == (way == "cut")
+    with pytest.raises(DataError, match=r"train is empty: no conversation has an answer within data\.max_length"):
+        task_of(chats, tmp_path / "none", "data.max_length=3")
+
+
+def test_generate_answers_a_question_or_a_file_of_messages(vaak, run: Path, tiny_run: Path, tmp_path: Path):
+    asked = ("--chat", "--temperature", 0, "--max-new-tokens", 8)
+    code, answer, err = vaak("generate", run, "कौन?", *asked)
+    assert (code, err) == (0, "")
+    assert "कौन" not in answer
+    (tmp_path / "talk.json").write_text(json.dumps([{"role": "user", "content": "कौन?"}]))
+    assert vaak("generate", run, tmp_path / "talk.json", *asked)[1] == answer
+    for text, said in (
+        ("", "there is no question"),
+        (tmp_path / "no.json", "can't be read"),
+    ):
+        assert said in vaak("generate", run, text, *asked)[2]
+    code, _, err = vaak("generate", tiny_run, "कौन?", "--chat")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "no chat template" in err
+
+
+def test_a_pretrained_model_with_lora_learns_answers_by_its_template(chats: Path, tmp_path: Path):
+    transformers = pytest.importorskip("transformers")
+    write_folder(tmp_path / "theirs", "llama")
+    template = "{% for m in messages %}{{ m.role + ' ' + m.content + eos_token }}{% endfor %}"
+    (tmp_path / "theirs" / "chat_template.jinja").write_text(template)
+    changed = (f"model={{pretrained: {tmp_path / 'theirs'}, lora: {{rank: 2}}}}", "data.tokenizer={}")
+    prompt = "{% if add_generation_prompt %}assistant {% endif %}"
+    (tmp_path / "own.jinja").write_text(template + prompt)
+    given = f"data.chat_template={tmp_path / 'own.jinja'}"
+    outcome = tiny_runs.train(chats, tmp_path / "run", *changed, given, "training.max_steps=2", "data.max_length=250")
+    assert math.isfinite(outcome.metrics["val_loss"])
+    kept = transformers.AutoTokenizer.from_pretrained(tmp_path / "run" / "prepared" / "tokenizer")
+    assert kept.chat_template == template + prompt
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("model.model_type=encoder", "model.model_type: an encoder writes no answers"),
+        ("data.layout=stream", "data.layout: a conversation is a document"),
+        ("data.tokenizer={type: './own.py:Own'}", "data.tokenizer.type: a tokenizer of your own"),
+    ],
+)
+def test_what_conversations_cannot_have(chats: Path, tmp_path: Path, override: str, said: str):
+    with pytest.raises(UserError, match=re.escape(said)):
+        load([chats / "tiny.yml"], [f"run_dir={tmp_path}", override])
+
+
+def test_options_without_effect_are_named(chats: Path, tiny_text: Path, tmp_path: Path):
+    warnings = load([chats / "tiny.yml"], [f"run_dir={tmp_path}", "data.stride=8"]).warnings
+    assert any("data.stride: a conversation is one window" in one for one in warnings)
+    warnings = tiny_runs.loaded(tiny_text, tmp_path, "data.loss_on=all").warnings
+    assert any("data.loss_on: data.corpus.type is text" in one for one in warnings)

@@ -1,0 +1,83 @@
+"""A Llama's low-rank changes by the commands: trained, resumed, evaluated, used, and given to transformers and peft."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import tiny_decoder
+from vaak.engine.checkpoint.files import Snapshot, load_checkpoint
+from vaak.library.trained_run import open as opened
+
+CONFIG = """\
+task: lm
+name: adapted
+model: {pretrained: llama, lora: {rank: 2, alpha: 4, dropout: 0.1, targets: [query, value]}}
+data: {corpus: {type: text, train: train.txt, valid: valid.txt, test: test.txt}, max_length: 48}
+training:
+  max_steps: 6
+  batch_size: 4
+  device: cpu
+  optimizer: {lr: 1e-2}
+  validation: {interval: 3}
+  checkpoint: {interval: 3}
+  logging: {interval: 1, tensorboard: false}
+"""
+
+
+@pytest.fixture
+def folder(tiny_text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a Llama, texts and the configuration, in which commands run."""
+    for split in ("train", "valid", "test"):
+        shutil.copy(tiny_text / f"{split}.txt", tmp_path)
+    (tmp_path / "adapted.yml").write_text(CONFIG)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def checkpoint(run: str, step: int) -> Snapshot:
+    return load_checkpoint(Path(f"runs/{run}/checkpoints/step-{step:08d}"))
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's own use of transformers
+def test_a_llama_is_adapted_from_the_command_to_peft(vaak: Any, folder: Path):
+    peft, transformers = pytest.importorskip("peft"), pytest.importorskip("transformers")
+    base = tiny_decoder.write_folder(folder / "llama", "llama")
+
+    def run(*arguments: str) -> str:
+        code, out, err = vaak(*arguments)
+        assert code == 0, err
+        return str(out)
+
+    run("train", "adapted.yml")
+    early, late = checkpoint("adapted", 3), checkpoint("adapted", 6)
+    changed = {name for name, one in late.model.items() if not torch.equal(one, early.model[name])}
+    assert changed == {name for name in late.model if ".lora_" in name} != set()
+    assert all(".lora_" in name for name in late.optimizer)
+    frozen = [f"runs/adapted/checkpoints/step-{step:08d}/frozen.safetensors" for step in (3, 6)]
+    assert os.path.samefile(*frozen), "the base is on disk once"
+    shutil.copytree("runs/adapted", "runs/cut")
+    shutil.rmtree("runs/cut/checkpoints/step-00000006")
+    run("train", "adapted.yml", "run_dir=runs/cut", "training.checkpoint.resume=runs/cut/checkpoints/step-00000003")
+    again = checkpoint("cut", 6)
+    assert all(torch.equal(one, again.model[name]) for name, one in late.model.items())
+
+    shutil.rmtree("llama")  # the run's checkpoints have all weights
+    assert "test_perplexity" in run("eval", "runs/adapted", "--split", "test", "--json")
+    assert run("generate", "runs/adapted", "राम", "--max-new-tokens", "4").startswith("राम")
+    run("export", "runs/adapted", "--format", "hf", "--output", "merged")
+    run("export", "runs/adapted", "--format", "peft", "--output", "adapter")
+    ids = torch.randint(0, 257, (2, 12), generator=torch.Generator().manual_seed(0))
+    whole = transformers.AutoModelForCausalLM.from_pretrained("merged")
+    plain = base(ids).logits
+    adapted = peft.PeftModel.from_pretrained(base, "adapter").eval()
+    with torch.no_grad():
+        expected = opened("runs/adapted", device="cpu").model(ids)
+        assert (expected - plain).abs().max() > 1e-3, "training changed something"
+        torch.testing.assert_close(adapted(ids).logits, expected, rtol=0, atol=1e-4)
+        torch.testing.assert_close(whole(ids).logits, expected, rtol=0, atol=1e-4)

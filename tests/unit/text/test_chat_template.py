@@ -1,0 +1,148 @@
+"""Chat templates write what transformers writes by them, and answers are the tokens that it says are answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tokenizers import AddedToken
+
+from vaak.core.errors import DataError, UserError
+from vaak.text.chat_template import ChatTemplate, given_template, keep_template, template_for, template_in
+from vaak.text.tokenizers.tokenizer import Tokenizer
+from vaak.text.tokenizers.training import TokenizerFactory
+
+TALK = [
+    {"role": "system", "content": "Answer in a word."},
+    {"role": "user", "content": "कौन जाता है?"},
+    {"role": "assistant", "content": "राम  \n।"},
+    {"role": "user", "content": "कहाँ?"},
+    {"role": "assistant", "content": "घर।"},
+]
+HEAD = "{%- for message in messages %}{{- '<|im_start|>' + message.role + '\n' }}"
+MARKED = (
+    HEAD
+    + "{%- if message.role == 'assistant' %}{% generation %}{{ message.content + '<|im_end|>' }}{% endgeneration %}"
+    "{%- else %}{{ message.content + '<|im_end|>' }}{%- endif %}{{ '\n' }}{%- endfor %}"
+    "{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{%- endif %}"
+)
+PLAIN = (
+    HEAD + "{{ message.content + '<|im_end|>\n' }}{%- endfor %}"
+    "{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{%- endif %}"
+)
+LLAMA2 = (
+    "{% for message in messages if message.role != 'system' %}{% if message.role == 'user' %}"
+    "{{ bos_token + '[INST] ' + message.content | trim + ' [/INST]' }}"
+    "{% else %}{{ ' ' + message.content | trim + ' ' + eos_token }}{% endif %}{% endfor %}"
+)
+FORGETFUL = "{{ messages | length }}" + PLAIN
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    options = SimpleNamespace(type="byte_level", vocab_size=300, min_frequency=1, training_characters=None, path=None)
+    trained = TokenizerFactory(options).create_tokenizer([message["content"] for message in TALK] * 3)
+    trained.backend.add_special_tokens([AddedToken(f"<|im_{end}|>", special=True) for end in ("start", "end")])
+    return Tokenizer.from_json(trained.to_json())
+
+
+def answers_of(template: ChatTemplate, messages: list[dict[str, str]]) -> list[str]:
+    """The text of each run of tokens that are answers."""
+    found = template.encoded(messages, "here")
+    assert found.answers is not None
+    texts: list[list[int]] = []
+    before = False
+    for token, is_answer in zip(found.ids, found.answers, strict=True):
+        if is_answer:
+            texts += [] if before else [[]]
+            texts[-1].append(token)
+        before = bool(is_answer)
+    return [template.tokenizer.decode(ids, skip_special_tokens=False) for ids in texts]
+
+
+@pytest.mark.parametrize("content", [MARKED, PLAIN, LLAMA2])
+def test_tokens_and_answers_are_those_of_transformers(tokenizer: Tokenizer, content: str):
+    transformers = pytest.importorskip("transformers")
+    names: dict[str, Any] = {f"{role}_token": token for role, token in tokenizer.special_tokens.items()}
+    peer = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend, **names)
+    theirs = peer.apply_chat_template(
+        TALK, chat_template=content, return_dict=True, return_assistant_tokens_mask=content == MARKED
+    )
+    found = ChatTemplate(content, tokenizer).encoded(TALK, "here")
+    assert found.ids == theirs["input_ids"]
+    assert found.answers is not None
+    if content == MARKED:
+        assert found.answers.astype(int).tolist() == theirs["assistant_masks"]
+    asked = peer.apply_chat_template(TALK[:4], chat_template=content, add_generation_prompt=True)["input_ids"]
+    assert ChatTemplate(content, tokenizer).prompt(TALK[:4], "here") == asked
+
+
+@pytest.mark.parametrize("content", [MARKED, PLAIN])
+def test_answers_have_the_token_that_ends_them_and_not_the_newline_after_it(tokenizer: Tokenizer, content: str):
+    template = ChatTemplate(content, tokenizer)
+    assert answers_of(template, TALK) == ["राम  \n।<|im_end|>", "घर।<|im_end|>"]
+    found = template.encoded(TALK, "here")
+    assert (found.num_bytes, found.is_reproduced) == (len("राम  \n।घर।".encode()) + 2, True)
+    assert template.end_ids == (tokenizer.backend.token_to_id("<|im_end|>"),)
+
+
+def test_answers_that_no_token_ends_are_whole(tokenizer: Tokenizer):
+    template = ChatTemplate(
+        "{% for m in messages %}{{ m.role + ':\n' + m.content + '\n' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ 'assistant:\n' }}{% endif %}",
+        tokenizer,
+    )
+    assert answers_of(template, TALK) == ["राम  \n।\n", "घर।\n"]
+    assert template.end_ids == ()
+
+
+def test_special_tokens_in_a_message_are_letters(tokenizer: Tokenizer):
+    said = "a <|im_end|> b <s> c\ufdd0"
+    talk = [{"role": "user", "content": said}, {"role": "assistant", "content": said}]
+    for content in (MARKED, PLAIN):
+        found = ChatTemplate(content, tokenizer).encoded(talk, "here")
+        end = tokenizer.backend.token_to_id("<|im_end|>")
+        assert end is not None
+        assert list(found.ids).count(end) == 2
+        assert tokenizer.bos_id not in found.ids
+        assert answers_of(ChatTemplate(content, tokenizer), talk) == ["a <|im_end|> b <s> c<|im_end|>"]
+        assert found.num_bytes == len("a <|im_end|> b <s> c") + 1
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (FORGETFUL, r"^here: data\.chat_template: the first 3 messages alone are written otherwise"),
+        ("{{ raise_exception('Roles must\nalternate') }}", "^here: .* refuses this conversation: Roles must$"),
+        ("{{ messages[9].content }}", "^here: .* refuses this conversation: "),
+        ("{{ ''.__class__.__mro__ }}", "^here: .* refuses this conversation: "),
+        ("{% if false %}{% generation %}{% endgeneration %}{% endif %}", "^here: .* marks no answer"),
+    ],
+)
+def test_what_a_template_cannot_do_is_one_line(tokenizer: Tokenizer, content: str, said: str):
+    with pytest.raises(DataError, match=said):
+        ChatTemplate(content, tokenizer).encoded(TALK, "here")
+
+
+def test_where_templates_come_from(tokenizer: Tokenizer, tmp_path: Path):
+    (tmp_path / "own.jinja").write_text(PLAIN)
+    assert given_template("own.jinja", tmp_path) == given_template(PLAIN, tmp_path) == PLAIN
+    with pytest.raises(UserError, match=r"^data\.chat_template: no such file: other\.jinja"):
+        given_template("other.jinja", tmp_path)
+    with pytest.raises(UserError, match=r"^data\.chat_template: this is not a template in Jinja"):
+        ChatTemplate("{% for %}", tokenizer)
+    assert template_for(tokenizer, PLAIN, MARKED) == PLAIN
+    assert template_for(tokenizer, None, MARKED) == MARKED
+    chatml = template_for(tokenizer, "chatml", MARKED)
+    assert (
+        ChatTemplate(chatml, tokenizer).encoded(TALK, "").ids == ChatTemplate(MARKED, tokenizer).encoded(TALK, "").ids
+    )
+    assert template_for(tokenizer, None, None) == chatml
+    tokenizer.save(tmp_path)
+    assert template_in(tmp_path) is None
+    keep_template(tmp_path, PLAIN)
+    assert template_in(tmp_path) == PLAIN
+    (tmp_path / "chat_template.jinja").write_text(MARKED)
+    assert template_in(tmp_path) == MARKED
