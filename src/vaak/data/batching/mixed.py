@@ -80,6 +80,6 @@ def apportioned(weights: np.ndarray, total: int) -> np.ndarray:
     [5, 2, 2]
     """
     exact = weights * (total / weights.sum())
-    shares = np.floor(exact).astype(np.int64)
+    shares: np.ndarray = np.floor(exact).astype(np.int64)
     shares[np.argsort(shares - exact, kind="stable")[: total - shares.sum()]] += 1
     return shares

@@ -60,16 +60,16 @@ class TextDataset(Dataset):
     draws_globally = False
 
     def __init__(
-        self, parts: Sequence[Stores], rows: RowFormat, change: Change | None = None, growth: float = 0.0
+        self, stores: Sequence[Stores], rows: RowFormat, change: Change | None = None, growth: float = 0.0
     ) -> None:
-        self.parts, self.rows, self.change = parts, rows, change
+        self.stores, self.rows, self.change = stores, rows, change
         self.is_constant = change is None
-        self.targets = np.concatenate([part.targets for part in parts])
+        self.targets = np.concatenate([one.targets for one in stores])
         self.strata = None if self.targets.dtype == np.int8 else self.targets[:, 0]
-        self._starts = np.cumsum([0, *(len(part.tokens) for part in parts)])
-        num_tokens = np.concatenate([part.tokens.lengths for part in parts])
+        self._starts = np.cumsum([0, *(len(one.tokens) for one in stores)])
+        num_tokens = np.concatenate([one.tokens.lengths for one in stores])
         self.lengths = rows.lengths(np.ceil(num_tokens * (1 + growth)).astype(np.int64) if change else num_tokens)
-        self.fingerprint = fingerprint_of([[part.tokens.fingerprint for part in parts], rows.max_length, rows.ends])
+        self.fingerprint = fingerprint_of([[one.tokens.fingerprint for one in stores], rows.max_length, rows.ends])
 
     def example(self, index: int, rng: np.random.Generator) -> Example:
         part, place = self._place(index)
@@ -82,7 +82,7 @@ class TextDataset(Dataset):
 
     def _place(self, index: int) -> tuple[Stores, int]:
         number = int(self._starts.searchsorted(index, side="right")) - 1
-        return self.parts[number], index - int(self._starts[number])
+        return self.stores[number], index - int(self._starts[number])
 
     def collate(self, rows: list[list[Example]]) -> Batch:
         return collate([row[0] for row in rows], self.rows.tokenizer.pad_id)

@@ -95,10 +95,10 @@ class ClassificationTask(PreparedTask[ClassificationExperiment, Prepared]):
 
     def dataset(self, split: str) -> TextDataset:
         names = ("test", OUT_OF_SCOPE) if split == OUT_OF_SCOPE else (split,)
-        parts = [self.prepared.stores(name) for name in names]
+        stores = [self.prepared.stores(name) for name in names]
         options = self.data.augmentation
         change = self.change() if split == "train" else None
-        return TextDataset(parts, self.rows, change, growth_of(options.techniques, options.probability))
+        return TextDataset(stores, self.rows, change, growth_of(options.techniques, options.probability))
 
     def dataset_of(self, data: Iterable[Any]) -> TextDataset:
         """Rows such as {"text": …, "label": …}, or (text, label, …), read as those of an evaluation."""

@@ -58,6 +58,8 @@ class Shares:
 class JointDataset(Dataset):
     """The datasets of several tasks, one after another."""
 
+    parts: np.ndarray
+
     def __init__(self, datasets: Mapping[str, Dataset], shares: Callable[[int], float] | None = None) -> None:
         self.names, self.datasets = list(datasets), list(datasets.values())
         self.shares = shares

@@ -39,7 +39,7 @@ class MultiTaskModel(nn.Module):
                 self.tasks[name].set_submodule(own, module)
 
     def _module(self, task: str, path: str) -> nn.Module:
-        found = dict(self.tasks[task].named_modules()).get(path)
+        found: nn.Module | None = dict(self.tasks[task].named_modules()).get(path)
         if not path or found is None:
             known = ", ".join(name for name, _ in self.tasks[task].named_children())
             raise UserError(f"{KEY}: the model of {task} has no module {path!r}; it has {known}")
