@@ -24,6 +24,8 @@ SIZES = (80, 24, 8)
 class InParts(Dataset):
     """Lengths in parts of these sizes, without anything to read."""
 
+    parts: np.ndarray
+
     def __init__(self, sizes: tuple[int, ...], shares: Callable[[int], float] | None = None) -> None:
         self.parts = np.repeat(np.arange(len(sizes)), sizes)
         self.lengths = 1 + np.arange(sum(sizes)) % 13
@@ -91,7 +93,7 @@ def test_no_example_of_a_part_comes_again_before_all_others_came_whatever_the_sh
         assert len(repeats) == len(places)
         seen.update(index for _, index in places)
         for part in range(len(sizes)):
-            own = [seen[index] for index in np.flatnonzero(parts == part)]
+            own = [seen[index] for index in np.flatnonzero(parts == part).tolist()]
             assert max(own) - min(own) <= 1
 
 

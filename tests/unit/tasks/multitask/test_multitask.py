@@ -114,7 +114,8 @@ def joint(weights: Any, shared: tuple[dict[str, str], ...] = ({"a": "body", "b":
 
 def trainer_of(task: JointTask, directory: Path) -> Trainer:
     directory.mkdir()
-    config = TrainingConfig(device="cpu", batch_size=3, gradient_accumulation_steps=6, optimizer={"lr": 0.1})
+    values = {"device": "cpu", "batch_size": 3, "gradient_accumulation_steps": 6, "optimizer": {"lr": 0.1}}
+    config = TrainingConfig.model_validate(values)
     return Trainer(task, config, directory)
 
 
@@ -136,12 +137,13 @@ def test_the_gradient_of_a_step_is_the_formulas_over_all_of_its_microbatches(wei
     losses = descent.gradient.accumulate(trainer.state.piece_rules, data, lambda: None)
     parameters = dict(trainer.model.named_parameters())
     logs = [] if task.uncertainty is None else [task.uncertainty.log_variances]
+    models: Any = trainer.model.tasks
     expected, means = torch.zeros((), dtype=torch.float64), {}
     for place, (name, batches) in enumerate(read.items()):
         inputs, targets, counted = (
             torch.cat([one[key] for one in batches]) for key in ("inputs", "targets", "weights")
         )
-        error = (trainer.model.tasks[name](inputs) - targets) ** 2  # type: ignore[index, union-attr]
+        error = (models[name](inputs) - targets) ** 2
         means[name] = (error * counted).sum() / counted.sum() + error.sqrt().mean()
         if weights == "uncertainty":
             expected = expected + torch.exp(-logs[0][place]) * means[name] + logs[0][place] / 2
@@ -176,10 +178,9 @@ def test_weights_learn_how_uncertain_a_task_is(tmp_path):
     directory = tmp_path / "run"
     directory.mkdir()
     optimizer = {"type": "sgd", "lr": 0.2, "groups": [{"match": "tasks", "lr_scale": 1e-9}]}
-    config = TrainingConfig(
-        device="cpu", batch_size=31, gradient_accumulation_steps=2, max_steps=100, optimizer=optimizer,
-        validation={"interval_epochs": None}, gradient_clipping={"norm": None}, checkpoint={"interval_epochs": None},
-    )  # fmt: skip
+    none = {"validation": {"interval_epochs": None}, "checkpoint": {"interval_epochs": None}}
+    values = {"batch_size": 31, "gradient_accumulation_steps": 2, "max_steps": 100, "optimizer": optimizer, **none}
+    config = TrainingConfig.model_validate({"device": "cpu", "gradient_clipping": {"norm": None}, **values})
     trainer = Trainer(task, config, directory)
     trainer.fit()
     assert task.uncertainty is not None
