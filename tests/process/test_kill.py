@@ -118,7 +118,7 @@ def kill_and_go_on(
         pytest.param("tiny", PERFORMER, 2, id="performer"),
         pytest.param("translator", (), 2, id="translator"),
         pytest.param("translator", TRANSLATING_PERFORMER, 2, id="translating-performer"),
-        pytest.param("voice", (), 2, id="voice"),
+        pytest.param("voice", (), 2, id="voice", marks=slow),
         pytest.param("several", (), 2, id="several", marks=slow),
         pytest.param("diarizer", (), 4, id="diarizer", marks=slow),
         pytest.param("tiny", LONG, 20, id="documents-20", marks=slow),

@@ -53,6 +53,9 @@ OF_OTHER_SYSTEMS = {
     "src/training/trainer.py",
 }
 
+SLOW = {f"docs/{name}.md" for name in ("crossval", "diarization", "distillation", "doctor", "library", "multitask")}
+"""Documents whose commands take ten seconds."""
+
 documents = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 
 
@@ -80,7 +83,13 @@ def test_every_name_can_be_imported(document):
             assert hasattr(importlib.import_module(found[1]), found[2]), word
 
 
-@documents
+@pytest.mark.parametrize(
+    "document",
+    [
+        pytest.param(path, id=name, marks=[pytest.mark.slow] if name in SLOW else [])
+        for path, name in ((path, str(path.relative_to(ROOT))) for path in DOCUMENTS)
+    ],
+)
 def test_every_block_runs(document, tmp_path, monkeypatch, vaak):
     blocks = BLOCK.findall(document.read_text(encoding="utf-8"))
     wanted = [(kind, text) for skipped, kind, text in blocks if not skipped and kind in ("bash", "python", "yaml")]

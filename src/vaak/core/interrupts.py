@@ -51,6 +51,7 @@ def acknowledged() -> Iterator[None]:
         signal.signal(signal.SIGINT, handler)
         if os.getpid() == own:
             signal.set_wakeup_fd(before)
+            writing.shutdown(socket.SHUT_RDWR)  # closing alone isn't enough: forked processes have the socket, too
             writing.close()
             thread.join()
             reading.close()

@@ -14,9 +14,11 @@ import time
 import weakref
 from collections.abc import Generator, Iterable, Iterator, Sized
 from multiprocessing.process import BaseProcess
+from types import FrameType
 from typing import cast
 
 import torch
+from torch._C import _error_if_any_worker_fails
 
 from vaak.config.training import PerformanceConfig
 from vaak.core.child_processes import begin_as_worker
@@ -29,6 +31,8 @@ from vaak.data.reader import Address, Microbatch, MicrobatchReader
 READ_AHEAD_SECONDS = 0.001
 _workers: weakref.WeakSet[BaseProcess] = weakref.WeakSet()
 """Of every loader of this process, as long as torch keeps them."""
+_fetching: list[object] = []
+"""The loaders that the main thread waits for."""
 
 
 def training_addresses(
@@ -86,11 +90,41 @@ def load(
     )
     batches = iter(loader)
     _workers.update(getattr(batches, "_workers", ()))
-    with naming_lost_workers(ConnectionError, EOFError):
-        for read in batches:
-            if isinstance(read, UserError):
-                raise read
-            yield read
+    _raise_only_while_fetching()
+    while True:
+        with naming_lost_workers(ConnectionError, EOFError, FileNotFoundError):
+            found = _fetched(batches)
+        if found is None:
+            return
+        if isinstance(found, UserError):
+            raise found
+        yield found
+
+
+def _fetched(batches: Iterator[Microbatch | UserError]) -> Microbatch | UserError | None:
+    """What the workers read next; None at the end. Raises RuntimeError where one of them has been lost."""
+    _fetching.append(batches)
+    try:
+        _error_if_any_worker_fails()
+        return next(batches, None)
+    finally:
+        _fetching.pop()
+
+
+def _raise_only_while_fetching() -> None:
+    """Keep torch from raising the loss of a worker wherever Python is: code that catches all errors would hide it."""
+    if threading.current_thread() is not threading.main_thread() or sys.platform == "win32":
+        return
+    raising = signal.getsignal(signal.SIGCHLD)
+    if not callable(raising) or getattr(raising, "of_vaak", False):
+        return
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if _fetching:
+            raising(number, frame)
+
+    handle.of_vaak = True  # type: ignore[attr-defined]
+    signal.signal(signal.SIGCHLD, handle)
 
 
 def num_workers(options: PerformanceConfig, dataset: Dataset) -> int:
@@ -119,7 +153,7 @@ def _in_bursts(reader: _ErrorsAsValues, addresses: Iterator[Address]) -> Iterato
 
 @contextlib.contextmanager
 def naming_lost_workers(*signs: type[Exception]) -> Iterator[None]:
-    """Within this context, the end of a worker is a UserError: torch raises its own wherever Python happens to be.
+    """Within this context, the loss of a worker is a UserError.
 
     The other workers are killed. ``signs`` are other exceptions that come of nothing else here: a worker may end while
     it hands over a batch.
@@ -130,8 +164,6 @@ def naming_lost_workers(*signs: type[Exception]) -> Iterator[None]:
     except kinds as error:
         if isinstance(error, RuntimeError) and not str(error).startswith("DataLoader worker"):
             raise
-        if sys.platform != "win32" and threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # as the other workers end, torch would raise again, anywhere
         for worker in _workers:
             worker.kill()  # the lost one may have held the queue's lock, which the others would wait for without end
         raise UserError(

@@ -67,7 +67,8 @@ def test_show_all_options(vaak_config):
     assert "# Passes over the training data." in out
     assert vaak_config("show", "--all-options", "--task", "lmm")[::2] == (
         2,
-        "--task lmm: expected one of asr, classification, diarization, lm, seq2seq, tts, vocoder; did you mean lm?\n",
+        "--task lmm: expected one of asr, classification, diarization, lm, multitask, seq2seq, tts, vocoder; "
+        "did you mean lm?\n",
     )
 
 

@@ -300,7 +300,7 @@ def test_seed_1(loaded):
 def test_seed_1s_data_load_as_written_and_are_the_defaults(loaded):
     result = loaded(SEED_1_DATA, without(SEED_1, "auxiliary:", "norm_reg: 0.1"), task="diarization")
     experiment = result.experiment
-    assert experiment.global_config == AudioConfig()
+    assert experiment.global_config == AudioConfig(output_dir="./manifests")
     assert [(dataset.name, dataset.type) for dataset in experiment.datasets] == [("ami", "recipe")]
     assert experiment.training.eval_knobs.label_type.type == "binary"
     assert experiment.training.batching.type == "fixed"
@@ -446,4 +446,4 @@ def test_where_its_keys_do_not_say_one_line_offers_the_tasks(loaded, text):
     with pytest.raises(ConfigError) as error:
         loaded(text, task=None)
     assert len(str(error.value).splitlines()) == 1
-    assert "write task: with one of asr, classification, diarization, lm, seq2seq" in str(error.value)
+    assert "write task: with one of asr, classification, diarization, lm, multitask, seq2seq" in str(error.value)

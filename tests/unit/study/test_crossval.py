@@ -241,7 +241,7 @@ def test_a_fold_that_was_cut_resumes_where_its_study_is_now(
 ):
     """Also by its own config.yml, in between; and another fold in its place is refused."""
     files = {"classification": toy, "lm": tiny_text / "tiny.yml", "diarization": made_recordings / "tiny.yml"}
-    made = plan(files[task], *FAST, group_by="none")
+    made = plan(files[task], *FAST, "training.logging.interval=1", group_by="none")
     monkeypatch.setattr(crossing, "train", lambda loaded: train(loaded, (Killed(),)))
     with pytest.raises(KilledError):
         finished(made, tmp_path / "cut")

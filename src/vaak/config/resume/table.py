@@ -105,7 +105,7 @@ def _are_experiments(value: Any) -> bool:
 
 
 def _within(key: str, before: dict[str, Any], after: dict[str, Any], was: str, now: str) -> list[Change]:
-    """The changes of the inner experiment ``key`` of a run that was in the folder ``was`` and is in ``now``."""
+    """The changes ``before``→``after`` of inner experiment ``key``; its run ``was`` in one folder, is in ``now``."""
     changes = changes_between({"name": "inner", "run_dir": was, **before}, {"name": "inner", "run_dir": now, **after})
     return [replace(change, key=f"{key}.{change.key}") for change in changes if change.key != "run_dir"]
 

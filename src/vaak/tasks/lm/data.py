@@ -135,6 +135,10 @@ class ChatDataset(TextDataset):
         predicted: Literal["answers", "all"],
         longer: Literal["cut", "drop"],
     ) -> None:
+        """``store`` has them, with their answers; ``special`` and ``corruption`` are those of the task.
+
+        ``predicted`` says what is, and ``longer`` what becomes of one longer than ``max_length``.
+        """
         super().__init__(store, special, corruption, max_length=max_length, stride=max_length)
         assert store.answers is not None
         self.predicted = predicted

@@ -100,7 +100,7 @@ def recipe(
     code: Path = Path(),
     base: Base | None = None,
 ) -> Recipe:
-    """How tokenizers and token stores of ``splits`` (default: all) are made; a user's files are seen from ``code``.
+    """How tokenizers and token stores of ``splits`` (default: all) of ``data`` are made; files are seen from ``code``.
 
     With a ``base`` the tokenizer is that of a pretrained model.
 

@@ -326,12 +326,12 @@ def test_a_teacher_that_trained_on_is_not_taken_for_the_one_a_run_began_with():
 
 
 def test_a_teacher_may_move_and_another_may_not_take_its_place():
-    train(load([config("first")]))
-    file = config("moving", distillation=TEACHER | {"teacher": "runs/first"})
+    train(load([config("movable")]))
+    file = config("moving", distillation=TEACHER | {"teacher": "runs/movable"})
     train(load([file]))
-    Path("runs/first").rename("first")
+    Path("runs/movable").rename("moved")
     more = ["training.max_steps=6", "training.checkpoint.resume=auto"]
     with pytest.raises(UserError, match="has other weights than when this run began"):
         train(load([file], [*more, "distillation.teacher=runs/teacher/checkpoints/step-00000002"]))
-    train(load([file], [*more[1:], "distillation.teacher=first"]))
+    train(load([file], [*more[1:], "distillation.teacher=moved"]))
     assert "same draws, same bits" in Path("runs/moving/train.log").read_text()

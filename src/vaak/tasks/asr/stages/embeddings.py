@@ -145,8 +145,8 @@ def _features(task: AsrTask, split: str) -> Callable[[str], np.ndarray]:
 def readable(names: list[str], embedder: Embedder, work: Work, file: Path, known: Collection[str] = ()) -> list[str]:
     """The names of utterances that can be read: all, unless ``data.on_bad_example`` is skip.
 
-    Then each that isn't ``known`` is read once, and those that can't be are listed in ``file``. Raises DataError where
-    none is left.
+    Then each of a ``work`` that isn't ``known`` is read once by the ``embedder``, and those that can't be are listed in
+    ``file``. Raises DataError where none is left.
     """
     if embedder.values["data"].get("on_bad_example") != "skip":
         return names

@@ -62,7 +62,8 @@ def _of_training(options: MoeOptions, inputs: Mapping[str, Path], stage: str, nu
     read = epochs * trained + epochs // options.eval_every_n_epochs * number["valid"]
     seconds = record["seconds"] / record["figures"]["utterances"] * PASSES * read
     weights = _weights(inputs)
-    return Forecast(seconds, num_runs * KEPT * weights, record["memory_bytes"] + weights, SURE)
+    # Frozen weights are on disk once for all checkpoints of a run; the changes are small next to them.
+    return Forecast(seconds, num_runs * weights, record["memory_bytes"] + weights, SURE)
 
 
 def _seconds_of_product(rows: int, width: int, hidden: int) -> float:
