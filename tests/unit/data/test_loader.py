@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import signal
+import time
 from itertools import islice
 from typing import Any
 
@@ -10,7 +14,7 @@ import torch
 
 from toy import ToyDataset
 from vaak.config.training import PerformanceConfig
-from vaak.core.errors import DataError
+from vaak.core.errors import DataError, UserError
 from vaak.core.random_keys import Purpose
 from vaak.data import loader
 from vaak.data.batching.fixed import FixedPlanner
@@ -130,3 +134,21 @@ def test_workers_that_are_left_open_follow_from_cores_and_task(given, useful, co
     assert loader.num_workers(PerformanceConfig(num_workers=given), dataset) == expected
     assert loader.num_workers(PerformanceConfig(num_workers=3), dataset) == 3
     assert loader.num_workers(PerformanceConfig(), ToyDataset(10)) == 0, "text is read faster than handed over"
+
+
+def test_a_lost_worker_is_raised_where_its_batch_is_fetched_and_nowhere_else():
+    """Torch's own way is to raise wherever Python is: a callback that catches all errors then hid it."""
+    reader = MicrobatchReader(ToyDataset(40, noise=0.5), (Purpose.DATA,), seed=1)
+    before = set(multiprocessing.active_children())
+    batches = load(reader, addresses(), PerformanceConfig(num_workers=2), pin_memory=False)
+    next(batches)
+    (worker, *others) = set(multiprocessing.active_children()) - before
+    assert others
+    os.kill(worker.pid or 0, signal.SIGKILL)
+    time.sleep(0.3)  # the signal of its end is handled here
+    with pytest.raises(UserError, match="a process that loads data was killed from outside"):
+        for _ in batches:
+            pass
+    for other in others:
+        other.join(5)
+        assert not other.is_alive()

@@ -1,6 +1,6 @@
 """Microbatches of several parts of a dataset, each from one part alone, mixed in an epoch.
 
-Every part has a planner of its own, and is read pass after pass, through all epochs: no example of a part comes again
+Every part has a separate planner, and is read pass after pass, through all epochs: no example of a part comes again
 before all others of it came. In an epoch the parts have together as many microbatches as one pass over all of them,
 and part ``i``, which has ``m`` in a pass, has a share of them in proportion to ``m ** exponent``::
 

@@ -84,7 +84,7 @@ def read_documents(
     options: ReadingOptions,
     read: Callable[[Path, ReadingOptions], Iterator[Document]] | None = None,
 ) -> Iterator[Document]:
-    """The documents of the files, in order; how a file is read is said by ``options.type``, or by ``read``.
+    """The documents of the files, in order; ``options.type``, or ``read``, says how a file is read.
 
     Raises DataError naming file and line for what can't be read.
     """
