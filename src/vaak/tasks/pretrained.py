@@ -8,7 +8,7 @@ FOLDER (prepared data)
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -122,7 +122,7 @@ def _imported(source: str, found: Iterable[tuple[str, Tensor]]) -> Iterator[tupl
 
 def tensors_of(source: str, wanted: Callable[[str], bool] = lambda name: True) -> Iterator[tuple[str, Tensor]]:
     """The tensors of a model whose names are ``wanted``; one of the Hub is downloaded, or found in the cache."""
-    folder = _folder_of(source)
+    folder = folder_of(source, ("*.safetensors", "*.json"))
     files = sorted(folder.glob("model*.safetensors"))
     if not files:
         raise UserError(f"{KEY}: {folder} has no weights; expected model.safetensors")
@@ -132,8 +132,9 @@ def tensors_of(source: str, wanted: Callable[[str], bool] = lambda name: True) -
                 yield name, opened.get_tensor(name)
 
 
-def _folder_of(source: str) -> Path:
+def folder_of(source: str, patterns: Sequence[str]) -> Path:
+    """The folder of a model; of one of the Hub, those files that fit ``patterns`` are downloaded, or in its cache."""
     if Path(source).is_dir():
         return Path(source)
     hub: Any = importlib.import_module("huggingface_hub")
-    return Path(fetched(KEY, source, lambda: hub.snapshot_download(source, allow_patterns=["*.safetensors", "*.json"])))
+    return Path(fetched(KEY, source, lambda: hub.snapshot_download(source, allow_patterns=list(patterns))))

@@ -25,6 +25,7 @@ from vaak.core.errors import DataError
 from vaak.core.progress import followed
 from vaak.runs.prepared import PreparedFolder, Recipe, fingerprint_with_files
 from vaak.tasks.pretrained import Base
+from vaak.tasks.seq2seq import sentencepiece_pair
 from vaak.tasks.seq2seq.config import Seq2SeqDataConfig
 from vaak.tasks.seq2seq.examples.filters import Selection, SplitStores, used_pairs
 from vaak.tasks.seq2seq.pretrained import save_base
@@ -79,7 +80,7 @@ class Prepared(PreparedFolder):
 def fingerprint(data: Seq2SeqDataConfig, code: Path = Path(), base: Base | None = None) -> str:
     """A hash of everything prepared data depend on: options, and size and time of change of every source file."""
     if base is not None:
-        of_base = [Path(base.source) / name for name in ("config.json", "tokenizer.json")]
+        of_base = [Path(base.source) / name for name in ("config.json", "tokenizer.json", *sentencepiece_pair.FILES)]
         options = {**_decides(data, {}), "tokenizer": "pretrained", "pretrained": base.source}
         return fingerprint_with_files(options, [*ParallelCorpus(data.corpus).files, *of_base])
     factories = tokenizer_factories(data, code)
@@ -148,7 +149,8 @@ def _make(
     stores = {split: write_pairs(folder / split, corpus.pairs(split)) for split in splits}
     _compare_scripts(data, stores[splits[0]])
     if isinstance(factories, Base):
-        tokenizers = dict.fromkeys(SIDES, save_base(factories.source, folder))
+        save_base(factories.source, folder)
+        tokenizers = _tokenizers_in(Prepared(folder))
     else:
         tokenizers = _tokenizers_of_sides(factories, stores, folder)
     if data.gloss:
@@ -221,7 +223,10 @@ def _tokenizers_of_sides(factories: Factories, stores: dict[str, PairStore], fol
         sides = SIDES if len(factories) == 1 else ("source",) if name == "tokenizer" else ("target",)
         texts = () if factory.options.path else Texts(stores["train"], *sides)
         factory.create_tokenizer(texts).save(folder / name)
-    prepared = Prepared(folder, *(factory.load for factory in factories.values()))
+    return _tokenizers_in(Prepared(folder, *(factory.load for factory in factories.values())))
+
+
+def _tokenizers_in(prepared: Prepared) -> dict[str, Tokenizer]:
     return {"source": prepared.source_tokenizer, "target": prepared.target_tokenizer}
 
 

@@ -13,7 +13,18 @@ from vaak.core.storage.files import sync_file, usual_mode, whole_folder, write_j
 from vaak.engine.checkpoint.files import model_tensors
 from vaak.nn.lora import merged
 from vaak.tasks.hub import config_of
-from vaak.tasks.pretrained import KEY, Names, read_weights, save_config, save_tokenizer, saved_config, tensors_of
+from vaak.tasks.pretrained import (
+    BASE_FOLDER,
+    KEY,
+    Names,
+    folder_of,
+    read_weights,
+    save_config,
+    save_tokenizer,
+    saved_config,
+    tensors_of,
+)
+from vaak.tasks.seq2seq import sentencepiece_pair
 from vaak.tasks.seq2seq.config import Seq2SeqConfig, Seq2SeqDataConfig
 from vaak.tasks.seq2seq.families import SIDES, family_of
 from vaak.tasks.seq2seq.model import Seq2SeqModel
@@ -22,11 +33,14 @@ from vaak.text.tokenizers.tokenizer import Tokenizer
 OWN = ("name", "pretrained", "lora")
 OWN_OF_SIDES = ("dropout", "attention_dropout")
 """Options that a run has itself; all others are the base's."""
+TOKENIZER_FILES = ("*.json", "*.spm")
 OF_TOKENS = ("target_embedding.weight", "head.weight", "output_bias")
 
 
 def save_base(source: str, folder: Path) -> Tokenizer:
-    """Put configuration and tokenizer of a model in ``folder``; a target begins with the token that its decoder does.
+    """Put configuration and tokenizers of a model in ``folder``; a target begins with the token that its decoder does.
+
+    The tokenizer of the target is returned; it is the source's, too, unless each has one of SentencePiece.
 
     Raises UserError where they can't be loaded, or ours can't be such a model.
     """
@@ -40,7 +54,10 @@ def save_base(source: str, folder: Path) -> Tokenizer:
     if start is None or not isinstance(end, int):
         raise UserError(f"{KEY}: {source}: its configuration lacks decoder_start_token_id or eos_token_id")
     save_config(config, folder, {"tie_word_embeddings": False} if separate else None)
-    return save_tokenizer(source, folder, {"bos": start, "eos": end, "pad": config.pad_token_id})
+    roles = {"bos": start, "eos": end, "pad": config.pad_token_id}
+    if config.model_type == "marian" and sentencepiece_pair.is_pair(files := folder_of(source, TOKENIZER_FILES)):
+        return sentencepiece_pair.save_pair(files, folder, roles)
+    return save_tokenizer(source, folder, roles)
 
 
 def options_in(folder: Path, own: Seq2SeqConfig) -> Seq2SeqConfig:
@@ -78,7 +95,10 @@ def export_hf(model: Seq2SeqModel, prepared: Path, tokenizer: Tokenizer, folder:
     weights = family.exported(model_tensors(trained))
     with whole_folder(folder) as made:
         write_json(made / "config.json", {**theirs, "vocab_size": trained.target_embedding.num_embeddings})
-        tokenizer.save(made)
+        if sentencepiece_pair.is_pair(prepared / BASE_FOLDER):
+            sentencepiece_pair.copy_files(prepared / BASE_FOLDER, made)
+        else:
+            tokenizer.save(made)
         with usual_mode(made / "model.safetensors"):
             save_file(weights, made / "model.safetensors", metadata={"format": "pt"})
         sync_file(made / "model.safetensors")

@@ -1,0 +1,111 @@
+"""The tokenizers of an OPUS-MT Marian, ``source.spm`` and ``target.spm`` (Kudo and Richardson 2018), as ``tokenizers``.
+
+Each of the two divides the text of its side; the ids of all pieces are in ``vocab.json``, so both sides have the same
+embeddings. A piece that only the other side's model has is in the vocabulary under a name that no text has, and is
+decoded without the mark.
+"""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, Regex, decoders, normalizers, pre_tokenizers
+from tokenizers import Tokenizer as Backend
+from tokenizers.models import Unigram
+
+from vaak.core.errors import UserError, optional_import
+from vaak.core.storage.files import read_json
+from vaak.tasks.pretrained import BASE_FOLDER, KEY
+from vaak.text.tokenizers.tokenizer import Tokenizer
+
+SIDES = {"source.spm": "tokenizer", "target.spm": "target_tokenizer"}
+"""The files, and where their tokenizers are in prepared data."""
+FILES = (*SIDES, "vocab.json", "tokenizer_config.json")
+UNKNOWN = "<unk>"
+UNIGRAM = 1
+"""SentencePiece's number for the kind of model that is read here."""
+_OF_THE_OTHER = "\ue000"
+"""Before a piece that only the other side's model has; a character for private use."""
+
+
+def is_pair(folder: Path) -> bool:
+    """Whether a model's folder has two SentencePiece models and no ``tokenizer.json``."""
+    return all((folder / name).is_file() for name in SIDES) and not (folder / "tokenizer.json").exists()
+
+
+def save_pair(source: Path, folder: Path, ids: Mapping[str, int]) -> Tokenizer:
+    """Put both tokenizers of the model in ``source`` in prepared data ``folder``, with their files; the target's.
+
+    ``ids`` are those of the tokens that play a role (``bos``, ``eos``, ``pad``). Raises UserError for files that can't
+    be read.
+    """
+    (folder / BASE_FOLDER).mkdir(parents=True, exist_ok=True)
+    copy_files(source, folder / BASE_FOLDER)
+    vocabulary = _vocabulary(source / "vocab.json")
+    roles = {"unk": UNKNOWN, **{role: vocabulary[at] for role, at in ids.items() if at in range(len(vocabulary))}}
+    for name, place in SIDES.items():
+        tokenizer = Tokenizer(_backend(source / name, vocabulary), {"mask": roles["eos"], **roles})
+        tokenizer.save(folder / place)
+    return tokenizer
+
+
+def copy_files(source: Path, folder: Path) -> None:
+    """Copy what transformers reads of the two models from one folder to another."""
+    for name in FILES:
+        if (source / name).is_file():
+            shutil.copyfile(source / name, folder / name)
+
+
+def _vocabulary(file: Path) -> list[str]:
+    """All pieces in the order of their ids."""
+    try:
+        ids: dict[str, int] = read_json(file)
+        pieces = sorted(ids, key=ids.__getitem__)
+        if sorted(ids.values()) != list(range(len(ids))) or UNKNOWN not in ids:
+            raise ValueError(f"its ids are not 0 to {len(ids) - 1}, or it lacks {UNKNOWN}")
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise UserError(f"{KEY}: {file} can't be read: {error}") from error
+    return pieces
+
+
+def _backend(file: Path, vocabulary: list[str]) -> Backend:
+    """The tokenizer of a SentencePiece model, with the ids of ``vocabulary``."""
+    model = _parsed(file)
+    if model.trainer_spec.model_type != UNIGRAM:
+        raise UserError(f"{KEY}: {file} is not a unigram model of SentencePiece, the only kind that is read")
+    special = [piece for piece in ("<pad>", "</s>", UNKNOWN) if piece in vocabulary]
+    scores = {piece.piece: piece.score for piece in model.pieces} | dict.fromkeys(special, 0.0)
+    scores |= {piece: 0.0 for piece in vocabulary if _is_language(piece)}
+    rows = [(piece, scores[piece]) if piece in scores else (_OF_THE_OTHER + piece, 0.0) for piece in vocabulary]
+    backend = Backend(Unigram(rows, unk_id=vocabulary.index(UNKNOWN), byte_fallback=False))
+    rules: list[Any] = [normalizers.Strip(), normalizers.Replace(Regex(" {2,}"), " ")]
+    if characters := model.normalizer_spec.precompiled_charsmap:
+        rules.insert(0, normalizers.Precompiled(characters))
+    backend.normalizer = normalizers.Sequence(rules)
+    backend.pre_tokenizer = pre_tokenizers.Metaspace()
+    backend.decoder = decoders.Sequence([decoders.Replace(_OF_THE_OTHER, ""), decoders.Metaspace()])
+    backend.add_special_tokens(special)
+    backend.add_tokens([AddedToken(piece, normalized=False) for piece in vocabulary if _is_language(piece)])
+    return backend
+
+
+def _is_language(piece: str) -> bool:
+    """Whether a piece is what a model for several languages reads at the start of a source: ``>>hin<<``."""
+    return piece.startswith(">>") and piece.endswith("<<")
+
+
+def _parsed(file: Path) -> Any:
+    """The model in a file, as SentencePiece's protocol buffer."""
+    with optional_import(f"{KEY}: {file.name} requires protobuf and transformers", "hf"):
+        importlib.import_module("google.protobuf")
+        buffers: Any = importlib.import_module("transformers.utils.sentencepiece_model_pb2_new")
+    model = buffers.ModelProto()
+    try:
+        model.ParseFromString(file.read_bytes())
+    except Exception as error:  # protobuf's own, which may be of several packages
+        raise UserError(f"{KEY}: {file} is not a SentencePiece model: {error}") from error
+    return model
