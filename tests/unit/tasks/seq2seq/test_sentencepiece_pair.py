@@ -1,4 +1,4 @@
-"""A Marian as OPUS-MT publishes them, with a SentencePiece model for each side: the tokens are those of transformers."""
+"""A Marian as OPUS-MT publishes them, a SentencePiece model for each side: the tokens are those of transformers."""
 
 from __future__ import annotations
 
