@@ -79,7 +79,8 @@ def forecast_table(planned: Sequence[tuple[Row, Forecast]], free: int) -> list[s
     memory = max((it.memory_bytes or 0 for it in needed), default=0)
     total = f"in all: {' / '.join(took(seconds, disk, memory))} of time, disk and memory; {size(free)} of disk are free"
     more = [f"of {unknown} stage(s) something isn't known before they have run once"] if unknown else []
-    sure = [f"{row.stage}: {it.certainty}" for row, it in planned if it.certainty]
+    of = {it.certainty: [row.stage for row, other in planned if other.certainty == it.certainty] for _, it in planned}
+    sure = [f"{', '.join(stages)}: {certainty}" for certainty, stages in of.items() if certainty]
     return [*aligned([("stage", "state", "time", "disk", "memory", "why"), *rows]), total, *sure, *more]
 
 

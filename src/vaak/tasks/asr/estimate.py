@@ -34,13 +34,13 @@ def source_files(experiment: AsrExperiment, datasets: Datasets, folder: Path) ->
 
 def sketch(experiment: AsrExperiment, folder: Path) -> AsrModel | None:
     """A model as large as the trained one may become; None for a base of the Hub, which isn't contacted."""
-    config = _config(experiment, folder)
+    config = config_before(experiment, folder)
     return None if config is None else AsrModel(random_whisper(config), experiment.model.lora, experiment.model.experts)
 
 
 def sketch_batch(experiment: AsrExperiment, folder: Path) -> Batch | None:
     """The largest possible microbatch, of silence; None for a base of the Hub."""
-    config, seconds = _config(experiment, folder), experiment.data.max_duration
+    config, seconds = config_before(experiment, folder), experiment.data.max_duration
     if config is None:
         return None
     features = np.zeros((config.num_mel_bins, 2 * positions_of(seconds)), np.float32)
@@ -48,8 +48,8 @@ def sketch_batch(experiment: AsrExperiment, folder: Path) -> Batch | None:
     return collate([example] * largest_rows(experiment.training, seconds), Vocabulary("", _ids(2)))
 
 
-def _config(experiment: AsrExperiment, folder: Path) -> WhisperConfig | None:
-    """The sizes of the model; None for a base of the Hub."""
+def config_before(experiment: AsrExperiment, folder: Path) -> WhisperConfig | None:
+    """The sizes of the model before its data are prepared; None for a base of the Hub."""
     options, data = experiment.model, experiment.data
     if options.base == SCRATCH:
         ids, num_bins = _ids(data.tokenizer.vocab_size), experiment.global_config.num_mel_bins

@@ -20,6 +20,7 @@ import tiny_mixture
 from vaak.audio.waveforms.audio_file import AudioFile
 from vaak.config.base import from_options
 from vaak.core.storage.files import read_json
+from vaak.data.sampling import sample_size
 from vaak.pipeline import rows as rows_of_keys
 from vaak.pipeline.jobs import Jobs
 from vaak.pipeline.rows import RowStore
@@ -360,6 +361,24 @@ def test_stages_that_train_are_forecast_from_the_embeddings(
     changes, frozen = ((best / f"{part}.safetensors").stat().st_size for part in ("model", "frozen"))
     assert planned["joint"].disk_bytes == pytest.approx(frozen + KEPT * changes, rel=0.25)
     assert all(planned[stage].certainty and planned[stage].memory_bytes for stage in ("gate", "experts", "joint"))
+
+
+def test_stages_are_forecast_before_anything_has_run(finished: Path, given: dict[str, Any], tmp_path: Path) -> None:
+    made = from_options(PIPELINE.options, dict(given), PIPELINE.name)
+    planned = {row.stage: it for row, it in Plan(PIPELINE, made, tmp_path / "run", Request()).forecast()}
+    known = {
+        row.stage: it for row, it in Plan(PIPELINE, made, finished, Request(resume=True, first="embeddings")).forecast()
+    }
+    assert planned.keys() == known.keys()
+    for stage in planned:
+        assert planned[stage].seconds, stage
+        assert planned[stage].certainty, stage
+    for stage in ("embeddings", "experts", "joint"):
+        assert planned[stage].disk_bytes == known[stage].disk_bytes
+    number = tiny_listener.NUM_UTTERANCES
+    embedded = sample_size(number["train"], made.embedding_percent, None)
+    read = planned["joint"].seconds / planned["embeddings"].seconds
+    assert read == pytest.approx(PASSES * 2 * (number["train"] + number["valid"]) / embedded)
 
 
 @pytest.mark.slow

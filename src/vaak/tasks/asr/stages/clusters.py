@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from vaak.core.errors import UserError
 from vaak.pipeline.rows import RowStore
-from vaak.pipeline.stage import Forecast, Work
-from vaak.tasks.asr.clustering.cluster import memory_needed
+from vaak.pipeline.stage import Work
 from vaak.tasks.asr.clustering.files import make_clusters
 from vaak.tasks.asr.stages.embeddings import ROWS, groups_in
 from vaak.tasks.asr.stages.options import MoeOptions
@@ -31,12 +28,3 @@ def clusters(work: Work) -> dict[str, Any]:
         raise UserError("all utterances are in one cluster, and a mixture needs two experts: use --algorithm spectral")
     figures = {"clusters": len(quality.sizes), "noise": quality.noise_share, "silhouette": quality.silhouette}
     return {**figures, "stability": quality.stability, "agreement with groups": quality.agreement}
-
-
-def forecast(options: MoeOptions, inputs: Mapping[str, Path]) -> Forecast:
-    """The memory of clustering, where the embeddings are there."""
-    folder = inputs["embeddings"] / ROWS
-    if not folder.is_dir():
-        return Forecast()
-    store = RowStore(folder)
-    return Forecast(memory_bytes=memory_needed(len(store), store.num_columns, options.clustering))

@@ -1,103 +1,256 @@
-"""What gate, experts and joint training will take, from what the stage of embeddings has measured.
+"""What each stage will take, before it runs.
 
-    seconds = (seconds of the embeddings / their utterances) · PASSES · (utterances read in all epochs)
+    seconds = PASSES · (seconds of embedding an utterance) · (utterances read in all epochs)
 
-Early stopping isn't counted, nor the length of transcripts: right to a factor of three.
+What embedding one takes is known once the stage of embeddings has run. Before that, it is the encoder's arithmetic by
+the time of a matrix product of its size, and READING. Early stopping isn't counted, nor the length of transcripts.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from vaak.core.errors import UserError
+from vaak.core.progress import followed
 from vaak.core.storage.files import read_json
 from vaak.data.sampling import sample_size
 from vaak.pipeline.manifest import MANIFEST
-from vaak.pipeline.rows import RowStore
+from vaak.pipeline.rows import RowStore, disk_bytes
 from vaak.pipeline.stage import Forecast
+from vaak.tasks.asr.clustering.cluster import memory_needed
+from vaak.tasks.asr.stages import base
 from vaak.tasks.asr.stages.embeddings import ABOUT, ROWS
-from vaak.tasks.asr.stages.options import MoeOptions
+from vaak.tasks.asr.stages.options import QUICK_VALID, MoeOptions
+from vaak.tasks.asr.stages.runs import (
+    ADAPTED_ACCENTS,
+    BASE_ACCENTS,
+    VOICES,
+    base_of,
+    data_of,
+    seconds_of,
+    trains_base,
+)
 
 PASSES = 3.0
 """What training, or evaluating, an utterance takes in passes of the encoder: forward, backward, and the decoder."""
+READING = 0.01
+"""Seconds in which an utterance is read and its features are computed, or a built-in voice says it."""
 KEPT = 5
 """Checkpoints that a run keeps: best, last, and three."""
+LIBRARIES = 700 * 2**20
+"""Bytes of a process before it has a model."""
 TIMED = 10
 """Products that are timed."""
-SURE = "by the embeddings' time for each utterance, to a factor of three; less where training stops early"
+MEASURED = "by the embeddings' time for each utterance, to a factor of three; less where training stops early"
+COMPUTED = (
+    "by the base's sizes and a matrix product on this machine, to a factor of five; less where training stops early"
+)
+
+
+@dataclass(frozen=True)
+class Basis:
+    """What a forecast is made from: utterances to train on and to validate on, and the base that embeds them.
+
+    ``seconds`` are those of embedding one, ``width`` and ``positions`` the shape of its states, ``weights`` the bytes
+    of a checkpoint without optimizer; ``memory`` what a process holds that embeds.
+    """
+
+    train: int
+    valid: int
+    seconds: float
+    width: int
+    positions: int
+    weights: int
+    memory: float
+    certainty: str
+
+    def passes(self, options: MoeOptions, stage: str) -> float:
+        """Utterances that a stage reads, in all epochs and evaluations."""
+        part, epochs = options.part_of(stage), options.epochs_of(stage)
+        trained = sample_size(self.train, part.percent, part.most)
+        return epochs * trained + epochs // options.eval_every_n_epochs * self.valid
+
+
+def base_forecast(options: MoeOptions, inputs: Mapping[str, Path]) -> Forecast:
+    """Of a base that is trained from nothing."""
+    found, experiment = _computed(options.model_dump_json()), _base_experiment(options)
+    if isinstance(found, str):
+        return Forecast(certainty=found)
+    training = experiment.training
+    read = (training.max_steps or 0) * training.batch_size
+    spoken = VOICES["num_voices"] * VOICES["num_sentences"]
+    seconds = PASSES * found.seconds * read + READING * spoken
+    return Forecast(seconds, 3 * KEPT * found.weights, found.memory + 3 * found.weights, found.certainty)
+
+
+def embeddings_forecast(options: MoeOptions, inputs: Mapping[str, Path]) -> Forecast:
+    """Of the embeddings, by what they took before, if they did."""
+    found = _basis(options, inputs)
+    if isinstance(found, str):
+        return Forecast(certainty=found)
+    number = _embedded(options, found)
+    shape = {"mean": 1, "flatten": found.positions, "none": found.positions}[options.pooling]
+    disk = disk_bytes(number, (shape, found.width), options.embedding_type)
+    return Forecast(number * found.seconds, disk, found.memory, found.certainty)
+
+
+def clusters_forecast(options: MoeOptions, inputs: Mapping[str, Path]) -> Forecast:
+    """Of clustering; the distances of all pairs, for the clusters and for each of the resamples."""
+    found = _basis(options, inputs)
+    if isinstance(found, str):
+        return Forecast(certainty=found)
+    number, columns = _embedded(options, found), found.width * (1 if options.pooling == "mean" else found.positions)
+    if (rows := inputs["embeddings"] / ROWS).is_dir():
+        store = RowStore(rows)
+        number, columns = len(store), store.num_columns
+    dims = columns if options.reduce == "none" else min(options.reduce_dim, columns)
+    rate = 2 * 256**3 / _seconds_of_product(256, 256, 256)
+    seconds = (1 + options.bootstraps) * 2 * number**2 * dims / rate
+    memory = memory_needed(number, columns, options.clustering)
+    return Forecast(seconds, 0, memory, "by the arithmetic of all pairs' distances: at least this, and a picture")
 
 
 def gate_forecast(options: MoeOptions, inputs: Mapping[str, Path]) -> Forecast:
-    """Of the gate, where the embeddings are there."""
-    record = _record(inputs)
-    if record is None:
-        return Forecast()
-    store, rows, hidden = RowStore(inputs["embeddings"] / ROWS), options.batch_size_of("gate"), options.gate_width
-    width = read_json(inputs["embeddings"] / ABOUT)["width"]
-    steps = options.epochs_of("gate") * -(-len(store) // rows)
-    seconds = 3 * steps * _seconds_of_product(rows, width, hidden)  # forward, and two backward
-    memory = record["memory_bytes"] + 4 * len(store) * width
-    return Forecast(seconds, KEPT * 12 * width * hidden, memory, "by timing a product of its size: at least this")
+    """Of the gate."""
+    found = _basis(options, inputs)
+    if isinstance(found, str):
+        return Forecast(certainty=found)
+    number, rows, hidden = _embedded(options, found), options.batch_size_of("gate"), options.gate_width
+    steps = options.epochs_of("gate") * -(-number // rows)
+    seconds = 3 * steps * _seconds_of_product(rows, found.width, hidden)  # forward, and two backward
+    memory = found.memory + 4 * number * found.width
+    return Forecast(seconds, KEPT * 12 * found.width * hidden, memory, "by timing a product of its size: at least this")
 
 
 def experts_forecast(options: MoeOptions, inputs: Mapping[str, Path]) -> Forecast:
-    """Of the experts, where the embeddings are there."""
+    """Of the experts."""
     return _of_training(options, inputs, "experts", options.experts)
 
 
 def joint_forecast(options: MoeOptions, inputs: Mapping[str, Path]) -> Forecast:
-    """Of joint training, where the embeddings are there."""
+    """Of joint training."""
     return _of_training(options, inputs, "joint", 1)
 
 
 def _of_training(options: MoeOptions, inputs: Mapping[str, Path], stage: str, num_runs: int) -> Forecast:
-    record = _record(inputs)
-    if record is None:
-        return Forecast()
-    number, part = _utterances(inputs), options.part_of(stage)
-    trained = sample_size(number["train"], part.percent, part.most)
-    epochs = options.epochs_of(stage)
-    read = epochs * trained + epochs // options.eval_every_n_epochs * number["valid"]
-    seconds = record["seconds"] / record["figures"]["utterances"] * PASSES * read
-    weights = _weights(inputs)
+    found = _basis(options, inputs)
+    if isinstance(found, str):
+        return Forecast(certainty=found)
+    seconds = PASSES * found.seconds * found.passes(options, stage)
     # Frozen weights are on disk once for all checkpoints of a run; the changes are small next to them.
-    return Forecast(seconds, num_runs * weights, record["memory_bytes"] + weights, SURE)
+    return Forecast(seconds, num_runs * found.weights, found.memory + found.weights, found.certainty)
+
+
+def _embedded(options: MoeOptions, found: Basis) -> int:
+    part = options.part_of("embeddings")
+    return sample_size(found.train, part.percent, part.most)
+
+
+def _basis(options: MoeOptions, inputs: Mapping[str, Path]) -> Basis | str:
+    """What the stage of embeddings has measured, or what can be computed before; or why nothing can be."""
+    folder = inputs.get("embeddings")
+    if folder is None or not (folder / MANIFEST).exists():
+        return _computed(options.model_dump_json())
+    from vaak.tasks.asr.utterances import Utterances
+
+    record, about, prepared = read_json(folder / MANIFEST), read_json(folder / ABOUT), folder / "data" / "prepared"
+    train, valid = len(Utterances(prepared / "train").cuts), len(Utterances(prepared / "valid"))
+    seconds = record["seconds"] / record["figures"]["utterances"]
+    weights = _parameters(read_json(prepared / "base" / "config.json"), about["positions"])[1]
+    shape = about["width"], about["positions"]
+    return Basis(train, valid, seconds, *shape, 4 * weights, record["memory_bytes"], MEASURED)
+
+
+@lru_cache(maxsize=1)
+def _computed(of: str) -> Basis | str:
+    """The basis by options, as JSON, before anything has run; a reason where the sizes of the base aren't known."""
+    options = MoeOptions.model_validate_json(of)
+    try:
+        config = _base_config(options)
+    except UserError as error:
+        return f"not known: {error}"
+    positions, width = round(50 * seconds_of(options)), config["d_model"]
+    encoder, all_weights = _parameters(config, positions)
+    operations = 2 * positions * encoder + 4 * config["encoder_layers"] * positions**2 * width
+    rows = min(options.embedding_batch_size, 16) * positions
+    per_second = (
+        2 * rows * width * config["encoder_ffn_dim"] / _seconds_of_product(rows, width, config["encoder_ffn_dim"])
+    )
+    train, valid = _utterances(options)
+    memory = LIBRARIES + 4 * all_weights + 4 * rows * config["encoder_ffn_dim"]
+    each = READING + operations / per_second
+    return Basis(train, valid, each, width, positions, 4 * all_weights, memory, COMPUTED)
+
+
+def _base_experiment(options: MoeOptions) -> Any:
+    from vaak.config.load import load_layers
+
+    return load_layers([base.values_of(options), options.base_config, {"name": "base"}]).experiment
+
+
+def _base_config(options: MoeOptions) -> dict[str, Any]:
+    """The sizes of the base. Raises UserError where they can't be read, or fetched."""
+    from vaak.tasks.asr.base import KEY
+    from vaak.tasks.asr.config import VERSIONS
+    from vaak.tasks.asr.estimate import config_before
+    from vaak.tasks.hub import config_of, source_of
+
+    if trains_base(options):
+        experiment = _base_experiment(options)
+        found: dict[str, Any] = config_before(experiment, Path()).to_dict()
+        return found
+    name = base_of(options)
+    return dict(config_of(KEY, source_of(KEY, VERSIONS.get(name, name), Path())).to_dict())
+
+
+def _utterances(options: MoeOptions) -> tuple[int, int]:
+    """How many utterances there are to train on, all of them, and to validate on; voices aren't made for this."""
+    from vaak.audio.config import AudioConfig, DatasetConfig
+    from vaak.audio.corpora.corpus import AudioCorpus
+
+    counts = {"train": 0, "valid": 0}
+    for values in data_of(options, "joint")["datasets"]:
+        dataset = DatasetConfig(**values)
+        if dataset.type == "voices":
+            spoken = dataset.num_voices * dataset.num_sentences
+            if values == VOICES:  # only the accents that are adapted to
+                spoken = spoken * len(ADAPTED_ACCENTS) // (len(ADAPTED_ACCENTS) + len(BASE_ACCENTS))
+            counts["train"] += round(spoken * dataset.train_fraction)
+            counts["valid"] += round(spoken * dataset.valid_fraction)
+            continue
+        corpus = AudioCorpus(dataset, AudioConfig())
+        for split in counts.keys() & set(corpus.splits):
+            counts[split] += sum(1 for _ in followed(corpus.cuts(split), f"counting {split}"))
+    most = QUICK_VALID if options.mode == "quick" else counts["valid"]
+    return counts["train"], min(counts["valid"], most)
 
 
 def _seconds_of_product(rows: int, width: int, hidden: int) -> float:
-    import numpy as np
+    """Of one product of matrices, on the device that the stages use."""
+    import torch
 
-    one, other = np.ones((rows, width), np.float32), np.ones((width, hidden), np.float32)
+    from vaak.engine.distributed.launcher import pick_device
+
+    device = pick_device("auto")
+    one, other = torch.ones(rows, width, device=device), torch.ones(width, hidden, device=device)
     begun = time.perf_counter()
     for _ in range(TIMED):
-        one @ other
+        product = one @ other
+    product[0, 0].item()  # which waits for the device
     return (time.perf_counter() - begun) / TIMED
 
 
-def _record(inputs: Mapping[str, Path]) -> dict[str, Any] | None:
-    """What the stage of embeddings took; None where it hasn't ended, or has no part."""
-    path = inputs["embeddings"] / MANIFEST if "embeddings" in inputs else None
-    found: dict[str, Any] | None = read_json(path) if path is not None and path.exists() else None
-    return found
-
-
-def _utterances(inputs: Mapping[str, Path]) -> dict[str, int]:
-    """How many utterances there are to train on, all of them, and to validate on."""
-    from vaak.tasks.asr.utterances import Utterances
-
-    prepared = inputs["embeddings"] / "data" / "prepared"
-    return {"train": len(Utterances(prepared / "train").cuts), "valid": len(Utterances(prepared / "valid"))}
-
-
-def _weights(inputs: Mapping[str, Path]) -> int:
-    """The bytes of a checkpoint's weights, by the sizes of the base that the embeddings were made with."""
-    about = read_json(inputs["embeddings"] / "data" / "prepared" / "base" / "config.json")
-    positions = read_json(inputs["embeddings"] / ABOUT)["positions"]
+def _parameters(about: Mapping[str, Any], positions: int) -> tuple[int, int]:
+    """The weights of the encoder's layers, and all of them, by the base's configuration."""
     width, layers = about["d_model"], (about["encoder_layers"], about["decoder_layers"])
     ff = (about["encoder_ffn_dim"], about["decoder_ffn_dim"])
     encoder = layers[0] * (4 * width * width + 2 * width * ff[0])
     decoder = layers[1] * (8 * width * width + 2 * width * ff[1])
     tables = width * (about["vocab_size"] + positions + about["max_target_positions"])
-    return int(4 * (encoder + decoder + tables + 3 * width * (width + about["num_mel_bins"])))
+    convolutions = 3 * width * (width + about["num_mel_bins"])
+    return int(encoder + convolutions), int(encoder + decoder + tables + convolutions)

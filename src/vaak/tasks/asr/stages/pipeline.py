@@ -11,11 +11,18 @@ from vaak.pipeline.stage import Pipeline, Stage
 from vaak.tasks.asr.clustering.config import ClusteringConfig
 from vaak.tasks.asr.stages.base import FOLDER, base
 from vaak.tasks.asr.stages.base import reads as heard
-from vaak.tasks.asr.stages.clusters import clusters, forecast
+from vaak.tasks.asr.stages.clusters import clusters
 from vaak.tasks.asr.stages.embeddings import ABOUT, MAPPING, ROWS, embeddings
 from vaak.tasks.asr.stages.experts import ADAPTERS, INITIAL, experts
 from vaak.tasks.asr.stages.experts import RESULTS as OF_EXPERTS
-from vaak.tasks.asr.stages.forecasts import experts_forecast, gate_forecast, joint_forecast
+from vaak.tasks.asr.stages.forecasts import (
+    base_forecast,
+    clusters_forecast,
+    embeddings_forecast,
+    experts_forecast,
+    gate_forecast,
+    joint_forecast,
+)
 from vaak.tasks.asr.stages.gate import RESULTS as OF_GATE
 from vaak.tasks.asr.stages.gate import WEIGHTS, gate
 from vaak.tasks.asr.stages.joint import RESULTS as OF_JOINT
@@ -42,6 +49,7 @@ PIPELINE = Pipeline(
             outputs=(FOLDER,),
             sources=heard,
             wanted=trains_base,
+            forecast=base_forecast,
         ),
         Stage(
             "embeddings",
@@ -52,6 +60,7 @@ PIPELINE = Pipeline(
             outputs=(ROWS, MAPPING, ABOUT),
             sources=reads,
             wanted=pretrains,
+            forecast=embeddings_forecast,
             repairs=True,
         ),
         Stage(
@@ -62,7 +71,7 @@ PIPELINE = Pipeline(
             after=("embeddings",),
             outputs=("clusters.json",),
             wanted=pretrains,
-            forecast=forecast,
+            forecast=clusters_forecast,
         ),
         Stage(
             "gate",
