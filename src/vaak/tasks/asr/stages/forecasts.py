@@ -1,6 +1,6 @@
 """What each stage will take, before it runs.
 
-    seconds = PASSES · (seconds of embedding an utterance) · (utterances read in all epochs)
+    seconds = PASSES · (seconds of embedding an utterance) · (utterances read in all epochs) + STARTING
 
 What embedding one takes is known once the stage of embeddings has run. Before that, it is the encoder's arithmetic by
 the time of a matrix product of its size, and READING. Early stopping isn't counted, nor the length of transcripts.
@@ -40,6 +40,10 @@ PASSES = 3.0
 """What training, or evaluating, an utterance takes in passes of the encoder: forward, backward, and the decoder."""
 READING = 0.01
 """Seconds in which an utterance is read and its features are computed, or a built-in voice says it."""
+STARTING = 5.0
+"""Seconds until a run takes its first step."""
+UMAP = 30.0
+"""Seconds in which UMAP is compiled and draws its picture of few points."""
 KEPT = 5
 """Checkpoints that a run keeps: best, last, and three."""
 LIBRARIES = 700 * 2**20
@@ -84,7 +88,7 @@ def base_forecast(options: MoeOptions, inputs: Mapping[str, Path]) -> Forecast:
     training = experiment.training
     read = (training.max_steps or 0) * training.batch_size
     spoken = VOICES["num_voices"] * VOICES["num_sentences"]
-    seconds = PASSES * found.seconds * read + READING * spoken
+    seconds = STARTING + PASSES * found.seconds * read + READING * spoken
     return Forecast(seconds, 3 * KEPT * found.weights, found.memory + 3 * found.weights, found.certainty)
 
 
@@ -111,8 +115,10 @@ def clusters_forecast(options: MoeOptions, inputs: Mapping[str, Path]) -> Foreca
     dims = columns if options.reduce == "none" else min(options.reduce_dim, columns)
     rate = 2 * 256**3 / _seconds_of_product(256, 256, 256)
     seconds = (1 + options.bootstraps) * 2 * number**2 * dims / rate
+    if options.reduce == "umap" or (options.draw and options.plot_method == "umap"):
+        seconds += UMAP
     memory = memory_needed(number, columns, options.clustering)
-    return Forecast(seconds, 0, memory, "by the arithmetic of all pairs' distances: at least this, and a picture")
+    return Forecast(seconds, 0, memory, "by the arithmetic of all pairs' distances: at least this")
 
 
 def gate_forecast(options: MoeOptions, inputs: Mapping[str, Path]) -> Forecast:
@@ -122,7 +128,7 @@ def gate_forecast(options: MoeOptions, inputs: Mapping[str, Path]) -> Forecast:
         return Forecast(certainty=found)
     number, rows, hidden = _embedded(options, found), options.batch_size_of("gate"), options.gate_width
     steps = options.epochs_of("gate") * -(-number // rows)
-    seconds = 3 * steps * _seconds_of_product(rows, found.width, hidden)  # forward, and two backward
+    seconds = STARTING + 3 * steps * _seconds_of_product(rows, found.width, hidden)  # forward, and two backward
     memory = found.memory + 4 * number * found.width
     return Forecast(seconds, KEPT * 12 * found.width * hidden, memory, "by timing a product of its size: at least this")
 
@@ -141,7 +147,7 @@ def _of_training(options: MoeOptions, inputs: Mapping[str, Path], stage: str, nu
     found = _basis(options, inputs)
     if isinstance(found, str):
         return Forecast(certainty=found)
-    seconds = PASSES * found.seconds * found.passes(options, stage)
+    seconds = num_runs * STARTING + PASSES * found.seconds * found.passes(options, stage)
     # Frozen weights are on disk once for all checkpoints of a run; the changes are small next to them.
     return Forecast(seconds, num_runs * found.weights, found.memory + found.weights, found.certainty)
 
@@ -201,9 +207,9 @@ def _base_config(options: MoeOptions) -> dict[str, Any]:
     from vaak.tasks.hub import config_of, source_of
 
     if trains_base(options):
-        experiment = _base_experiment(options)
-        found: dict[str, Any] = config_before(experiment, Path()).to_dict()
-        return found
+        config = config_before(_base_experiment(options), Path())
+        assert config is not None  # it isn't the Hub's
+        return dict(config.to_dict())
     name = base_of(options)
     return dict(config_of(KEY, source_of(KEY, VERSIONS.get(name, name), Path())).to_dict())
 
