@@ -135,7 +135,10 @@ def voice_cuts(dataset: DatasetConfig, folder: Path) -> Iterator[MonoCut]:
         try:
             there = _folder_of(voice, texts, folder)
         except OSError as error:
-            raise UserError(f"voices can't be written to {folder}: {error.strerror or error}") from error
+            raise UserError(
+                f"voices can't be written to {folder}: {error.strerror or error}; give another folder by VAAK_CACHE or "
+                "by the dataset's output_dir"
+            ) from error
         with open(there / "sentences.jsonl", encoding="utf-8") as lines:
             for place, line in enumerate(lines):
                 yield _cut(voice, there / f"{place:03}.flac", json.loads(line))
