@@ -89,16 +89,34 @@ def load(
         worker_init_fn=_start_worker,
     )
     batches = iter(loader)
-    _workers.update(getattr(batches, "_workers", ()))
+    started = cast("list[BaseProcess]", getattr(batches, "_workers", []))
+    _workers.update(started)
+    for worker in started:
+        _end_when_told(worker)
     _raise_only_while_fetching()
-    while True:
-        with naming_lost_workers(ConnectionError, EOFError, FileNotFoundError):
-            found = _fetched(batches)
-        if found is None:
-            return
-        if isinstance(found, UserError):
-            raise found
-        yield found
+    try:
+        while True:
+            with naming_lost_workers(ConnectionError, EOFError, FileNotFoundError):
+                found = _fetched(batches)
+            if found is None:
+                return
+            if isinstance(found, UserError):
+                raise found
+            yield found
+    finally:
+        # At once: an exception keeps this frame, and what it holds, as long as somebody has it. And freed with it
+        # by the garbage collector, the queues to the workers close first, so that these never hear of the end.
+        batches._shutdown_workers()  # type: ignore[attr-defined]
+        found = None  # else the exception and its frame would hold each other
+
+
+def _end_when_told(worker: BaseProcess) -> None:
+    """Have ``terminate``, by which torch and Python's exit end a worker, kill it: workers ignore SIGTERM.
+
+    Schedulers send that to all processes of a job, and a worker is to live until its run has saved.
+    """
+    popen = worker._popen  # type: ignore[attr-defined]
+    popen.terminate = popen.kill
 
 
 def _fetched(batches: Iterator[Microbatch | UserError]) -> Microbatch | UserError | None:
