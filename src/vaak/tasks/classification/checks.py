@@ -62,6 +62,8 @@ def _labels(model: ClassifierConfig, data: ClassificationDataConfig) -> Iterator
     columns = data.corpus.label_columns
     if model.label_weights and len(model.label_weights) != len(columns):
         yield impossible("model.label_weights", f"has {len(model.label_weights)} numbers for {len(columns)} columns")
+    if model.label_weights and (min(model.label_weights) < 0 or not any(model.label_weights)):
+        yield impossible("model.label_weights", "none may be negative, and one at least must be above 0")
     if model.num_labels is not None and len(columns) > 1:
         yield impossible_if_given("model.num_labels", "there are several label columns; leave it out")
     if data.corpus.out_of_scope and data.corpus.multi_label:

@@ -9,7 +9,8 @@ weighted_f1    the same, weighted by how often the classes occur
 ece            expected calibration error: the mean difference of confidence and accuracy in 15 equal bins of
                confidence, weighted by their texts; with multi_label, of the probabilities of all labels
 
-Of several label columns each figure is their mean, and NAME/COLUMN is a column's own.
+Of several label columns each figure is their mean, but for those whose loss has the weight 0; NAME/COLUMN is a column's
+own.
 Out of scope: how well the confidence tells texts of no class from those of test. auroc is the probability that a text
 of a class has more (a tie counts half); fpr95 the fraction of the others that pass where 95 % of the former do.
 Sources: Guo et al. 2017, "On Calibration of Modern Neural Networks" (ECE); Hendrycks and Gimpel 2017, "A Baseline for
@@ -172,7 +173,8 @@ class ClassMeters(Meters):
             for place, column in enumerate(self.classes)
         }
         names = next(iter(columns.values()))
-        mean = {name: sum(one[name] for one in columns.values()) / len(columns) for name in names}
+        learned = [one for one, weight in zip(columns.values(), self.weights, strict=True) if weight]
+        mean = {name: sum(one[name] for one in learned) / len(learned) for name in names}
         own = {f"{name}/{column}": value for column, one in columns.items() for name, value in one.items()}
         return {"loss": sums["loss"] / sums["texts"], **mean, **(own if len(columns) > 1 else {})}
 
@@ -213,13 +215,16 @@ class ClassMeters(Meters):
 class ScopeMeters(Meters):
     """How well the confidence tells texts of no class from the others: their histograms."""
 
-    def __init__(self, protocol: dict[str, str], classes: Classes) -> None:
+    def __init__(self, protocol: dict[str, str], classes: Classes, weights: Sequence[float] = ()) -> None:
+        """``weights`` are those of the label columns' losses; what isn't learned isn't sure of anything."""
         self.protocol, self.classes = protocol, classes
+        self.weights = tuple(weights) or (1.0,) * len(classes)
         self.totals: Sums = defaultdict(float)
 
     def update(self, model: nn.Module, batch: Batch) -> None:
         logits = by_column(model(batch["inputs"], batch["mask"]).double().cpu(), self.classes)
-        confidence = torch.stack([scores.softmax(-1).amax(-1) for scores in logits.values()]).amin(0)
+        learned = [scores for scores, weight in zip(logits.values(), self.weights, strict=True) if weight]
+        confidence = torch.stack([scores.softmax(-1).amax(-1) for scores in learned]).amin(0)
         odds = torch.logit(confidence, eps=1e-12).clamp(-SCOPE_RANGE, SCOPE_RANGE)
         bins = ((odds + SCOPE_RANGE) / (2 * SCOPE_RANGE) * (SCOPE_BINS - 1)).long().tolist()
         inside = (batch["targets"][:, 0] >= 0).tolist()

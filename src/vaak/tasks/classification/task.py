@@ -231,7 +231,7 @@ class ClassificationTask(PreparedTask[ClassificationExperiment, Prepared]):
     def meters(self, split: str) -> Meters:
         protocol = {"split": split}  # figures are per text, whatever its tokens are
         if split == OUT_OF_SCOPE:
-            return ScopeMeters(protocol | {"score": "probability of the class"}, self.prepared.classes)
+            return ScopeMeters(protocol | {"score": "probability of the class"}, self.prepared.classes, self.weights)
         protocol["classes"] = ", ".join(f"{column}: {len(names)}" for column, names in self.prepared.classes.items())
         return ClassMeters(protocol, self.prepared.classes, self.multi_label, self.weights)
 

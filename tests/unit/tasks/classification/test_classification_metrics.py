@@ -103,3 +103,14 @@ def test_out_of_scope_is_the_area_under_the_curve():
     assert found["auroc"] == pytest.approx(roc_auc_score(inside, confidence), abs=2e-3)
     threshold = np.sort(confidence[inside])[20]
     assert found["fpr95"] == pytest.approx((confidence[~inside] >= threshold).mean(), abs=0.02)
+
+
+def test_what_is_not_learned_has_no_part_in_means_and_confidence():
+    rng = np.random.default_rng(0)
+    logits, targets = rng.normal(size=(60, 5)), np.stack([rng.integers(3, size=60), rng.integers(2, size=60)], 1)
+    found = measured(ClassMeters({}, CLASSES, False, (1.0, 0.0)), logits, targets, [])
+    assert found["accuracy"] == found["accuracy/a"] != found["accuracy/b"]
+    targets[30:] = -100
+    both = measured(ScopeMeters({}, CLASSES, (1.0, 0.0)), logits, targets, [])
+    alone = measured(ScopeMeters({}, {"a": CLASSES["a"]}), logits[:, :3], targets[:, :1], [])
+    assert both == alone

@@ -221,6 +221,7 @@ def test_an_exported_classifier_is_the_same_in_onnxruntime(folder: Path, model: 
         ({"text": " "}, "name=blank", "all its texts in texts.json were dropped (90 because empty)"),
         ({"label": None}, "name=none", "texts.json: entry 0: label is empty: every row needs a label"),
         ({}, "model.label_weights=[1, 2]", "has 2 numbers for 1 columns"),
+        ({}, "model.label_weights=[0]", "one at least must be above 0"),
         ({}, "model.word_vectors=gone.txt", "gone.txt can't be read"),
         ({}, "data.corpus.label_columns=[topic]", "no column 'topic'; the columns are: text, label, kind"),
     ],
