@@ -13,6 +13,7 @@ import logging
 import shutil
 import sys
 import urllib.parse
+import zipfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +30,7 @@ from vaak.core.storage.files import write_bytes, write_text
 
 SERVER = "https://raw.githubusercontent.com"
 DOWNLOADS = ".downloads"
-UNREADABLE = (OSError, ValueError, KeyError, ElementTree.ParseError, soundfile.SoundFileError)
+UNREADABLE = (OSError, ValueError, KeyError, ElementTree.ParseError, zipfile.BadZipFile, soundfile.SoundFileError)
 
 
 def main() -> int:

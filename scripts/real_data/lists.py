@@ -4,7 +4,7 @@ sources.tsv     name, repository, commit, licence
 contents.tsv    file, recipe, its sources (``name:path``, separated by blanks), SHA-256, remark
 lines.bin       the hashes of the lines of all files of text, in the order of ``contents.tsv``
 
-The remark is the number of lines of a file of text, the gender and the part of the corpus of a recording.
+The remark is the number of lines of a file of text, the gender and the part of the corpus (or accent) of a recording.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def hash_of(line: str) -> bytes:
 
 def digest_of(path: Path) -> str:
     """The file's SHA-256; that of the decoded samples for audio, because encoders differ."""
-    if path.suffix != ".flac":
+    if path.suffix not in (".flac", ".wav"):
         return sha256_of(path)
     return samples_digest(soundfile.read(path, dtype="int16")[0])
 

@@ -12,6 +12,7 @@ import itertools
 import json
 import re
 import unicodedata
+import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,13 @@ import soundfile
 from real_data.lists import Entry, samples_digest
 
 LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
+LABELS = {
+    "rt-polarity.neg": "negative",
+    "rt-polarity.pos": "positive",
+    "plot.tok.gt9.5000": "objective",
+    "quote.tok.gt9.5000": "subjective",
+}
+DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 
 
 def tidy(text: str) -> str:
@@ -75,6 +83,32 @@ def references(paths: list[Path]) -> Iterator[str]:
         yield json_line({"hi": hindi.strip(), "en": [one.strip() for one in english]})
 
 
+def opinions(paths: list[Path]) -> Iterator[str]:
+    """The sentences of an archive of NLTK, a file for each label. Their encoding isn't known: each is read as two."""
+    rows = []
+    with zipfile.ZipFile(paths[0]) as archive:
+        names = [name for name in archive.namelist() if Path(name).name in LABELS]
+        for name, encoding in itertools.product(names, ("utf-8", "latin-1")):
+            lines = archive.read(name).decode(encoding, "replace").split("\n")
+            rows += [{"text": tidy(line), "label": LABELS[Path(name).name]} for line in lines]
+    return _json_list(rows)
+
+
+def intents(paths: list[Path]) -> Iterator[str]:
+    """The requests of clinc150; one within the scope also has the domain of its intent."""
+    requests, domains = (json.loads(path.read_text(encoding="utf-8")) for path in paths)
+    domain_of = {intent: {"domain": domain} for domain, intents in domains.items() for intent in intents}
+    pairs = itertools.chain.from_iterable(requests.values())
+    return _json_list({"text": text.strip(), "label": label, **domain_of.get(label, {})} for text, label in pairs)
+
+
+def _json_list(rows: Iterable[dict[str, Any]]) -> Iterator[str]:
+    """The lines of a JSON list. All rows but the last are followed by a comma, and any could be the last."""
+    yield from ("[", "]")
+    for line in map(json_line, rows):
+        yield from (line, line + ",")
+
+
 def audio(work: Work) -> bytes:
     """FLAC of 16 bits. How floating-point samples were rounded isn't known: the way that gives the listed samples."""
     if work.paths[0].suffix == ".flac":
@@ -120,6 +154,29 @@ def utterances(work: Work) -> bytes:
 def speakers(work: Work) -> bytes:
     """The manifest of recordings without a text."""
     return _manifest(_recordings(work))
+
+
+def digits(work: Work) -> bytes:
+    """The manifest of recordings of one digit, DIGIT_SPEAKER_TAKE; its authors test on the first five takes."""
+    rows = []
+    for row in _recordings(work):
+        digit, speaker, take = row["id"].split("_")
+        rows.append(
+            {
+                "id": row["id"],
+                "audio": row["audio"],
+                "text": DIGITS[int(digit)],
+                "digit": int(digit),
+                "speaker": speaker,
+                "gender": row["gender"],
+                "accent": row["corpus"],
+                "native_english": row["corpus"].startswith("USA/"),
+                "duration": row["duration"],
+                "sampling_rate": row["sampling_rate"],
+                "split": "test" if int(take) < 5 else "train",
+            }
+        )
+    return _manifest(rows)
 
 
 def _recordings(work: Work) -> Iterator[dict[str, Any]]:
@@ -197,6 +254,10 @@ def _manifest(rows: Iterable[dict[str, Any]]) -> bytes:
     return "".join(json.dumps(row) + "\n" for row in rows).encode()
 
 
+def unchanged(work: Work) -> bytes:
+    return work.paths[0].read_bytes()
+
+
 def ours(work: Work) -> bytes:
     """A file that was made for Vaak, and comes with the lists."""
     return (work.lists / "ours" / work.entry.file).read_bytes()
@@ -208,7 +269,9 @@ LINES: dict[str, Callable[[list[Path]], Iterator[str]]] = {
     "tatoeba": tatoeba_pairs,
     "tmx": tmx_pairs,
     "references": references,
+    "opinions": opinions,
+    "intents": intents,
 }
 FILES: dict[str, Callable[[Work], bytes]] = {
-    one.__name__: one for one in (audio, fields, whole, utterances, speakers, excerpts, ours)
+    one.__name__: one for one in (audio, fields, whole, utterances, speakers, digits, excerpts, unchanged, ours)
 }

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +37,18 @@ def json_lines(*rows: dict[str, object]) -> bytes:
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
 
 
+def json_list(*rows: dict[str, str]) -> bytes:
+    return ("[\n" + ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows) + "\n]\n").encode()
+
+
+def zipped(files: dict[str, str]) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, text in files.items():
+            archive.writestr(name, text)
+    return file.getvalue()
+
+
 SPEECH = encoded(SAMPLES, "FLAC", "PCM_16")
 MEETING = encoded((SAMPLES / 2**15).astype(np.float32), "WAV", "FLOAT")
 TMX = """<?xml version="1.0" encoding="UTF-8"?><tmx version="1.4"><header></header><body>
@@ -43,6 +56,12 @@ TMX = """<?xml version="1.0" encoding="UTF-8"?><tmx version="1.4"><header></head
 <seg>it&apos;s one </seg></tuv><tuv xml:lang="hi"><seg>एक</seg></tuv></tu>
 <tu tuid="A:2"><tuv xml:lang="en"><seg>two</seg></tuv><tuv xml:lang="hi"><seg>दो</seg></tuv></tu></body></tmx>"""
 CONTEXTS = ["पहला वाक्य।  दूसरा (1.5) वाक्य? तीसरा!", "चौथा।"]
+FILMS = {
+    "films/README": "é",
+    "films/rt-polarity.neg": "bad \nclichés . \n",
+    "films/rt-polarity.pos": "amélie \ngood \n",
+}
+REQUESTS = {"val": [["play a  song ", "music"], ["hello", "greet"]], "oos_val": [["who won", "oos"]], "train": []}
 SERVED: dict[str, str | bytes] = {
     "a/text/news.txt": "तीसरा\n पहला  वाक्य \n\nदूसरा\nक\u093c\n",  # ka and nukta: in NFC as in the folder
     "a/text/more-ñ.txt": "चौथा \n",
@@ -52,10 +71,16 @@ SERVED: dict[str, str | bytes] = {
     "a/dev.hi": "एक\nदो\n",
     "a/dev.en.0": "one  1 \ntwo\n",
     "a/dev.en.1": "One\nTwo\n",
+    "a/films.zip": zipped(FILMS),
+    "a/requests.json": json.dumps(REQUESTS),
+    "a/domains.json": json.dumps({"home": ["alarm", "music"], "talk": ["greet"]}),
     "b/7-1-0.flac": SPEECH,
     "b/texts.tsv": '7-1-0\thello there\t[]\t["x"]\n',
     "b/cut.json": json.dumps([{"tracks": [{"cut": {"supervisions": [{"id": "8-1-0", "text": "BYE"}]}}]}]),
     "b/9-1-0.lab": "THREE\n",
+    "b/3_ann_4.wav": encoded(SAMPLES, "WAV", "PCM_16"),
+    "b/0_ann_17.wav": encoded(SAMPLES[:999], "WAV", "PCM_16"),
+    "b/words.TextGrid": "xmin = 0\r\n",
     "c/trñ00.wav": MEETING,
     "c/all.rttm": "SPEAKER trñ00 1 0.1 0.2 <NA> <NA> MÉO1 <NA> <NA>\r\nSPEAKER x 1 0 1 <NA> <NA> A <NA> <NA>\r\n",
     "c/ref.uem": "FILE1 1  0 15\n",
@@ -66,6 +91,14 @@ text/wiki.test.txt | squad | a:squad.json | 0
 pairs/tatoeba.jsonl | tatoeba | a:hin.txt | 0
 pairs/tico.jsonl | tmx | a:all.tmx | 0
 pairs/dev.jsonl | references | a:dev.hi a:dev.en.0 a:dev.en.1 | 0
+labels/films.json | opinions | a:films.zip | 0
+labels/requests.json | intents | a:requests.json a:domains.json | 0
+labels/others.json | intents | a:requests.json a:domains.json | 0
+digits/recordings/3_ann_4.flac | audio | b:3_ann_4.wav | male USA/neutral
+digits/recordings/0_ann_17.flac | audio | b:0_ann_17.wav | male BEL/French
+digits/manifest.jsonl | digits | - | digits/recordings/
+voice/wavs/1.wav | unchanged | b:3_ann_4.wav | -
+voice/words.TextGrid | unchanged | b:words.TextGrid | -
 speech/audio/7-1-0.flac | audio | b:7-1-0.flac | F Read/test
 speech/manifest.jsonl | utterances | b:texts.tsv b:cut.json b:9-1-0.lab | speech/audio/
 speech/speakers.jsonl | speakers | - | speech/audio/
@@ -77,12 +110,48 @@ diarization/scoring/ref.uem | fields | c:ref.uem | -
 diarization/scoring/expected.json | ours | - | -
 """
 READ = {"speaker": "7", "gender": "F", "corpus": "Read/test", "duration": 0.5, "sampling_rate": 16000}
+DIGIT = {"gender": "male", "accent": "USA/neutral", "native_english": True, "duration": 0.5, "sampling_rate": 16000}
+FRENCH = {"gender": "male", "accent": "BEL/French", "native_english": False, "duration": 0.0624, "sampling_rate": 16000}
 EXPECTED: dict[str, bytes] = {
     "text/news.test.txt": "चौथा\nपहला वाक्य\n\nक\u093c\nपहला वाक्य\n".encode(),
     "text/wiki.test.txt": "दूसरा (1.5) वाक्य?\nतीसरा!\n\nचौथा।\n".encode(),
     "pairs/tatoeba.jsonl": json_lines({"en": "Go .", "hi": "जाओ", "attribution": "by B"}),
     "pairs/tico.jsonl": json_lines({"id": "A:2", "en": "two", "hi": "दो"}, {"id": "A:1", "en": "it's one", "hi": "एक"}),
     "pairs/dev.jsonl": json_lines({"hi": "दो", "en": ["two", "Two"]}, {"hi": "एक", "en": ["one  1", "One"]}),
+    "labels/films.json": json_list(  # one sentence was read as UTF-8, one as Latin-1
+        {"text": "good", "label": "positive"},
+        {"text": "clichés .", "label": "negative"},
+        {"text": "amÃ©lie", "label": "positive"},
+    ),
+    "labels/requests.json": json_list(
+        {"text": "hello", "label": "greet", "domain": "talk"},
+        {"text": "play a  song", "label": "music", "domain": "home"},
+    ),
+    "labels/others.json": json_list({"text": "who won", "label": "oos"}),
+    "digits/recordings/3_ann_4.flac": SPEECH,
+    "digits/recordings/0_ann_17.flac": encoded(SAMPLES[:999], "FLAC", "PCM_16"),
+    "digits/manifest.jsonl": json_lines(
+        {
+            "id": "3_ann_4",
+            "audio": "recordings/3_ann_4.flac",
+            "text": "three",
+            "digit": 3,
+            "speaker": "ann",
+            **DIGIT,
+            "split": "test",
+        },
+        {
+            "id": "0_ann_17",
+            "audio": "recordings/0_ann_17.flac",
+            "text": "zero",
+            "digit": 0,
+            "speaker": "ann",
+            **FRENCH,
+            "split": "train",
+        },
+    ),
+    "voice/wavs/1.wav": encoded(SAMPLES, "WAV", "PCM_16"),
+    "voice/words.TextGrid": b"xmin = 0\r\n",
     "speech/audio/7-1-0.flac": SPEECH,
     "speech/manifest.jsonl": json_lines(
         {"id": "7-1-0", "audio": "audio/7-1-0.flac", "text": "HELLO THERE", **READ, "split": "test"}
@@ -182,7 +251,7 @@ def test_a_missing_source_is_one_line_and_the_rest_is_assembled(job: Job):
     content = job.server.files.pop(f"/x/a/{COMMIT}/squad.json")
     assert job.run() == 2
     assert f"text/wiki.test.txt: {job.server.url}/x/a/{COMMIT}/squad.json isn't there\n" in job.said
-    assert "13 of 14 files are as listed\n" in job.said
+    assert "21 of 22 files are as listed\n" in job.said
     assert "1 files are missing or differ: figures that use them won't repeat exactly" in job.said
     assert job.said.count("wiki") == 1
     job.server.files[f"/x/a/{COMMIT}/squad.json"] = content
@@ -204,9 +273,10 @@ def test_lines_that_the_sources_no_longer_have_are_counted(job: Job):
         ("b/7-1-0.flac", encoded(SAMPLES[::-1], "FLAC", "PCM_16"), "7-1-0.flac: its SHA-256 isn't the listed one"),
         ("c/trñ00.wav", b"RIFF", r"trn00.flac: can't be made from its sources \(LibsndfileError: .*\)"),
         ("a/all.tmx", b"<tmx", r"tico.jsonl: can't be made from its sources \(ParseError: .*\)"),
+        ("a/films.zip", b"PK", r"films.json: can't be made from its sources \(BadZipFile: .*\)"),
         ("b/texts.tsv", b"", r"manifest.jsonl: can't be made from its sources \(KeyError: '7-1-0'\)"),
     ],
-    ids=["recording", "damaged recording", "damaged table", "missing text"],
+    ids=["recording", "damaged recording", "damaged table", "damaged archive", "missing text"],
 )
 def test_a_source_with_other_content_is_reported(job: Job, path: str, content: bytes, message: str):
     source, _, name = path.partition("/")
@@ -228,7 +298,7 @@ def test_a_list_can_not_write_outside_of_the_folder(job: Job, tmp_path: Path):
 
 def test_an_unknown_set(job: Job):
     assert job.run("--only", "french") == 2
-    assert "error: --only: unknown: french; the data sets are diarization, pairs, speech, text\n" in job.said
+    assert "unknown: french; the data sets are diarization, digits, labels, pairs, speech, text, voice\n" in job.said
 
 
 def test_the_lists_name_known_recipes_and_fixed_commits():
@@ -240,7 +310,7 @@ def test_the_lists_name_known_recipes_and_fixed_commits():
     assert all(re.fullmatch(r"[0-9a-f]{40}|v[\d.]+", source.commit) and source.licence for source in sources.values())
 
 
-@pytest.mark.parametrize("data_set", ["hindi", "translation", "read_speech", "diarization"])
+@pytest.mark.parametrize("data_set", sorted({entry.data_set for entry in read_contents(LISTS)}))
 def test_the_lists_are_those_of_the_data(data_set: str, vaak_data: Callable[[str], Path]):
     folder = vaak_data(data_set).parent
     entries = [entry for entry in read_contents(LISTS) if entry.data_set == data_set]
