@@ -15,7 +15,7 @@ import tiny_runs
 import tiny_voice
 import toy_speech
 from option_sweep import Sweep
-from option_tables import BASES
+from option_bases import BASES
 from tiny_decoder import write_folder
 from tiny_whisper import write_whisper
 from toy_corpora import write_ami

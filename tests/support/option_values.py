@@ -36,6 +36,7 @@ VALUES: dict[str, Any] = {
     "data.speaking.vocoder": "FOLDER/vocoder",
     "data.gain": [-3.0, 0.0],
     "data.group": "speaker",
+    "data.groups": ["low"],
     "data.language": "hi",
     "distillation.teacher": "FOLDER/other/checkpoints/step-00000002",
     "distillation.hidden.0.student": "stack.blocks.0",

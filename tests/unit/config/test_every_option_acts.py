@@ -13,9 +13,10 @@ from typing import Any, Literal, get_args, get_origin
 
 import pytest
 
+from option_bases import BASES
 from option_files import sweep_of
 from option_sweep import Sweep, candidates, differences, leaf_options, own_types, type_override, value_at
-from option_tables import BASES, CIRCUMSTANCES, LOOP, OF_A_TASK
+from option_tables import CIRCUMSTANCES, LOOP, OF_A_TASK
 from option_values import VALUES
 from vaak.core.errors import UserError
 
