@@ -11,6 +11,12 @@ training:
   checkpoint: {interval_epochs: null}
   logging: {interval: 1, tensorboard: false, system_metrics: false, progress_bar: false}
 """
+LABELLED = """\
+data:
+  corpus: {type: files, train: [FOLDER/train.jsonl], valid: [FOLDER/valid.jsonl], test: [FOLDER/test.jsonl]}
+  tokenizer: {type: word, vocab_size: 20, min_frequency: 1}
+  max_length: 8
+"""
 BASES = {
     "lm": """\
 task: lm
@@ -94,4 +100,20 @@ datasets: [{name: toy, type: json, train: [FOLDER/train.jsonl], valid: [FOLDER/v
 data: {max_duration: 0.8, decoding: {max_new_tokens: 4}}
 """
     + TRAINING,
+    "classification": """\
+task: classification
+name: tiny
+model: {d_model: 16, num_layers: 2, num_heads: 2, dropout: 0.1}
+"""
+    + LABELLED
+    + TRAINING,
+    "cnn": """\
+task: classification
+name: tiny
+model: {architecture: cnn, embed_size: 8, num_filters: 4, filter_sizes: [2], dropout: 0.1}
+"""
+    + LABELLED
+    + TRAINING,
 }
+TASKS = {"cnn": "classification"}
+"""Of bases that aren't called as their task is."""

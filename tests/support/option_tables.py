@@ -164,6 +164,10 @@ LISTENS = ("training.max_steps=30", "training.batch_size=8", "data.decoding.max_
 LORA = ("model.base=FOLDER/whisper", "model.lora={rank: 2}")
 EXPERTS = ("model.base=FOLDER/whisper", "model.experts={rank: 2, num_experts: 3}")
 EXPERTS_OPTIONS = ("rank", "alpha", "dropout", "targets", "num_experts", "top_k", "gate_width", "balancing_bias")
+CUT = ("data.corpus.valid=[]", "data.corpus.test=[]")
+HUB_OF_LABELS = "data.corpus={type: huggingface, name: FOLDER/hub, subset: one}"
+AUGMENTED = ("data.augmentation={enabled: true, synonyms: FOLDER/synonyms.txt, probability: 0.5}",)
+AUGMENTATION_OPTIONS = ("techniques", "probability", "synonyms", "keep_negation")
 OF_A_TASK: dict[tuple[str, str], tuple[str, ...]] = {
     **{("seq2seq", f"data.corpus.{name}"): PAIRS for name in ("source_column", "target_column")},
     **{("seq2seq", f"data.corpus.{name}"): PAIRS for name in ("training_references", "deduplicate", "train", "valid")},
@@ -236,7 +240,10 @@ OF_A_TASK: dict[tuple[str, str], tuple[str, ...]] = {
     ("asr", "data.tokenizer.vocab_size"): ("data.tokenizer={type: byte_level, vocab_size: 264}",),
     ("asr", "data.groups"): ("data.group=accent",),
     **{("asr", f"data.{name}"): LISTENS for name in ("decoding.method", "normaliser")},
-    **{("asr", f"data.decoding.{name}"): (*LISTENS, "data.decoding.method=beam") for name in ("beam_size", "length_penalty")},
+    **{
+        ("asr", f"data.decoding.{name}"): (*LISTENS, "data.decoding.method=beam")
+        for name in ("beam_size", "length_penalty")
+    },
     ("asr", "global_config.cache_gigabytes"): ("training.max_steps=7",),
     **{("asr", f"model.lora.{name}"): LORA for name in ("rank", "alpha", "dropout", "targets")},
     **{("asr", f"model.experts.{name}"): EXPERTS for name in EXPERTS_OPTIONS},
@@ -251,7 +258,25 @@ OF_A_TASK: dict[tuple[str, str], tuple[str, ...]] = {
         for name in PitchConfig.model_fields
     },
     **{
-        ("diarization", f"model.{name}"): ("model.attention_type=linear",)
+        (task, key): circumstances
+        for task in ("classification", "cnn")
+        for key, circumstances in (
+            ("data.corpus.type", ("data.corpus.num_sentences=100",)),
+            ("data.corpus.text_column", ()),
+            *((f"data.corpus.{name}", CUT) for name in ("train_fraction", "valid_fraction", "stratify")),
+            *((f"data.corpus.{name}", ("data.corpus.type=grammar",)) for name in ("num_sentences", "seed")),
+            *((f"data.corpus.{name}", ("@hub", HUB_OF_LABELS)) for name in ("name", "subset")),
+            ("data.corpus.on_invalid_utf8", ("data.corpus.train=[FOLDER/torn.jsonl]",)),
+            ("data.tokenizer.min_frequency", ()),
+            ("data.augmentation.enabled", ("data.augmentation.synonyms=FOLDER/synonyms.txt",)),
+            *((f"data.augmentation.{name}", AUGMENTED) for name in AUGMENTATION_OPTIONS),
+            ("data.on_bad_example", ("@torn", "training.max_steps=12")),
+            *((f"model.word_vectors.{name}", ("model.word_vectors=FOLDER/vectors.txt",)) for name in ("path", "use")),
+        )
+    },
+    **{
+        (task, f"model.{name}"): ("model.attention_type=linear",)
+        for task in ("diarization", "classification")
         for name in ("kernel_type", "num_features", "orthogonal_features")
     },
 }
