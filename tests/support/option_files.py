@@ -14,8 +14,9 @@ import tiny_listener
 import tiny_runs
 import tiny_voice
 import toy_speech
+from option_bases import BASES
 from option_sweep import Sweep
-from option_tables import BASES
+from tiny_bert import write_bert
 from tiny_decoder import write_folder
 from tiny_whisper import write_whisper
 from toy_corpora import write_ami
@@ -197,6 +198,33 @@ def _write_words(data: Path) -> None:
     _write_tokenizer(data)
 
 
+def _write_labelled(data: Path) -> None:
+    """Texts of three labels and of two kinds, some of them twice, word vectors, synonyms, and a tiny BERT."""
+    words = ("good", "fine", "bad", "poor", "odd", "new")
+    for split, size in (("train", 40), ("more", 30), ("valid", 8), ("test", 8), ("outside", 6)):
+        texts = [
+            f"the {words[n % 6]} w{n % 5} is not {words[n % 4]} " + f"{split} x{n} " * (n % 3) for n in range(size)
+        ]
+        rows = [
+            {"text": text, "other": text[::-1], "label": ("yes", "no", "maybe")[n % 6 // 2], "kind": n % 2}
+            for n, text in enumerate(texts)
+        ]
+        _write_lines(data / f"{split}.jsonl", [*rows, *rows[:5]] if split == "train" else rows)
+    lines = (data / "train.jsonl").read_bytes()
+    (data / "torn.jsonl").write_bytes(lines + b'{"text": "a \xe0\xa4", "label": "yes", "kind": 0}\n')
+    rng = np.random.default_rng(0)
+    for name in ("vectors", "other_vectors"):
+        table = (f"{word} {' '.join(f'{one:.3f}' for one in rng.normal(size=4))}\n" for word in words)
+        (data / f"{name}.txt").write_text("".join(table))
+    (data / "synonyms.txt").write_text("good,fine\nbad,poor\nnot,never\n")
+    (data / "other_synonyms.txt").write_text("good,great\nbad,awful\nodd,strange\n")
+    rows = [json.loads(line) for line in (data / "train.jsonl").read_text().splitlines()]
+    _write_hub(data / "hub", rows, rows[10:])
+    _write_hub(data / "other_hub", rows[5:], rows)
+    write_bert(data / "bert", ("the", "is", "not", *words))
+    _write_tokenizer(data)
+
+
 def _write_tokenizer(data: Path) -> None:
     tiny_runs.write_corpus(data / "lm")
     prepared = tiny_runs.prepared_task(data / "lm", data / "lm" / "run").prepared
@@ -223,5 +251,6 @@ WRITERS = {
     "tts": _write_sentences,
     "vocoder": _write_voices,
     "asr": _write_words,
+    **dict.fromkeys(("classification", "cnn"), _write_labelled),
 }
 """Of each task's data."""

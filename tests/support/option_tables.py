@@ -1,4 +1,4 @@
-"""What options are varied in: a tiny configuration of each task, and for each option what must hold for it to be read.
+"""What must hold for an option to be read, as overrides of a tiny configuration of its task (option_bases.py).
 
 FOLDER stands for what option_files.py writes for a task, OWN for a folder of one run alone.
 """
@@ -7,99 +7,6 @@ from __future__ import annotations
 
 from vaak.audio.mel_config import MelConfig, PitchConfig
 
-TRAINING = """\
-training:
-  max_steps: 3
-  batch_size: 4
-  device: cpu
-  optimizer: {type: adamw, lr: 1e-2}
-  checkpoint: {interval_epochs: null}
-  logging: {interval: 1, tensorboard: false, system_metrics: false, progress_bar: false}
-"""
-BASES = {
-    "lm": """\
-task: lm
-name: tiny
-model: {d_model: 16, num_layers: 2, num_heads: 2, dropout: 0.1}
-data:
-  corpus: {type: text, train: [FOLDER/train.txt], valid: [FOLDER/valid.txt], test: [FOLDER/test.txt]}
-  tokenizer: {type: byte_level, vocab_size: 320}
-  max_length: 48
-  token_dropout: 0.1
-training:
-  max_steps: 6
-  batch_size: 8
-  device: cpu
-  optimizer: {type: adamw, lr: 1e-2}
-  validation: {interval: 2}
-  checkpoint: {interval: 2, interval_epochs: null}
-  logging: {interval: 1, tensorboard: false, system_metrics: false, progress_bar: false}
-""",
-    "seq2seq": """\
-task: seq2seq
-name: tiny
-model: {global_config: {d_model: 16, num_layers: 2, num_heads: 2, dropout: 0.1}}
-data:
-  corpus: {num_sentences: 60}
-  tokenizer: {type: character}
-  token_dropout: 0.1
-  decoding: {max_new_tokens: 4}
-training:
-  max_steps: 3
-  batch_size: 8
-  device: cpu
-  optimizer: {type: adamw, lr: 1e-2}
-  checkpoint: {interval_epochs: null}
-  logging: {interval: 1, tensorboard: false, system_metrics: false, progress_bar: false}
-""",
-    "diarization": """\
-task: diarization
-name: tiny
-model: {d_model: 16, num_layers: 1, num_heads: 2, num_convolutions: 1, embedding_dim: 8, dropout: 0.1}
-global_config: {sampling_rate: 8000, num_mel_bins: 16, high_freq: 0.0}
-datasets: [{name: toy, type: json, train: [FOLDER/train.jsonl], valid: [FOLDER/valid.jsonl], test: [FOLDER/test.jsonl]}]
-data: {window: 1.5, inference: {window: 1.2}}
-training:
-  max_steps: 3
-  batch_size: 4
-  device: cpu
-  optimizer: {type: adamw, lr: 1e-2}
-  eval_knobs: {label_type: multilabel}
-  loss: {auxiliary: {clustering: 0.5, speaker: 0.1}}
-  checkpoint: {interval_epochs: null}
-  logging: {interval: 1, tensorboard: false, system_metrics: false, progress_bar: false}
-""",
-    "tts": """\
-task: tts
-name: tiny
-model: {global_config: {d_model: 16, num_layers: 1, num_heads: 2, dropout: 0.1}, duration_predictor: {width: 16}}
-global_config: {mel: {sampling_rate: 8000, n_fft: 256, win_length: 256, hop_length: 64, n_mels: 16, f_max: null}}
-datasets: [{name: toy, type: json, train: [FOLDER/train.jsonl], valid: [FOLDER/valid.jsonl], test: [FOLDER/test.jsonl]}]
-data: {samples: [He saw me. Dr. May saw me.], speaking: {num_iterations: 2}}
-"""
-    + TRAINING,
-    "vocoder": """\
-task: vocoder
-name: tiny
-model:
-  width: 16
-  num_layers: 1
-  inner_width: 16
-  discriminators: {periods: [2], period_channels: 2, resolutions: [128], resolution_channels: 2}
-global_config: {mel: {sampling_rate: 8000, n_fft: 256, win_length: 256, hop_length: 64, n_mels: 16, f_max: null}}
-datasets: [{name: toy, type: json, train: [FOLDER/train.jsonl], valid: [FOLDER/valid.jsonl], test: [FOLDER/test.jsonl]}]
-data: {crop_frames: 16, evaluation_window: 1.0, num_samples: 1, num_iterations: 2}
-"""
-    + TRAINING,
-    "asr": """\
-task: asr
-name: tiny
-model: {scratch: {d_model: 16, encoder_layers: 1, decoder_layers: 1, num_heads: 2, max_target_length: 16}}
-datasets: [{name: toy, type: json, train: [FOLDER/train.jsonl], valid: [FOLDER/valid.jsonl], test: [FOLDER/test.jsonl]}]
-data: {max_duration: 0.8, decoding: {max_new_tokens: 4}}
-"""
-    + TRAINING,
-}
 CONVERSATIONS = (
     "datasets=[{name: toy, type: json, train: [FOLDER/voices/train.jsonl], valid: [FOLDER/voices/valid.jsonl], "
     "test: [FOLDER/voices/test.jsonl], conversations: {train: 12, valid: 3, test: 2, duration: [1.0, 2.0]}}]"
@@ -252,9 +159,15 @@ FLOW = ("model.decoder_type=flow_matching",)
 FLOW_OPTIONS = ("vector_field", "width", "num_levels", "blocks_per_level", "kernel_size", "sigma_min")
 FRONT_END_OPTIONS = ("normalise", "phonemizer", "language", "alphabet", "stress", "punctuation", "word_boundaries")
 LEXICON = ("model.durations=learned", "data.front_end={phonemizer: lexicon, lexicon: FOLDER/lexicon.txt}")
+LISTENS = ("training.max_steps=30", "training.batch_size=8", "data.decoding.max_new_tokens=null")
+"""So that a recogniser writes some of the words."""
 LORA = ("model.base=FOLDER/whisper", "model.lora={rank: 2}")
 EXPERTS = ("model.base=FOLDER/whisper", "model.experts={rank: 2, num_experts: 3}")
-EXPERTS_OPTIONS = ("rank", "alpha", "dropout", "targets", "num_experts", "top_k", "gate_width")
+EXPERTS_OPTIONS = ("rank", "alpha", "dropout", "targets", "num_experts", "top_k", "gate_width", "balancing_bias")
+CUT = ("data.corpus.valid=[]", "data.corpus.test=[]")
+HUB_OF_LABELS = "data.corpus={type: huggingface, name: FOLDER/hub, subset: one}"
+AUGMENTED = ("data.augmentation={enabled: true, synonyms: FOLDER/synonyms.txt, probability: 0.5}",)
+AUGMENTATION_OPTIONS = ("techniques", "probability", "synonyms", "keep_negation")
 OF_A_TASK: dict[tuple[str, str], tuple[str, ...]] = {
     **{("seq2seq", f"data.corpus.{name}"): PAIRS for name in ("source_column", "target_column")},
     **{("seq2seq", f"data.corpus.{name}"): PAIRS for name in ("training_references", "deduplicate", "train", "valid")},
@@ -324,7 +237,13 @@ OF_A_TASK: dict[tuple[str, str], tuple[str, ...]] = {
     },
     ("asr", "data.sampling_seed"): ("data.percent=50",),
     ("asr", "data.too_long"): ("data.max_duration=0.6",),
-    ("asr", "data.tokenizer.vocab_size"): ("data.tokenizer={type: byte_level, vocab_size: 320}",),
+    ("asr", "data.tokenizer.vocab_size"): ("data.tokenizer={type: byte_level, vocab_size: 264}",),
+    ("asr", "data.groups"): ("data.group=accent",),
+    **{("asr", f"data.{name}"): LISTENS for name in ("decoding.method", "normaliser")},
+    **{
+        ("asr", f"data.decoding.{name}"): (*LISTENS, "data.decoding.method=beam")
+        for name in ("beam_size", "length_penalty")
+    },
     ("asr", "global_config.cache_gigabytes"): ("training.max_steps=7",),
     **{("asr", f"model.lora.{name}"): LORA for name in ("rank", "alpha", "dropout", "targets")},
     **{("asr", f"model.experts.{name}"): EXPERTS for name in EXPERTS_OPTIONS},
@@ -339,7 +258,25 @@ OF_A_TASK: dict[tuple[str, str], tuple[str, ...]] = {
         for name in PitchConfig.model_fields
     },
     **{
-        ("diarization", f"model.{name}"): ("model.attention_type=linear",)
+        (task, key): circumstances
+        for task in ("classification", "cnn")
+        for key, circumstances in (
+            ("data.corpus.type", ("data.corpus.num_sentences=100",)),
+            ("data.corpus.text_column", ()),
+            *((f"data.corpus.{name}", CUT) for name in ("train_fraction", "valid_fraction", "stratify")),
+            *((f"data.corpus.{name}", ("data.corpus.type=grammar",)) for name in ("num_sentences", "seed")),
+            *((f"data.corpus.{name}", ("@hub", HUB_OF_LABELS)) for name in ("name", "subset")),
+            ("data.corpus.on_invalid_utf8", ("data.corpus.train=[FOLDER/torn.jsonl]",)),
+            ("data.tokenizer.min_frequency", ()),
+            ("data.augmentation.enabled", ("data.augmentation.synonyms=FOLDER/synonyms.txt",)),
+            *((f"data.augmentation.{name}", AUGMENTED) for name in AUGMENTATION_OPTIONS),
+            ("data.on_bad_example", ("@torn", "training.max_steps=12")),
+            *((f"model.word_vectors.{name}", ("model.word_vectors=FOLDER/vectors.txt",)) for name in ("path", "use")),
+        )
+    },
+    **{
+        (task, f"model.{name}"): ("model.attention_type=linear",)
+        for task in ("diarization", "classification")
         for name in ("kernel_type", "num_features", "orthogonal_features")
     },
 }

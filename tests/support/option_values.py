@@ -26,6 +26,11 @@ VALUES: dict[str, Any] = {
     "model.base": "FOLDER/whisper",
     "model.pretrained": "FOLDER/decoder",
     "model.lora.targets": ["k_proj"],
+    "model.pretrained_model": "FOLDER/bert",
+    "model.num_labels": 7,
+    "model.filter_sizes": [3],
+    "model.word_vectors.path": "FOLDER/other_vectors.txt",
+    "model.label_weights": [2.0],
     **{f"model.{side}rope_scaling_bounds": [0.5, 2.0] for side in ("", "encoder.", "decoder.")},
     "model.experts.targets": ["k_proj"],
     "model.discriminators.periods": [3],
@@ -36,6 +41,7 @@ VALUES: dict[str, Any] = {
     "data.speaking.vocoder": "FOLDER/vocoder",
     "data.gain": [-3.0, 0.0],
     "data.group": "speaker",
+    "data.groups": ["low"],
     "data.language": "hi",
     "distillation.teacher": "FOLDER/other/checkpoints/step-00000002",
     "distillation.hidden.0.student": "stack.blocks.0",
@@ -62,6 +68,8 @@ VALUES: dict[str, Any] = {
     "data.corpus.document": "file",
     "data.corpus.test": ["FOLDER/valid.txt"],
     "data.corpus.text_column": "other",
+    "data.corpus.label_columns": ["kind"],
+    "data.corpus.out_of_scope": ["FOLDER/outside.jsonl"],
     "data.corpus.source_column": "other",
     "data.corpus.target_column": "other",
     "data.corpus.train_target": ["FOLDER/swapped.hi"],
@@ -102,6 +110,8 @@ VALUES: dict[str, Any] = {
     "data.augmentation.noise.snr": [0.0, 1.0],
     "data.augmentation.room.t60": [0.5, 0.6],
     "data.augmentation.codecs": ["mulaw"],
+    "data.augmentation.techniques": ["random_deletion"],
+    "data.augmentation.synonyms": "FOLDER/other_synonyms.txt",
     "data.inference.clustering_threshold": 0.01,
     "data.max_source_length": 30,
     "data.max_target_length": 30,
@@ -129,3 +139,13 @@ VALUES: dict[str, Any] = {
     "training.scheduler.warmup_ratio": 0.5,
     "training.distributed.world_size": 2,
 }
+
+LABELLED = ("classification", "cnn")
+VALUES_OF_A_TASK: dict[tuple[str, str], Any] = {
+    **{
+        (task, f"data.corpus.{split}"): [f"FOLDER/{other}.jsonl"]
+        for task in LABELLED
+        for split, other in (("train", "more"), ("valid", "test"), ("test", "valid"))
+    },
+}
+"""The same for options that several tasks have, with other values."""

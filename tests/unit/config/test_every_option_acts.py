@@ -13,10 +13,11 @@ from typing import Any, Literal, get_args, get_origin
 
 import pytest
 
+from option_bases import BASES, TASKS
 from option_files import sweep_of
 from option_sweep import Sweep, candidates, differences, leaf_options, own_types, type_override, value_at
-from option_tables import BASES, CIRCUMSTANCES, LOOP, OF_A_TASK
-from option_values import VALUES
+from option_tables import CIRCUMSTANCES, LOOP, OF_A_TASK
+from option_values import VALUES, VALUES_OF_A_TASK
 from vaak.core.errors import UserError
 
 UNSEEN = {
@@ -30,7 +31,7 @@ REFUSED = {
     "diarization": ("global_config.mel={}", "global_config.pitch={}"),
     "tts": ("datasets.0.conversations={}", *BY_MEL),
     "vocoder": ("datasets.0.conversations={}", *BY_MEL),
-    "asr": ("datasets.0.conversations={}",),
+    "asr": ("datasets.0.conversations={}", "data.tokenizer.options={}"),
 }
 """Sections that a task doesn't have, and options that follow from others."""
 
@@ -59,7 +60,7 @@ def _circumstances(task: str, key: str) -> tuple[str, ...]:
 
 def _options() -> Iterator[Any]:
     for task in BASES:
-        for key, annotation, section in leaf_options(task):
+        for key, annotation, section in leaf_options(TASKS.get(task, task)):
             of_the_loop = task != "lm" and key.partition(".")[0] in LOOP
             if of_the_loop or (get_origin(annotation) is Literal and len(get_args(annotation)) == 1):
                 continue
@@ -88,9 +89,10 @@ def test_an_option_acts_or_says_that_it_does_not(sweeps, task, key, annotation, 
     metadata = section.model_fields[key.rpartition(".")[2]].metadata
     values = own_types(key, section, present) or candidates(annotation, present, metadata)
     tried = {}
-    for value in _in(data, [VALUES[key]] if key in VALUES else values):
+    given = VALUES_OF_A_TASK.get((task, key), VALUES.get(key))
+    for value in _in(data, values if given is None else [given]):
         tried[json.dumps(value)] = effect = sweep.effect(key, value, circumstances)
-        if effect is not None and (key in VALUES or not effect.startswith("refused")):
+        if effect is not None and (given is not None or not effect.startswith("refused")):
             return
     pytest.fail(f"{key} is silent in {circumstances}, where it is {present!r}: {tried or 'no value to try'}")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from vaak.audio.config import AudioConfig
+from vaak.config.catalog import TOKENIZERS
 from vaak.config.task_spec import CheckFinding, impossible, no_effect
 from vaak.tasks.asr.config import SCRATCH, AsrExperiment
 from vaak.tasks.audio_checks import augmentation_findings, dataset_findings
@@ -46,6 +47,9 @@ def _base(experiment: AsrExperiment) -> Iterator[CheckFinding]:
     model, data = experiment.model, experiment.data
     if model.base == SCRATCH:
         yield from tokenizer_findings("data.tokenizer", data.tokenizer)
+        if data.tokenizer.is_users(data.tokenizer.type):
+            message = "speech recognition can't use a tokenizer of your own; expected one of"
+            yield impossible("data.tokenizer.type", f"is {data.tokenizer.type}; {message} {', '.join(TOKENIZERS)}")
         yield no_effect("data.language", "model.base is scratch, which knows what its transcripts are in")
         for name in ("lora", "experts"):
             if getattr(model, name) is not None:

@@ -20,6 +20,7 @@ CONTEXT_SECONDS, CONTEXT_TOKENS = 30.0, 448
 """What every Whisper reads and writes at once."""
 
 DEFAULTS: dict[str, Any] = {
+    "data": {"tokenizer": {"type": "character", "vocab_size": 1000}},
     "training": {
         "epochs": 10,
         "batch_size": 16,
@@ -157,9 +158,7 @@ class AsrDataConfig(Section):
         "drop",
     )
     language: str = option("Language of the transcripts, for a base that knows many.", "en")
-    tokenizer: TokenizerConfig = option(
-        "base: scratch: the tokenizer of transcripts.", TokenizerConfig(type="character", vocab_size=1000)
-    )
+    tokenizer: TokenizerConfig = option("base: scratch: the tokenizer of transcripts.", TokenizerConfig())
     augmentation: AugmentationConfig | None = option("Augmentation of training audio; null disables it.", None)
     decoding: AsrDecodingConfig = option("How transcripts are written.", AsrDecodingConfig())
     normaliser: NormaliserName = option(

@@ -13,6 +13,7 @@ from vaak.nn.config import LARGEST_WIDTH, STACK_ALIASES, LoraConfig, StackConfig
 from vaak.text.config import TokenizerConfig
 
 DEFAULTS: dict[str, Any] = {
+    "data": {"tokenizer": {"type": "word", "vocab_size": 30000}},
     "training": {
         "epochs": 10,
         "batch_size": 32,
@@ -176,7 +177,7 @@ class ClassificationDataConfig(Section):
     resume_class: ClassVar[ResumeClass | None] = "refused"
 
     corpus: LabelledCorpusConfig = option("The source of the labelled texts.", LabelledCorpusConfig())
-    tokenizer: TokenizerConfig = option("The tokenizer.", TokenizerConfig(type="word", vocab_size=30000))
+    tokenizer: TokenizerConfig = option("The tokenizer.", TokenizerConfig())
     max_length: int = option(
         "Maximum length, in tokens; the rest of a longer text isn't read.", 256, gt=2, le=LARGEST_LENGTH
     )

@@ -143,3 +143,9 @@ def test_false_is_said_where_true_is_the_default(loaded):
     text = "task: diarization\nglobal_config: {raw_energy: false}\n"
     (said,) = loaded("a", a=text).warnings
     assert "raw_energy: use_energy is false, so no energy is computed" in said
+
+
+@pytest.mark.parametrize(("task", "kind", "size"), [("asr", "character", 1000), ("classification", "word", 30000)])
+def test_one_option_of_a_tokenizer_leaves_the_tasks_defaults_of_others(loaded, task, kind, size):
+    tokenizer = loaded("a", a=f"task: {task}\ndata: {{tokenizer: {{min_frequency: 3}}}}\n").experiment.data.tokenizer
+    assert (tokenizer.type, tokenizer.vocab_size, tokenizer.min_frequency) == (kind, size, 3)

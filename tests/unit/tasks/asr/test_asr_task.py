@@ -174,6 +174,11 @@ def lines(corpus: Path, folder: Path, **changes: Any) -> Path:
     return folder
 
 
+def test_a_tokenizer_of_the_users_own_is_refused(corpus: Path, tmp_path: Path):
+    with pytest.raises(UserError, match=r"data\.tokenizer\.type: is ./own.py:Characters; .* expected one of bpe, "):
+        task_of(corpus, tmp_path / "case", data={"tokenizer": {"type": "./own.py:Characters"}})
+
+
 def test_an_utterance_without_a_transcript_is_counted(corpus: Path, tmp_path: Path):
     task = task_of(lines(corpus, tmp_path / "c", text=""), tmp_path / "case")
     assert task.prepared.about["statistics"]["train"]["left_out"] == {"utterances without a text": 1}

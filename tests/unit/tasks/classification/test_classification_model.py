@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tiny_bert import write_bert
 from vaak.core.errors import UserError
 from vaak.nn.config import LoraConfig
 from vaak.nn.lora import add_lora
@@ -108,16 +109,7 @@ def test_word_vectors_are_read_for_the_words_there_are(tmp_path: Path):
 @pytest.fixture(scope="module")
 def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny BERT as a folder of transformers."""
-    transformers = pytest.importorskip("transformers")
-    folder = tmp_path_factory.mktemp("bert")
-    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "boy", "##s", "good", "bad"]
-    (folder / "vocab.txt").write_text("\n".join(vocabulary))
-    transformers.BertTokenizerFast(str(folder / "vocab.txt")).save_pretrained(folder)
-    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
-    torch.manual_seed(0)
-    bert_config = transformers.BertConfig(vocab_size=10, max_position_embeddings=20, **sizes)
-    transformers.BertModel(bert_config).save_pretrained(folder)
-    return folder
+    return write_bert(tmp_path_factory.mktemp("bert"), ("the", "boy", "##s", "good", "bad"))
 
 
 def test_a_pretrained_encoder_gives_what_transformers_gives(bert: Path, tmp_path: Path):
