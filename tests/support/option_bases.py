@@ -114,6 +114,22 @@ model: {architecture: cnn, embed_size: 8, num_filters: 4, filter_sizes: [2], dro
 """
     + LABELLED
     + TRAINING,
+    "multitask": """\
+task: multitask
+name: tiny
+data:
+  tasks:
+    word:
+      task: classification
+      model: {architecture: cnn, embed_size: 8, num_filters: 4, filter_sizes: [2], dropout: 0.1}
+      data: {corpus: {train: FOLDER/train.jsonl, valid: FOLDER/valid.jsonl, test: FOLDER/test.jsonl}}
+    kind:
+      task: classification
+      model: {architecture: cnn, embed_size: 8, num_filters: 4, filter_sizes: [2], dropout: 0.1}
+      data:
+        corpus: {train: FOLDER/more.jsonl, valid: FOLDER/valid.jsonl, test: FOLDER/test.jsonl, label_columns: kind}
+"""
+    + TRAINING,
 }
 TASKS = {"cnn": "classification"}
 """Of bases that aren't called as their task is."""

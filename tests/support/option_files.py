@@ -251,6 +251,6 @@ WRITERS = {
     "tts": _write_sentences,
     "vocoder": _write_voices,
     "asr": _write_words,
-    **dict.fromkeys(("classification", "cnn"), _write_labelled),
+    **dict.fromkeys(("classification", "cnn", "multitask"), _write_labelled),
 }
 """Of each task's data."""

@@ -224,10 +224,12 @@ def _used(run: Path) -> Observed:
     for path in sorted((run / "checkpoints").rglob("*.safetensors")):
         if not path.parent.is_symlink():
             seen[f"{path.parent.name}/{path.name}"] = _hash(path)
-    for path in sorted((run / "prepared").rglob("*")):
-        if path.is_file() and path.name not in ("prepared.json", ".lock"):
-            seen[f"prepared/{path.relative_to(run / 'prepared')}"] = _hash(path)
-    seen[FINGERPRINT] = json.loads((run / "prepared" / "prepared.json").read_text())["fingerprint"]
+    seen[FINGERPRINT] = ""
+    for folder in sorted({*run.glob("prepared"), *run.glob("tasks/*/prepared")}):  # with several tasks, of each
+        for path in sorted(folder.rglob("*")):
+            if path.is_file() and path.name not in ("prepared.json", ".lock"):
+                seen[f"prepared/{path.relative_to(run)}"] = _hash(path)
+        seen[FINGERPRINT] += json.loads((folder / "prepared.json").read_text())["fingerprint"]
     opened = open_run(run, device="cpu", trust_code=True)
     with contextlib.suppress(UserError):  # where there is no test split
         seen["examples to test"] = str(len(opened.task.dataset("test").lengths))

@@ -165,6 +165,7 @@ LORA = ("model.base=FOLDER/whisper", "model.lora={rank: 2}")
 EXPERTS = ("model.base=FOLDER/whisper", "model.experts={rank: 2, num_experts: 3}")
 EXPERTS_OPTIONS = ("rank", "alpha", "dropout", "targets", "num_experts", "top_k", "gate_width", "balancing_bias")
 CUT = ("data.corpus.valid=[]", "data.corpus.test=[]")
+GRAMMAR = ("data.corpus={type: grammar, num_sentences: 400}",)
 HUB_OF_LABELS = "data.corpus={type: huggingface, name: FOLDER/hub, subset: one}"
 AUGMENTED = ("data.augmentation={enabled: true, synonyms: FOLDER/synonyms.txt, probability: 0.5}",)
 AUGMENTATION_OPTIONS = ("techniques", "probability", "synonyms", "keep_negation")
@@ -261,12 +262,13 @@ OF_A_TASK: dict[tuple[str, str], tuple[str, ...]] = {
         (task, key): circumstances
         for task in ("classification", "cnn")
         for key, circumstances in (
-            ("data.corpus.type", ("data.corpus.num_sentences=100",)),
+            ("data.corpus.type", ("data.corpus.num_sentences=400",)),
             ("data.corpus.text_column", ()),
             *((f"data.corpus.{name}", CUT) for name in ("train_fraction", "valid_fraction", "stratify")),
-            *((f"data.corpus.{name}", ("data.corpus.type=grammar",)) for name in ("num_sentences", "seed")),
+            *((f"data.corpus.{name}", GRAMMAR) for name in ("num_sentences", "seed")),
             *((f"data.corpus.{name}", ("@hub", HUB_OF_LABELS)) for name in ("name", "subset")),
             ("data.corpus.on_invalid_utf8", ("data.corpus.train=[FOLDER/torn.jsonl]",)),
+            ("data.tokenizer.type", ("data.tokenizer.vocab_size=320",)),
             ("data.tokenizer.min_frequency", ()),
             ("data.augmentation.enabled", ("data.augmentation.synonyms=FOLDER/synonyms.txt",)),
             *((f"data.augmentation.{name}", AUGMENTED) for name in AUGMENTATION_OPTIONS),
@@ -274,6 +276,8 @@ OF_A_TASK: dict[tuple[str, str], tuple[str, ...]] = {
             *((f"model.word_vectors.{name}", ("model.word_vectors=FOLDER/vectors.txt",)) for name in ("path", "use")),
         )
     },
+    ("multitask", "data.sampling.epochs"): ("data.sampling={type: annealed, epochs: 1}",),
+    ("multitask", "data.on_bad_example"): ("@torn", "training.max_steps=24"),
     **{
         (task, f"model.{name}"): ("model.attention_type=linear",)
         for task in ("diarization", "classification")

@@ -28,18 +28,16 @@ AnyModule = TypeVar("AnyModule", bound=nn.Module)
 def add_lora(model: AnyModule, options: LoraConfig | None, also_trained: Iterable[str] = ()) -> AnyModule:
     """The model, frozen but for the modules ``also_trained``, with low-rank changes of its layers; None adds none.
 
-    They are drawn from torch's default generator. Raises UserError where peft isn't installed, or no layer is called as
-    ``options.targets`` say.
+    They are drawn from torch's default generator. Raises UserError where peft isn't installed, or no layer outside of
+    ``also_trained`` is called as ``options.targets`` say.
     """
     if options is None:
         return model
-    linear = [name for name, one in model.named_modules() if isinstance(one, nn.Linear)]
     own = [model.get_submodule(name) for name in also_trained]
-    inside = [f"{name}." for name in also_trained]
-    chosen = [name for name in linear if f".{name}".endswith(tuple(f".{target}" for target in options.targets))]
-    demand_layers(bool(chosen), "model.lora", model, options)
+    linear = linear_layers(model, also_trained)
+    adapted = [name for name in linear if f".{name}".endswith(tuple(f".{target}" for target in options.targets))]
+    demand_layers(bool(adapted), "model.lora", linear, options)
     make: Any = _peft().LoraConfig  # alpha may be any number
-    adapted = [name for name in chosen if not f"{name}.".startswith(tuple(inside))]
     _peft().inject_adapter_in_model(
         make(r=options.rank, lora_alpha=options.alpha, lora_dropout=options.dropout, target_modules=adapted), model
     )
@@ -53,10 +51,16 @@ def _peft() -> Any:
         return importlib.import_module("peft")
 
 
-def demand_layers(found: bool, section: str, model: nn.Module, options: LoraConfig) -> None:
-    """Raises UserError where no layer is called as ``options.targets`` say."""
+def linear_layers(model: nn.Module, besides: Iterable[str] = ()) -> list[str]:
+    """The names of linear layers, without those in the modules ``besides``."""
+    inside = tuple(f"{name}." for name in besides)
+    linear = (name for name, one in model.named_modules() if isinstance(one, nn.Linear))
+    return [name for name in linear if not f"{name}.".startswith(inside)]
+
+
+def demand_layers(found: bool, section: str, linear: Iterable[str], options: LoraConfig) -> None:
+    """Raises UserError where none of the ``linear`` layers is called as ``options.targets`` say."""
     if not found:
-        linear = (name for name, one in model.named_modules() if isinstance(one, nn.Linear))
         layers = ", ".join(sorted({name.rpartition(".")[2] for name in linear}))
         raise UserError(f"{section}.targets: no layer is called {' or '.join(options.targets)}; there are {layers}")
 

@@ -159,6 +159,7 @@ def prepare_for_run(recipe: Recipe, directory: Path, cache: str | None) -> None:
         folder.unlink()
     elif folder.exists():  # made before there was a cache
         shutil.rmtree(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)  # of one of several tasks, it isn't there yet
     folder.symlink_to(shared.resolve(), target_is_directory=True)
 
 

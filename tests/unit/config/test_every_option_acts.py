@@ -31,6 +31,7 @@ REFUSED = {
     "diarization": ("global_config.mel={}", "global_config.pitch={}"),
     "tts": ("datasets.0.conversations={}", *BY_MEL),
     "vocoder": ("datasets.0.conversations={}", *BY_MEL),
+    "cnn": ("model.lora={}",),
     "asr": ("datasets.0.conversations={}", "data.tokenizer.options={}"),
 }
 """Sections that a task doesn't have, and options that follow from others."""

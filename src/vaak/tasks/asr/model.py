@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from vaak.nn.lora import add_lora, demand_layers
+from vaak.nn.lora import add_lora, demand_layers, linear_layers
 from vaak.nn.lora_experts import Gate, LoraExperts, add_experts, top_k_weights
 from vaak.tasks.asr.config import ExpertsConfig, WhisperLoraConfig
 
@@ -67,7 +67,7 @@ class AsrModel(nn.Module):
             sizes = (experts.num_experts, experts.rank, experts.alpha, experts.dropout)
             self.routing = add_experts(whisper, experts.targets, *sizes)
             layers = [name for name, one in whisper.named_modules() if isinstance(one, LoraExperts)]
-            demand_layers(bool(layers), "model.experts", whisper, experts)
+            demand_layers(bool(layers), "model.experts", linear_layers(whisper), experts)
             self.encodes_twice = any(name.startswith("model.encoder.") for name in layers)
             width = whisper.config.d_model
             self.gate = Gate(width, experts.num_experts, experts.gate_width, experts.balancing_bias)

@@ -24,6 +24,10 @@ def checks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
     model: ClassifierConfig = experiment.model
     data: ClassificationDataConfig = experiment.data
     yield from corpus_findings(data.corpus, ("files",), READ_BY)
+    if data.corpus.type == "files" and data.corpus.valid and data.corpus.test and data.corpus.fold is None:
+        yield remark(
+            "data.corpus.stratify", "is read by vaak crossval only: valid and test are given, so train isn't split"
+        )
     yield from lora_findings(experiment, model.lora, model.pretrained_model is not None)
     yield from _model(model, data)
     yield from _labels(model, data)
@@ -41,12 +45,7 @@ def _model(model: ClassifierConfig, data: ClassificationDataConfig) -> Iterator[
         for name in OF_CNN:
             yield no_effect(f"model.{name}", "architecture is transformer, and only cnn reads it")
     if model.architecture == "cnn":
-        if model.pretrained_model is not None:
-            yield impossible("model.pretrained_model", "architecture is cnn; word vectors are given by word_vectors")
-        if model.word_vectors is not None:
-            yield no_effect("model.embed_size", "the width is that of word_vectors")
-        for name in sorted((StackConfig.model_fields.keys() | {"pooling"}) - OF_ALL):
-            yield no_effect(f"model.{name}", "architecture is cnn, and only transformer reads it")
+        yield from _cnn(model)
     elif model.pretrained_model is not None:
         for name in sorted(StackConfig.model_fields.keys() - OF_ALL - OF_PRETRAINED):
             yield no_effect(f"model.{name}", "pretrained_model has its own")
@@ -56,6 +55,18 @@ def _model(model: ClassifierConfig, data: ClassificationDataConfig) -> Iterator[
     else:
         yield from stack_findings("model", model, is_encoder=True, longest=data.max_length)
     yield from tokenizer_findings("data.tokenizer", data.tokenizer)
+
+
+def _cnn(model: ClassifierConfig) -> Iterator[CheckFinding]:
+    """What a TextCNN can't have, or doesn't read."""
+    if model.pretrained_model is not None:
+        yield impossible("model.pretrained_model", "architecture is cnn; word vectors are given by word_vectors")
+    if model.lora is not None:
+        yield impossible("model.lora", "architecture is cnn, whose only linear layer, the head, is trained anyway")
+    if model.word_vectors is not None:
+        yield no_effect("model.embed_size", "the width is that of word_vectors")
+    for name in sorted((StackConfig.model_fields.keys() | {"pooling"}) - OF_ALL):
+        yield no_effect(f"model.{name}", "architecture is cnn, and only transformer reads it")
 
 
 def _labels(model: ClassifierConfig, data: ClassificationDataConfig) -> Iterator[CheckFinding]:

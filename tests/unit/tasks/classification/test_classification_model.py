@@ -161,6 +161,11 @@ def test_transformers_loads_an_exported_classifier_with_the_same_scores(bert: Pa
         export_hf(cnn(), tokenizer, {"label": ["a", "b", "c"]}, False, tmp_path / "two")
 
 
+def test_the_head_which_is_trained_anyway_is_not_adapted():
+    with pytest.raises(UserError, match=r"model\.lora\.targets: no layer is called head; there are $"):
+        add_lora(cnn(), LoraConfig(targets=("head",)), also_trained=("head",))
+
+
 def test_what_cant_be_had_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     pytest.importorskip("transformers")
     monkeypatch.setattr(importlib.import_module("huggingface_hub.constants"), "HF_HUB_OFFLINE", True)

@@ -237,6 +237,13 @@ def test_mistakes_have_one_line(
     assert says in str(caught.value)
 
 
+def test_stratify_is_said_not_to_be_read_where_all_splits_are_given(folder: Path):
+    said = "data.corpus.stratify: is read by vaak crossval only"
+    given = [f"data.corpus.{split}=[texts.json]" for split in ("valid", "test")]
+    warnings = ["\n".join(load(["tiny.yml"], ["data.corpus.stratify=false", *more]).warnings) for more in ([], given)]
+    assert [said in one for one in warnings] == [False, True]
+
+
 @pytest.mark.parametrize(
     ("command", "says"),
     [

@@ -293,6 +293,12 @@ def test_mistakes_have_one_line(folder, overrides, message):
         load(["tiny.yml"], overrides)
 
 
+def test_data_of_all_tasks_are_in_a_cache(folder):
+    train(load(["tiny.yml"], ["data.cache_dir=cache", "training.max_steps=1"]))
+    found = {(folder / "runs/tiny/tasks" / name / "prepared").resolve() for name in ("word", "kind")}
+    assert [path.parent for path in found] == 2 * [(folder / "cache").resolve()]
+
+
 def test_what_only_the_models_show_is_said_before_data_are_prepared(folder):
     for override, message in (
         ("shared=[stack]", "model.shared: the model of word has no module 'stack'; it has dropout, head"),
