@@ -52,7 +52,7 @@ def _adapted() -> TaskCase:
 
 
 def _write_chats(folder: Path) -> Sequence[str]:
-    """Conversations of one to four answers, some with a system message, some longer than what the model reads."""
+    """Conversations, some with a system message, some with a tool, some longer than what the model reads."""
     folder.mkdir(parents=True, exist_ok=True)
     rows = []
     for number in range(60):
@@ -60,6 +60,7 @@ def _write_chats(folder: Path) -> Sequence[str]:
         for turn in range(1 + number % 4):
             answer = {"role": "assistant", "content": "अब" * (1 + turn)}
             talk += [{"role": "user", "content": f"{number + turn}?"}, answer]
+            talk += [{"role": "tool", "content": f"{number}"}, answer] if number % 5 == 0 else []
         rows.append({"messages": talk})
     (folder / "chats.json").write_text(json.dumps(rows), encoding="utf-8")
     return ["लड़का"]
