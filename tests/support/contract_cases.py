@@ -3,130 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import tiny_listener
 import tiny_vocoder
 import tiny_voice
-from tiny_decoder import write_folder
+from task_case import PERFORMER, TaskCase, ToyCase
+from text_cases import TEXT_CASES
 from tiny_whisper import write_whisper
 from toy_duel import DuelTask
 from toy_speech import RATE, dataset_of, write_recordings, write_utterances
-from vaak.config.load import load
-from vaak.config.tasks import task_class
-from vaak.config.training import TrainingConfig
-from vaak.config.yaml.writer import yaml_text
 from vaak.core.batch import Batch
-from vaak.core.task import Task
-from vaak.testing import Case
-
-
-@dataclass(frozen=True)
-class TaskCase:
-    """A task in its smallest form: the YAML besides ``task:`` and ``training:``, and what the checks need to know.
-
-    ``write`` makes the data in a folder, which is FOLDER in the options, and returns inputs for ``predict``.
-    """
-
-    task: str
-    options: dict[str, Any]
-    training: dict[str, Any] = field(default_factory=dict)
-    about: dict[str, Any] = field(default_factory=dict)
-    write: Callable[[Path], Sequence[Any]] | None = None
-
-    def prepared(self, folder: Path) -> Case:
-        """The case, its data prepared in ``folder``."""
-        file = folder / "case.yml"
-        text = yaml_text({"task": self.task, **self.options, "training": self.training})
-        file.write_text(text.replace("FOLDER", str(folder / "data")))
-        experiment = load([file]).experiment
-        about = self.about if self.write is None else {"inputs": self.write(folder / "data"), **self.about}
-
-        def make_task() -> Task:
-            task: Task = task_class(self.task)(experiment, folder, folder)
-            task.prepare()
-            return task
-
-        loop = {name: value for name, value in self.training.items() if name in TrainingConfig.model_fields}
-        return Case(make_task, training=loop, **about)
-
-
-@dataclass(frozen=True)
-class ToyCase:
-    """A task that no YAML names, for what no task of Vaak's has yet."""
-
-    make_task: Callable[[], Task]
-    about: dict[str, Any] = field(default_factory=dict)
-
-    def prepared(self, folder: Path) -> Case:
-        """The case; there is nothing to prepare."""
-        return Case(self.make_task, **self.about)
-
-
-def _tokens_and_examples(batch: Batch) -> dict[str, float]:
-    """Targets that are real; documents by their numbers (-1 is padding)."""
-    targets, documents = batch["targets"].tolist(), batch["documents"].tolist()
-    return {
-        "token": float(sum(target >= 0 for row in targets for target in row)),
-        "example": float(sum(len({number for number in row if number >= 0}) for row in documents)),
-        "position": float(sum(number >= 0 for row in documents for number in row)),
-    }
-
-
-def _language_model(
-    *,
-    model: dict[str, Any] | None = None,
-    data: dict[str, Any] | None = None,
-    inputs: tuple[str, ...] = (),
-    training: dict[str, Any] | None = None,
-) -> TaskCase:
-    corpus = {"corpus": {"type": "grammar", "num_sentences": 120}, "tokenizer": {"type": "character"}, "max_length": 40}
-    sizes = {"d_model": 32, "num_layers": 2, "num_heads": 2, "dropout": 0.1, **(model or {})}
-    about = {"counted": _tokens_and_examples, "inputs": inputs}
-    return TaskCase("lm", {"model": sizes, "data": corpus | (data or {})}, training or {}, about)
-
-
-def _write_decoder(folder: Path) -> Sequence[str]:
-    write_folder(folder, "llama")
-    return ["लड़का"]
-
-
-def _adapted() -> TaskCase:
-    """A pretrained decoder with low-rank changes of all of its layers, and little else that could be learned."""
-    targets = ["query", "key", "value", "output", "gate", "up", "down"]
-    model = {"pretrained": "FOLDER", "dropout": 0.1, "lora": {"rank": 8, "dropout": 0.1, "targets": targets}}
-    data = {"corpus": {"type": "grammar", "num_sentences": 60}, "max_length": 40}
-    about = {"counted": _tokens_and_examples, "learning_rate": 0.03, "learned": 0.8}
-    return TaskCase("lm", {"model": model, "data": data}, {}, about, _write_decoder)
-
-
-def _targets_and_sources(batch: Batch) -> dict[str, float]:
-    """Targets and source tokens that are real."""
-    targets = float(sum(target >= 0 for row in batch["targets"].tolist() for target in row))
-    sources = float(sum(real for row in batch["source_mask"].tolist() for real in row))
-    return {
-        "token": targets,
-        "source_token": sources,
-        "position": targets + sources,
-        "example": float(len(batch["targets"])),
-    }
-
-
-def _twice_the_longer_side(batch: Batch) -> float:
-    return 2.0 * max(batch["source"].shape[1], batch["targets"].shape[1])
-
-
-def _translator(
-    *, model: dict[str, Any] | None = None, data: dict[str, Any] | None = None, training: dict[str, Any] | None = None
-) -> TaskCase:
-    corpus = {"corpus": {"type": "grammar", "num_sentences": 120}, "tokenizer": {"type": "character"}}
-    sizes = {"d_model": 32, "num_layers": 1, "num_heads": 2, "dropout": 0.1}
-    options = {"model": {"global_config": sizes, **(model or {})}, "data": corpus | (data or {})}
-    about = {"counted": _targets_and_sources, "row_length": _twice_the_longer_side, "inputs": ("The boy is good.", "")}
-    return TaskCase("seq2seq", options, training or {}, about)
 
 
 def _frames_and_speakers(batch: Batch) -> dict[str, float]:
@@ -299,41 +188,9 @@ def _two_tasks() -> TaskCase:
 
 
 HELPED = {"loss": {"auxiliary": {"clustering": 0.5, "speaker": 0.1}}}
-PERFORMER = {"feature_redraw_interval": 2, "loss": {"auxiliary": {"norm_reg": 0.01}}}
 
 CASES = {
-    "lm decoder, documents": _language_model(data={"token_dropout": 0.1}, inputs=("", "लड़का")),
-    "lm decoder, stream": _language_model(data={"layout": "stream"}, inputs=("लड़का",)),
-    "lm decoder, packed": _language_model(inputs=("लड़का",), training={"batching": {"type": "packed"}}),
-    "lm decoder, all losses": _language_model(
-        inputs=("लड़का",), training={"loss": {"label_smoothing": 0.1, "auxiliary": {"z_loss": 0.01}}}
-    ),
-    "lm encoder": _language_model(model={"model_type": "encoder"}),
-    "lm encoder, packed": _language_model(model={"model_type": "encoder"}, training={"batching": {"type": "packed"}}),
-    "lm Performer": _language_model(model={"attention_type": "causal_linear"}, inputs=("", "लड़का"), training=PERFORMER),
-    "lm Performer encoder, packed": _language_model(
-        model={"model_type": "encoder", "attention_type": "linear"},
-        training=PERFORMER | {"batching": {"type": "packed"}},
-    ),
-    "lm local, convolutional, packed": _language_model(
-        model={"attention_type": "local", "window": 4, "position_type": "convolutional"},
-        inputs=("लड़का",),
-        training={"batching": {"type": "packed"}},
-    ),
-    "lm pretrained, low-rank changes": _adapted(),
-    "seq2seq": _translator(),
-    "seq2seq, two tokenizers": _translator(
-        model={"share_embeddings": False},
-        data={"target_tokenizer": {"type": "character"}, "token_dropout": 0.2},
-        training={"loss": {"label_smoothing": 0.1, "auxiliary": {"z_loss": 0.01}}},
-    ),
-    "seq2seq, glossed, copying": _translator(
-        model={"copy_source": True}, data={"gloss": True, "max_source_length": 256}
-    ),
-    "seq2seq Performer": _translator(
-        model={"encoder": {"attention_type": "linear"}, "decoder": {"attention_type": "causal_linear"}},
-        training=PERFORMER,
-    ),
+    **TEXT_CASES,
     "diarization": _diarizer("multilabel", training=HELPED),
     "diarization, powerset, augmented": _diarizer(
         "powerset",

@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from contract_cases import CASES, TOYS, TaskCase, ToyCase
+from contract_cases import CASES, TOYS
+from task_case import TaskCase, ToyCase
 from toy import QUIET, StopAt, ToyTask, same_bits, toy_trainer, weights
 from toy_duel import DuelTask
 from vaak.config.training import TrainingConfig
