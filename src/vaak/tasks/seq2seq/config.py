@@ -13,6 +13,7 @@ from vaak.nn.config import STACK_ALIASES, EncoderDecoderConfig, LoraConfig, lora
 from vaak.text.config import TokenizerConfig
 
 DEFAULTS: dict[str, Any] = {
+    "data": {"tokenizer": {"vocab_size": 8000}},
     "training": {
         "epochs": 50,
         "batch_size": 32,
@@ -163,8 +164,7 @@ class Seq2SeqDataConfig(Section):
 
     corpus: ParallelCorpusConfig = option("The source of the pairs.", ParallelCorpusConfig())
     tokenizer: TokenizerConfig = option(
-        "The tokenizer; of both sides, unless target_tokenizer is given.",
-        TokenizerConfig(vocab_size=8000),
+        "The tokenizer; of both sides, unless target_tokenizer is given.", TokenizerConfig()
     )
     target_tokenizer: TokenizerConfig | None = option(
         "A separate tokenizer for the target; tokenizer is then only the source's. null: one for both.", None
