@@ -18,8 +18,8 @@ from vaak.tasks.tts.config import (
 from vaak.text.speech.config import FrontEndConfig
 
 MEL, DURATION, STOP = "mel", "duration", "stop"
-ALIGNMENT, BINARISATION = "alignment", "binarisation"
-LOSSES = (MEL, DURATION, STOP, ALIGNMENT, BINARISATION, "pitch", "voicing", "energy", "flow", "norm_reg")
+ALIGNMENT = "alignment"
+LOSSES = (MEL, DURATION, STOP, ALIGNMENT, "pitch", "voicing", "energy", "flow", "norm_reg")
 """All have the weight 1 unless training.loss.auxiliary gives another; norm_reg is computed only where it does."""
 
 SPOKEN_FIGURES = ("mcd_db", "f0_rmse_hz", "f0_rmse_cents", "voicing_error", "real_time_factor")
@@ -96,7 +96,7 @@ def _unread_by_front_end(front_end: FrontEndConfig) -> Iterator[CheckFinding]:
 def _without_loss(model: TtsModelConfig) -> Iterator[tuple[str, str]]:
     """The losses that the model hasn't, with reasons."""
     if model.durations == "given":
-        yield from dict.fromkeys((ALIGNMENT, BINARISATION), "model.durations is given, so nothing is aligned").items()
+        yield ALIGNMENT, "model.durations is given, so nothing is aligned"
     if not model.pitch:
         yield from dict.fromkeys(("pitch", "voicing"), "model.pitch is false, so no pitch is predicted").items()
     if not model.energy:

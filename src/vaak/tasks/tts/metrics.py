@@ -4,8 +4,7 @@ loss                 the weighted sum of all losses
 mel                  the main loss, per frame and bin of the normalised spectrogram, with the true durations
 duration             squared error of log(1 + frames), per symbol
 stop                 cross-entropy of the end of speech, per frame
-alignment            learned durations: negative log-likelihood of all alignments, per frame
-binarisation         learned durations: negative log-probability of the best one, per frame
+alignment            learned durations: negative log-likelihood of all alignments, per frame; it may be negative
 flow                 flow matching: squared error of the velocities, per frame and bin; mel is then that of the means
 pitch, energy        squared error of the normalised logarithms, per symbol; voicing: cross-entropy, per symbol
 duration_error_ms    absolute error of predicted durations, per symbol, in milliseconds

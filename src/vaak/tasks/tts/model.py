@@ -27,7 +27,7 @@ from vaak.core.batch import Term
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.nn.initialisation import initialise
 from vaak.nn.kernels.squared_norms import SquaredNorms
-from vaak.nn.speech.aligner import SoftAligner, beta_binomial_prior
+from vaak.nn.speech.aligner import Aligner, beta_binomial_prior
 from vaak.nn.speech.alignment import monotonic_alignment
 from vaak.nn.speech.durations import regulate, whole_durations
 from vaak.nn.speech.flow_matching import Draws, flow_matching_loss, integrate, row_draws
@@ -103,7 +103,7 @@ class Outputs:
     terms: dict[str, Term]
     """The losses of pitch, voicing and energy, and of flow matching."""
     alignment: Tensor | None = None
-    """``(row, frame, symbol)``: log-probabilities of the learned alignment."""
+    """``(row, frame, symbol)``: log-likelihoods of frames, from which durations are learned."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ class TtsModel(nn.Module):
         if config.has_prosody:
             pitch = normalisation.pitch if config.pitch else None
             self.adaptor = VarianceAdaptor(width, pitch, normalisation.energy if config.energy else None, predictor)
-        self.aligner = SoftAligner(width, num_bins) if config.durations == "learned" else None
+        self.aligner = Aligner(width, num_bins) if config.durations == "learned" else None
         frame_width = width if config.matches_flows else config.decoder.d_model
         self.bridge = nn.Identity() if width == frame_width else nn.Linear(width, frame_width)
         self.decoder = make_decoder(config, num_bins)

@@ -27,14 +27,14 @@ from vaak.core.batch import Batch, Term
 from vaak.core.task import DataFinding
 from vaak.nn.kernels.squared_norms import NORM_REG, SquaredNorms, norm_reg
 from vaak.nn.lora import add_lora
-from vaak.nn.speech.aligner import binarisation_loss, forward_sum_loss
+from vaak.nn.speech.aligner import forward_sum_loss
 from vaak.nn.speech.flow_matching import Draws
 from vaak.nn.speech.masks import exact, length_mask, masked_sum
 from vaak.nn.speech.predictors import duration_loss
 from vaak.runs.prepared import Recipe
 from vaak.tasks.base import PreparedTask, refuse_other_options
 from vaak.tasks.prepared_cuts import corpora_of, read_for
-from vaak.tasks.tts.checks import ALIGNMENT, BINARISATION, DURATION, LOSSES, MEL, STOP
+from vaak.tasks.tts.checks import ALIGNMENT, DURATION, LOSSES, MEL, STOP
 from vaak.tasks.tts.config import SpeakingConfig, TtsExperiment
 from vaak.tasks.tts.data import TtsDataset
 from vaak.tasks.tts.estimate import sketch, sketch_batch, source_files
@@ -160,7 +160,6 @@ class TtsTask(PreparedTask[TtsExperiment, Prepared]):
             terms[STOP] = stop_loss(outputs.stop, frame_lengths, frame_mask)
         if outputs.alignment is not None:
             terms[ALIGNMENT] = forward_sum_loss(outputs.alignment, frame_lengths, text.lengths)
-            terms[BINARISATION] = binarisation_loss(outputs.alignment, outputs.durations)
         if norms is not None:
             terms[NORM_REG] = norm_reg(*norms)
         return terms, outputs

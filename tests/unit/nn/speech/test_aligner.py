@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -10,9 +11,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vaak.nn.speech.aligner import (
-    SoftAligner,
+    Aligner,
     beta_binomial_prior,
-    binarisation_loss,
     forward_sum_loss,
     path_log_likelihoods,
 )
@@ -79,17 +79,6 @@ def test_a_row_without_a_path_is_impossible():
     assert forward_sum_loss(torch.zeros(1, 2, 3), torch.tensor([2]), torch.tensor([3])).total.item() == torch.inf
 
 
-def test_the_loss_of_the_hard_path():
-    logs = drawn_log_probs().requires_grad_()
-    durations = torch.tensor([[1, 3, 2, 0], [1, 1, 1, 1], [5, 0, 0, 0], [1, 0, 0, 0]])
-    term = binarisation_loss(logs, durations)
-    paths = [torch.repeat_interleave(row) for row in durations]
-    expected = -sum(logs[row, torch.arange(len(path)), path].sum() for row, path in enumerate(paths))
-    assert term.per == "frame"
-    torch.testing.assert_close(term.total, expected, **EXACT)
-    assert torch.autograd.grad(term.total, logs)[0].isfinite().all()
-
-
 @pytest.mark.parametrize("scaling", [1.0, 0.3])
 def test_the_prior_is_beta_binomial(scaling: float):
     stats = pytest.importorskip("scipy.stats")
@@ -103,19 +92,26 @@ def test_the_prior_is_beta_binomial(scaling: float):
         assert not prior[row, frames:, :symbols].any()
 
 
-def encoded(extra: int) -> tuple[SoftAligner, Tensor, Tensor, Tensor, Tensor]:
+def encoded(extra: int) -> tuple[Aligner, Tensor, Tensor, Tensor, Tensor]:
     torch.manual_seed(0)
-    aligner = SoftAligner(7, 5, width=4, temperature=0.5).double()
+    aligner = Aligner(7, 5).double()
     text, mel = torch.randn(4, 4, 7, dtype=torch.float64), torch.randn(4, 6, 5, dtype=torch.float64)
     text, mel = (F.pad(x, (0, 0, 0, extra), value=torch.nan) for x in (text, mel))
     return aligner, text, mel, length_mask(SYMBOLS, 4 + extra), length_mask(FRAMES, 6 + extra)
 
 
-def test_the_aligner_gives_log_probabilities_of_the_rows_symbols():
+def test_scores_are_likelihoods_of_frames_and_the_prior():
     aligner, text, mel, symbol_mask, frame_mask = encoded(extra=0)
-    logs = aligner(text, mel, symbol_mask, frame_mask, beta_binomial_prior(FRAMES, SYMBOLS))
-    torch.testing.assert_close(logs.exp().sum(-1), torch.ones(4, 6, dtype=torch.float64))
-    assert (logs.exp() > 0).equal(symbol_mask[:, None].expand(-1, 6, -1))
+    with torch.no_grad():
+        aligner.log_variance.copy_(torch.linspace(-1, 1, 5))
+    prior = beta_binomial_prior(FRAMES, SYMBOLS)
+    scores = aligner(text, mel, symbol_mask, frame_mask, prior)
+    means, variance = aligner.mean(aligner.hidden(text).relu()), aligner.log_variance.exp()
+    for row, frame, symbol in ((0, 0, 0), (0, 4, 2), (1, 3, 1)):
+        normal = torch.distributions.Normal(means[row, symbol], variance.sqrt())
+        expected = aligner.weight * (normal.log_prob(mel[row, frame]) + math.log(2 * math.pi) / 2).sum()
+        torch.testing.assert_close(scores[row, frame, symbol], expected + prior[row, frame, symbol], **EXACT)
+    assert scores.isfinite().equal(symbol_mask[:, None].expand(-1, 6, -1))
 
 
 def test_what_pads_a_row_changes_nothing_of_its_alignment():
@@ -133,7 +129,7 @@ def test_an_alignment_is_learned_from_pairs_alone():
     """Each symbol has its own sound; which, and how long it takes, is never told."""
     generator = torch.Generator().manual_seed(1)
     torch.manual_seed(1)
-    aligner = SoftAligner(6, 8, width=8, temperature=0.5)
+    aligner = Aligner(6, 8)
     sounds, embeddings = torch.randn(6, 8, generator=generator), torch.eye(6)
     optimizer = torch.optim.Adam(aligner.parameters(), 0.02)
     lengths = torch.full((8,), 6)

@@ -87,7 +87,7 @@ class ShownMeters(Meters):
         symbols, durations = speaker.processor.decode(example.ids.tolist()), outputs.durations[0].cpu().numpy()
         alignment = None
         if outputs.alignment is not None:
-            probabilities = outputs.alignment[0].float().exp().cpu().numpy()
+            probabilities = outputs.alignment[0].float().softmax(-1).cpu().numpy()
             alignment = Alignment(example.name, probabilities, symbols, durations)
         pitch = example.prosody[:, 1] if example.prosody.shape[1] else np.zeros(len(example.mel))
         recorded = Spectrogram(f"{example.name}: recorded", example.mel, symbols, durations, pitch)
