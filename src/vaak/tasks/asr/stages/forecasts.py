@@ -174,10 +174,10 @@ def _basis(options: MoeOptions, inputs: Mapping[str, Path]) -> Basis | str:
 
 @lru_cache(maxsize=1)
 def _computed(of: str) -> Basis | str:
-    """The basis by options, as JSON, before anything has run; a reason where the sizes of the base aren't known."""
+    """The basis by options, as JSON, before anything has run; or why there is none: no base, or no data."""
     options = MoeOptions.model_validate_json(of)
     try:
-        config = _base_config(options)
+        config, (train, valid) = _base_config(options), _utterances(options)
     except UserError as error:
         return f"not known: {error}"
     positions, width = round(50 * seconds_of(options)), config["d_model"]
@@ -187,7 +187,6 @@ def _computed(of: str) -> Basis | str:
     per_second = (
         2 * rows * width * config["encoder_ffn_dim"] / _seconds_of_product(rows, width, config["encoder_ffn_dim"])
     )
-    train, valid = _utterances(options)
     memory = LIBRARIES + 4 * all_weights + 4 * rows * config["encoder_ffn_dim"]
     each = READING + operations / per_second
     return Basis(train, valid, each, width, positions, 4 * all_weights, memory, COMPUTED)
