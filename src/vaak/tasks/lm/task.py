@@ -26,7 +26,7 @@ from vaak.engine.objective.losses import losses_of_logits
 from vaak.nn.decoding.sampling import SamplingSettings
 from vaak.nn.kernels.squared_norms import NORM_REG, SquaredNorms, norm_reg
 from vaak.nn.lora import add_lora
-from vaak.runs.prepared import Recipe
+from vaak.runs.prepared import Recipe, prepared_folder
 from vaak.tasks.base import PreparedTask, in_temporary_folder, without_unread_files
 from vaak.tasks.hub import loaded_or_drawn
 from vaak.tasks.lm import pretrained
@@ -71,7 +71,11 @@ class LanguageModelTask(PreparedTask[LanguageModelExperiment, Prepared]):
     @cached_property
     def options(self) -> LanguageModelConfig:
         """Those of the model: of a pretrained one, mostly its own."""
-        return self.own if self.own.pretrained is None else pretrained.options_in(self.prepared.folder, self.own)
+        return (
+            self.own
+            if self.own.pretrained is None
+            else pretrained.options_in(prepared_folder(self.directory), self.own)
+        )
 
     # Data.
 
@@ -121,7 +125,7 @@ class LanguageModelTask(PreparedTask[LanguageModelExperiment, Prepared]):
     @cached_property
     def chat_template(self) -> ChatTemplate:
         """The one by which the run was trained, or its pretrained model. Raises UserError if there is none."""
-        content = template_in(self.prepared.folder / "tokenizer")
+        content = template_in(prepared_folder(self.directory) / "tokenizer")
         if content is None:
             raise UserError("the run has no chat template: it was trained on text, not on conversations")
         return ChatTemplate(content, self.tokenizer)
@@ -214,7 +218,7 @@ class LanguageModelTask(PreparedTask[LanguageModelExperiment, Prepared]):
         vocab_size, base = self.tokenizer.vocab_size, self._base()
         if base is None:
             return LanguageModel(self.own, vocab_size, self.data.max_length)
-        given = self.prepared.folder, self.own, vocab_size
+        given = prepared_folder(self.directory), self.own, vocab_size
         return loaded_or_drawn(
             self.directory,
             lambda: pretrained.loaded(base.source, *given),

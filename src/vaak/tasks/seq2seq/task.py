@@ -21,7 +21,7 @@ from vaak.core.task import Outputs
 from vaak.engine.objective.losses import losses_of_logits
 from vaak.nn.kernels.squared_norms import NORM_REG, SquaredNorms, norm_reg
 from vaak.nn.lora import add_lora
-from vaak.runs.prepared import Recipe
+from vaak.runs.prepared import Recipe, prepared_folder
 from vaak.tasks.base import PreparedTask, in_temporary_folder, without_unread_files
 from vaak.tasks.hub import loaded_or_drawn
 from vaak.tasks.pretrained import Base
@@ -79,10 +79,12 @@ class Seq2SeqTask(PreparedTask[Seq2SeqExperiment, Prepared]):
         data = self.data
         if not splits or data.corpus == own.data.corpus:
             return
-        paths = {"tokenizer": str(self.prepared.folder / "tokenizer")}
-        if data.target_tokenizer is not None:
-            paths["target_tokenizer"] = str(self.prepared.folder / "target_tokenizer")
-        tokenizers = {name: getattr(data, name).model_copy(update={"path": path}) for name, path in paths.items()}
+        folders = {name: self.prepared.folder / name for name in ("tokenizer", "target_tokenizer")}
+        tokenizers = {
+            name: (getattr(data, name) or data.tokenizer).model_copy(update={"path": str(path)})
+            for name, path in folders.items()
+            if path.is_dir()  # a pretrained model may have one for each side, too
+        }
         corpus = without_unread_files(data.corpus, splits, ("", "_target"))
         others = data.model_copy(update={**tokenizers, "corpus": corpus})
         how = recipe(others, splits, self.prepared.dictionary, self.folder)
@@ -133,7 +135,7 @@ class Seq2SeqTask(PreparedTask[Seq2SeqExperiment, Prepared]):
         base = self._base()
         if base is None:
             return Seq2SeqModel(self.own, self.data, *vocab_sizes)
-        given = self.prepared.folder, self.own, self.data, vocab_sizes[0]
+        given = prepared_folder(self.directory), self.own, self.data, vocab_sizes[0]
         return loaded_or_drawn(
             self.directory,
             lambda: pretrained.loaded(base.source, *given),
@@ -218,7 +220,7 @@ class Seq2SeqTask(PreparedTask[Seq2SeqExperiment, Prepared]):
         assert isinstance(model, Seq2SeqModel)
         if self.own.pretrained is None:
             raise UserError("--format hf: only a translator that began with model.pretrained (T5, Marian) is exported")
-        pretrained.export_hf(model, self.prepared.folder, self.prepared.target_tokenizer, folder)
+        pretrained.export_hf(model, prepared_folder(self.directory), self.prepared.target_tokenizer, folder)
 
     def samples(self, model: nn.Module) -> list[str]:
         """Translations of the first validation sources; writes a picture of the first one's cross-attention."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from tiny_decoder import write_folder
 from vaak.config.load import load
 from vaak.core.errors import DataError, UserError
 from vaak.engine.records.metrics_file import read_records
+from vaak.runs.evaluate import evaluate_run
 from vaak.tasks.lm.data import IGNORED
 from vaak.tasks.lm.task import LanguageModelTask
 
@@ -150,6 +152,10 @@ def test_a_pretrained_model_with_lora_learns_answers_by_its_template(chats: Path
     assert math.isfinite(outcome.metrics["val_loss"])
     kept = transformers.AutoTokenizer.from_pretrained(tmp_path / "run" / "prepared" / "tokenizer")
     assert kept.chat_template == template + prompt
+    others = f"data.corpus={{type: chat, train: [], valid: [], test: ['{chats / 'valid.jsonl'}']}}"
+    shutil.rmtree(tmp_path / "theirs")  # a run needs no more of its base
+    found = evaluate_run(tmp_path / "run", [], [others], ["test"], "cpu")
+    assert found["metrics"]["test_loss"] == pytest.approx(outcome.metrics["val_loss"])
 
 
 @pytest.mark.parametrize(

@@ -134,6 +134,18 @@ def test_a_run_begins_with_it_and_is_exported(opus: Path, peer: Any, tmp_path: P
     assert [token for token in theirs if token != 0][:11] == list(ours.tokens)[:11]
 
 
+def test_another_corpus_is_evaluated_with_both(opus: Path, tmp_path: Path):
+    (tmp_path / "run.yml").write_text(YAML.format(source=opus))
+    train_run(load([tmp_path / "run.yml"], [f"run_dir={tmp_path / 'run'}"]))
+    others: Any = {"temporary_folder": tmp_path / "others", "splits": ("test",)}
+    opened: Any = open_run(tmp_path / "run", [], ["data.corpus.seed=7"], "cpu", **others)
+    pairs, source, target = opened.task.prepared.stores("test")
+    own, pair = Prepared(tmp_path / "run" / "prepared"), next(iter(pairs))
+    assert source.document(0).tolist() == own.source_tokenizer.encode(pair.source)
+    assert target.document(0).tolist() == own.target_tokenizer.encode(pair.targets[0])
+    assert own.target_tokenizer.to_json() != own.source_tokenizer.to_json()
+
+
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
