@@ -66,10 +66,13 @@ def fetched(key: str, source: str, fetch: Callable[[], Found]) -> Found:
         raise UserError(f"{key}: {source} can't be loaded: {reason}") from error
 
 
-def config_of(key: str, source: str) -> Any:
-    """The configuration of a model of transformers. Raises UserError where it can't be loaded."""
-    auto = transformers_of(key)
-    return fetched(key, source, lambda: auto.AutoConfig.from_pretrained(source, **SAFELY))
+def config_of(key: str, source: str, local_files_only: bool = False) -> Any:
+    """The configuration of a model of transformers; with ``local_files_only``, the Hub isn't contacted.
+
+    Raises UserError where it can't be loaded.
+    """
+    auto, how = transformers_of(key), {**SAFELY, "local_files_only": local_files_only}
+    return fetched(key, source, lambda: auto.AutoConfig.from_pretrained(source, **how))
 
 
 def tokenizer_of(key: str, source: str) -> Any:
