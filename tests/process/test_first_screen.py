@@ -29,7 +29,7 @@ ON_FILES = (
     "runs",
 )
 ON_A_RUN = ("eval", "generate", "predict", "export", "tune", "replay --step 3", "tokenizer show")
-LONG = ("training.max_steps=100000", "data.corpus={type: grammar, num_sentences: 20000}")
+LONG = ("training.max_steps=100000", "data.corpus={type: grammar, num_sentences: 120000}")
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,9 @@ ANSWER = "interrupted: stopping; press Ctrl-C again to leave at once"
 IMPORTING = ("_frozen_importlib", "importlib._bootstrap")
 """The names of the module that imports: the second one from the first ``import importlib`` on."""
 
-_answering, _leaving = threading.Lock(), threading.Lock()
+_answering, _leaving = threading.RLock(), threading.Lock()
+_answered: set[int] = set()
+"""The processes whose first Ctrl-C has been answered."""
 _left: list[Callable[[], str]] = []
 """What there is to say when leaving at once, the innermost last."""
 
@@ -38,8 +40,7 @@ def acknowledged() -> Iterator[None]:
     own = os.getpid()
     before = signal.set_wakeup_fd(writing.fileno(), warn_on_full_buffer=False)
     _leave_signals_of_children_alone()
-    if _answering.locked():  # of an earlier command in this process
-        _answering.release()
+    _answered.clear()  # of an earlier command in this process
     thread = threading.Thread(target=_answer, args=(reading, own), daemon=True, name="interrupts")
     thread.start()
     handler = signal.getsignal(signal.SIGINT)
@@ -106,9 +107,11 @@ def _answer(reading: socket.socket, own: int) -> None:
 
 
 def _answer_once() -> None:
-    """Say that the first Ctrl-C was heard, whichever thread comes first."""
-    if _answering.acquire(blocking=False):
-        _say(ANSWER)
+    """Say that the first Ctrl-C was heard, whichever thread comes first; the other returns when it is said."""
+    with _answering:
+        if not _answered:
+            _answered.add(os.getpid())
+            _say(ANSWER)
 
 
 def _say(line: str) -> None:

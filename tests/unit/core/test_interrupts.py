@@ -6,7 +6,36 @@ import os
 import signal
 import threading
 
+import pytest
+
+from vaak.core import interrupts
 from vaak.core.interrupts import acknowledged
+
+
+def test_who_comes_second_to_answer_waits_for_the_answer(monkeypatch: pytest.MonkeyPatch):
+    """It may be the main thread, which ends the process next: the line was lost then."""
+    answering, answered, second_is_done = threading.Event(), threading.Event(), threading.Event()
+
+    def say(line: str) -> None:
+        answering.set()
+        assert answered.wait(20), line
+
+    def come_second() -> None:
+        interrupts._answer_once()
+        second_is_done.set()
+
+    monkeypatch.setattr(interrupts, "_say", say)
+    monkeypatch.setattr(interrupts, "_answered", set())
+    first = threading.Thread(target=interrupts._answer_once)
+    first.start()
+    assert answering.wait(20)
+    second = threading.Thread(target=come_second)
+    second.start()
+    assert not second_is_done.wait(0.2)
+    answered.set()
+    first.join(20)
+    second.join(20)
+    assert second_is_done.is_set()
 
 
 def test_it_ends_although_a_process_that_was_forked_within_lives_on():

@@ -37,16 +37,20 @@ def is_pair(folder: Path) -> bool:
     return all((folder / name).is_file() for name in SIDES) and not (folder / "tokenizer.json").exists()
 
 
-def save_pair(source: Path, folder: Path, ids: Mapping[str, int]) -> Tokenizer:
+def save_pair(source: Path, folder: Path, ids: Mapping[str, int | None]) -> Tokenizer:
     """Put both tokenizers of the model in ``source`` in prepared data ``folder``, with their files; the target's.
 
     ``ids`` are those of the tokens that play a role (``bos``, ``eos``, ``pad``). Raises UserError for files that can't
-    be read.
+    be read, or lack one of them.
     """
     (folder / BASE_FOLDER).mkdir(parents=True, exist_ok=True)
     copy_files(source, folder / BASE_FOLDER)
     vocabulary = _vocabulary(source / "vocab.json")
-    roles = {"unk": UNKNOWN, **{role: vocabulary[at] for role, at in ids.items() if at in range(len(vocabulary))}}
+    given = {role: at for role, at in ids.items() if at is not None}
+    if outside := [f"{role} ({at})" for role, at in given.items() if at not in range(len(vocabulary))]:
+        file = source / "vocab.json"
+        raise UserError(f"{KEY}: {file}: its ids are 0 to {len(vocabulary) - 1}, without that of {', '.join(outside)}")
+    roles = {"unk": UNKNOWN, **{role: vocabulary[at] for role, at in given.items()}}
     for name, place in SIDES.items():
         tokenizer = Tokenizer(_backend(source / name, vocabulary), {"mask": roles["eos"], **roles})
         tokenizer.save(folder / place)

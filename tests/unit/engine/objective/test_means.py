@@ -1,4 +1,4 @@
-"""A term that is a mean is reported once, before the first step; nothing else is, and training goes on as without."""
+"""A term that is a mean is reported once, before the first step; nothing else is, and training continues as without."""
 
 from __future__ import annotations
 

@@ -152,6 +152,7 @@ def test_another_corpus_is_evaluated_with_both(opus: Path, tmp_path: Path):
         ("source.spm", b"no model", r"source\.spm is not a SentencePiece model"),
         ("vocab.json", b'{"a": 0, "b": 2}', r"vocab\.json can't be read: its ids are not 0 to 1"),
         ("vocab.json", b"[", r"vocab\.json can't be read"),
+        ("vocab.json", b'{"a": 0, "<unk>": 1}', r"vocab\.json: its ids are 0 to 1, without that of bos \(\d+\), pad"),
     ],
 )
 def test_damaged_files_are_named(name: str, content: bytes, said: str, opus: Path, tmp_path: Path):
