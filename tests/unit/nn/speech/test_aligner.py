@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
+import scipy.fft
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -15,6 +17,7 @@ from vaak.nn.speech.aligner import (
     beta_binomial_prior,
     forward_sum_loss,
     path_log_likelihoods,
+    with_differences,
 )
 from vaak.nn.speech.alignment import monotonic_alignment
 from vaak.nn.speech.masks import length_mask
@@ -100,16 +103,38 @@ def encoded(extra: int) -> tuple[Aligner, Tensor, Tensor, Tensor, Tensor]:
     return aligner, text, mel, length_mask(SYMBOLS, 4 + extra), length_mask(FRAMES, 6 + extra)
 
 
+def test_cepstra_and_differences_are_those_of_scipy_and_librosa():
+    """Librosa's differences are 1/10 of these, which doesn't matter once they have deviation 1."""
+    librosa = pytest.importorskip("librosa")
+    mel, lengths = torch.randn(2, 12, 20, generator=torch.Generator().manual_seed(0)).double(), torch.tensor([12, 7])
+    features = mel @ Aligner(4, 20).cosines.double()
+    found = with_differences(features, length_mask(lengths, 12))
+    for row, length in enumerate(lengths.tolist()):
+        cepstra = scipy.fft.dct(mel[row, :length].numpy())[:, :13]
+        slopes = librosa.feature.delta(cepstra, width=5, axis=0, mode="nearest")
+        curves = librosa.feature.delta(slopes, width=5, axis=0, mode="nearest")
+        expected = torch.from_numpy(np.concatenate((cepstra, slopes, curves), 1))
+        expected = (expected - expected.mean(0)) / expected.std(0, correction=0)
+        torch.testing.assert_close(found[row, :length], expected, rtol=1e-5, atol=1e-5)
+        assert not found[row, length:].any()
+
+
+def test_silence_has_no_differences():
+    mask = length_mask(torch.tensor([3, 1]), 4)
+    assert not with_differences(torch.full((2, 4, 5), -7.0), mask).any()
+
+
 def test_scores_are_likelihoods_of_frames_and_the_prior():
     aligner, text, mel, symbol_mask, frame_mask = encoded(extra=0)
     with torch.no_grad():
-        aligner.log_variance.copy_(torch.linspace(-1, 1, 5))
+        aligner.log_variance.copy_(torch.linspace(-1, 1, 15))
     prior = beta_binomial_prior(FRAMES, SYMBOLS)
     scores = aligner(text, mel, symbol_mask, frame_mask, prior)
+    heard = with_differences(mel @ aligner.cosines, frame_mask)
     means, variance = aligner.mean(aligner.hidden(text).relu()), aligner.log_variance.exp()
     for row, frame, symbol in ((0, 0, 0), (0, 4, 2), (1, 3, 1)):
         normal = torch.distributions.Normal(means[row, symbol], variance.sqrt())
-        expected = aligner.weight * (normal.log_prob(mel[row, frame]) + math.log(2 * math.pi) / 2).sum()
+        expected = (normal.log_prob(heard[row, frame]) + math.log(2 * math.pi) / 2).sum()
         torch.testing.assert_close(scores[row, frame, symbol], expected + prior[row, frame, symbol], **EXACT)
     assert scores.isfinite().equal(symbol_mask[:, None].expand(-1, 6, -1))
 
