@@ -10,13 +10,16 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
 
 log = logging.getLogger("vaak")
 
+FAST_BF16 = {"amx_bf16", "avx512_bf16", "bf16"}  # of x86 and of Arm
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -88,9 +91,23 @@ def supported(name: str, device: torch.device) -> str:
     elif name == "bf16" and device.type == "mps" and not torch.backends.mps.is_macos_or_newer(14, 0):
         reason = "bf16 on MPS needs macOS 14"
     else:
+        if name == "bf16" and device.type == "cpu" and has_fast_bf16() is False:
+            log.warning(
+                "mixed_precision: this processor has no instructions for bf16, which is slower here than fp32 "
+                "(training.mixed_precision=no)"
+            )
         return name
     log.warning("mixed_precision: %s can't be used (%s); training continues in fp32", name, reason)
     return "no"
+
+
+def has_fast_bf16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool | None:
+    """Whether the processor multiplies bf16 in hardware; None where the system doesn't say."""
+    try:
+        flags = re.search(r"^(?:flags|Features)\s*:(.*)$", cpuinfo.read_text(), re.MULTILINE)
+    except OSError:
+        return None
+    return None if flags is None else not FAST_BF16.isdisjoint(flags[1].split())
 
 
 class LossScale:

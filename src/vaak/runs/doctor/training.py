@@ -19,13 +19,13 @@ from vaak.config.yaml.reader import read_yaml
 from vaak.config.yaml.tree import to_plain
 from vaak.core.cores import allowed_cores
 from vaak.core.errors import UserError
+from vaak.engine.devices.precision import has_fast_bf16
 from vaak.engine.distributed.launcher import pick_device
 from vaak.runs.doctor.finding import DoctorFinding, size
 from vaak.runs.doctor.packages import short, try_imports, version_of
 
 ABOUT = "what would run"
 REFUSED = ("FSDP", "DEEPSPEED", "MEGATRON_LM", "XLA", "TPU")
-FAST_BF16 = ("amx_bf16", "avx512_bf16", "bf16")  # of x86 and of Arm
 
 
 def examine_training() -> Iterator[DoctorFinding]:
@@ -98,15 +98,6 @@ def precision(device: torch.device) -> DoctorFinding:
         return DoctorFinding(ABOUT, "precision", "ok", "no, bf16 and fp16")
     fast = "fast here" if has_fast_bf16() else "no faster here: this processor has no instructions for it"
     return DoctorFinding(ABOUT, "precision", "ok", f"no and bf16 ({fast}); fp16 needs an accelerator")
-
-
-def has_fast_bf16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
-    """Whether the processor multiplies bf16 in hardware."""
-    try:
-        flags = re.search(r"^(?:flags|Features)\s*:(.*)$", cpuinfo.read_text(), re.MULTILINE)
-    except OSError:
-        return False
-    return bool(flags and set(FAST_BF16) & set(flags[1].split()))
 
 
 def compiler(device: torch.device) -> DoctorFinding:

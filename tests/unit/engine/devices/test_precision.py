@@ -129,6 +129,36 @@ def test_fp16_on_a_cpu_goes_on_in_fp32_with_one_warning(tmp_path: Path, caplog: 
     assert not trainer.state.loss_scale.enabled
 
 
+@pytest.mark.parametrize(
+    ("text", "fast"),
+    [
+        ("flags\t\t: fpu amx_bf16 x\n", True),
+        ("Features\t: fp bf16\n", True),
+        ("flags : fpu avx2\n", False),
+        ("", None),
+    ],
+)
+def test_processors_with_bf16(text: str, fast: bool | None, tmp_path: Path):
+    (tmp_path / "cpuinfo").write_text(text)
+    assert precision.has_fast_bf16(tmp_path / "cpuinfo") is fast
+    assert precision.has_fast_bf16(tmp_path / "none") is None
+
+
+@pytest.mark.parametrize("fast", [False, True, None])
+def test_bf16_that_is_slower_than_fp32_is_said_once(
+    fast: bool | None, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    precision.supported.cache_clear()
+    monkeypatch.setattr(precision, "has_fast_bf16", lambda: fast)
+    with caplog.at_level(logging.WARNING, "vaak"):
+        trainer = toy_trainer(tmp_path, mixed_precision="bf16", validation={"interval": 2})
+        trainer.fit()
+    told = "mixed_precision: this processor has no instructions for bf16, which is slower here than fp32 "
+    warnings = [record.getMessage() for record in caplog.records]
+    assert warnings == ([told + "(training.mixed_precision=no)"] if fast is False else [])
+    assert trainer.precision.name == "bf16"
+
+
 def test_bf16_trains_on_a_cpu_near_fp32(tmp_path: Path):
     losses = {}
     for name in ("no", "bf16"):

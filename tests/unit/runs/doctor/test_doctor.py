@@ -260,21 +260,6 @@ def test_a_driver_that_torch_can_not_use(tmp_path: Path, monkeypatch: pytest.Mon
     assert "can't use it: The NVIDIA driver on your system is too old" in next(training.cuda_devices()).said
 
 
-@pytest.mark.parametrize(
-    ("text", "fast"),
-    [
-        ("flags\t\t: fpu amx_bf16 x\n", True),
-        ("Features\t: fp bf16\n", True),
-        ("flags : fpu avx2\n", False),
-        ("", False),
-    ],
-)
-def test_processors_with_bf16(text: str, fast: bool, tmp_path: Path):
-    (tmp_path / "cpuinfo").write_text(text)
-    assert training.has_fast_bf16(tmp_path / "cpuinfo") == fast
-    assert not training.has_fast_bf16(tmp_path / "none")
-
-
 def test_compiling_needs_a_compiler_headers_and_on_cuda_triton(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "c++").write_text("#!/bin/sh\n")
     (tmp_path / "c++").chmod(0o755)
