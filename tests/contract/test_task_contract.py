@@ -15,7 +15,8 @@ def test_every_task_is_under_contract():
 
 SLOW = (
     "classification, transformer, two columns, augmented", "classification, several labels",
-    "lm pretrained, low-rank changes", "tts Performer", "tts, flow matching by a transformer, learned durations",
+    "lm pretrained, low-rank changes", "tts Performer", "tts, learned durations",
+    "tts, flow matching by a transformer, learned durations",
     "diarization Performer", "diarization, powerset, augmented", "diarization, speakers by name",
     "seq2seq, two tokenizers", "seq2seq pretrained, low-rank changes", "asr, a part, augmented",
 )  # fmt: skip

@@ -12,8 +12,8 @@ from pathlib import Path
 from folders import contents
 from toy_speech import RATE, write_utterances
 
-NUMBER = 40
-KILLED_AT = (1, 9, 23)
+NUMBER = 24
+KILLED_AT = (1, 6, 14)
 """Conversations that exist when the process is killed, during the next one."""
 
 
@@ -35,7 +35,7 @@ def simulating(folder: Path, out: Path) -> subprocess.Popen[bytes]:
     speech = folder / "speech"
     dataset = (
         f"datasets=[{{name: tones, type: json, train: [{speech}/train.jsonl], valid: [{speech}/valid.jsonl], "
-        f"test: [{speech}/test.jsonl], conversations: {{test: {NUMBER}, duration: 60}}}}]"
+        f"test: [{speech}/test.jsonl], conversations: {{test: {NUMBER}, duration: 40}}}}]"
     )
     command = [sys.executable, "-c", "from vaak.cli.main import main; main()", "data", "simulate", str(out), dataset]
     return subprocess.Popen(

@@ -211,8 +211,14 @@ CASES = {
     "diarization, stored features": _diarizer("multilabel", audio={"storage_path": "FOLDER/features"}),
     "tts": _speech(),
     "tts, learned durations": _speech(model={"durations": "learned"}),
-    "tts, flow matching, pitch and energy": _speech(
-        model={"decoder_type": "flow_matching", "pitch": True, "energy": True, "flow_matching": {"width": 16}}
+    "tts, flow matching, pitch, energy, learned durations": _speech(
+        model={
+            "decoder_type": "flow_matching",
+            "flow_matching": {"width": 16},
+            "durations": "learned",
+            "pitch": True,
+            "energy": True,
+        }
     ),
     "tts, flow matching by a transformer, learned durations": _speech(
         model={
