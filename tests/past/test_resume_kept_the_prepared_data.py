@@ -21,7 +21,7 @@ def test_a_run_that_has_begun_keeps_its_data(tmp_path: Path, capfd: pytest.Captu
         file.write("बिलकुल और ही शब्द\n" * 50)
     assert tiny_runs.train(text, run, "training.checkpoint.resume=auto").step == 8
     assert tiny_runs.hashes(run / "prepared") == before
-    assert "the corpus has changed since this run started" in capfd.readouterr().err
+    assert "the corpus may have changed since this run started" in capfd.readouterr().err
     final = "checkpoints/step-00000008/model.safetensors"
     assert (run / final).read_bytes() == (whole / final).read_bytes()
 

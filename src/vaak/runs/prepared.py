@@ -179,7 +179,10 @@ def _keep(recipe: Recipe, prepared: PreparedFolder, directory: Path) -> None:
     except UserError:  # a source has gone
         unchanged = False
     if not unchanged:
-        log.warning("the corpus has changed since this run started; it continues with %s", prepared.folder)
+        log.warning(
+            "the corpus may have changed since this run started (other paths, sizes or dates): it continues with %s",
+            prepared.folder,
+        )
 
 
 def _places(directory: Path) -> Iterator[str]:
