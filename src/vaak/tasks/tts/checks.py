@@ -145,7 +145,7 @@ def num_parameters(experiment: TtsExperiment) -> int:
     """About how many parameters the model has."""
     model, num_bins = experiment.model, experiment.global_config.num_mel_bins
     width = model.encoder.d_model
-    aligner = 7 * width * width if model.durations == "learned" else 0
+    aligner = 2 * width * width if model.durations == "learned" else 0
     predictors = (1 + model.pitch + model.energy) * predictor_parameters(model.duration_predictor, width)
     decoder = decoder_parameters(model, num_bins)
     return stack_parameters(model.encoder) + decoder + aligner + predictors
