@@ -198,9 +198,10 @@ CASES = {
         data={"augmentation": {"speed": [0.9, 1.1], "noise": "coloured", "spec_augment": {"time_mask": 0.1}}},
         training=HELPED,
     ),
-    "diarization, attractors": _diarizer(
+    "diarization, attractors, stored features": _diarizer(
         "multilabel",
         model={"head": "attractors", "max_speakers": 3},
+        audio={"storage_path": "FOLDER/features"},
         training={"loss": {"auxiliary": {"attractor": 1.0, "clustering": 0.5}}},
     ),
     "diarization, speakers by name": _diarizer("speaker_id"),
@@ -208,7 +209,6 @@ CASES = {
         "binary",
         conversations={"train": 16, "valid": 4, "test": 2, "duration": [0.8, 1.6], "beta": 0.3, "speed": [0.9, 1.0]},
     ),
-    "diarization, stored features": _diarizer("multilabel", audio={"storage_path": "FOLDER/features"}),
     "tts": _speech(),
     "tts, learned durations": _speech(model={"durations": "learned"}),
     "tts, flow matching, pitch, energy, learned durations": _speech(

@@ -73,7 +73,7 @@ def with_differences(features: Tensor, mask: Tensor) -> Tensor:
     """Features ``(batch, frame, feature)``, their slopes over five frames, and the slopes of these, side by side.
 
     Each of them, ``(batch, frame, 3 * feature)``, has mean 0 and deviation 1 over the real frames of a row, those where
-    ``mask`` is True. Beyond its ends, a row's first and last frames go on.
+    ``mask`` is True. Beyond its ends, a row has its first and last frames.
     """
     lengths = mask.sum(1)
     slopes = _slopes(features, lengths)
