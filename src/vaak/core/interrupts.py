@@ -23,8 +23,8 @@ IMPORTING = ("_frozen_importlib", "importlib._bootstrap")
 """The names of the module that imports: the second one from the first ``import importlib`` on."""
 
 _answering, _leaving = threading.RLock(), threading.Lock()
-_answered: set[int] = set()
-"""The processes whose first Ctrl-C has been answered."""
+_answers: list[str] = []
+"""The line, once the first Ctrl-C has been answered."""
 _left: list[Callable[[], str]] = []
 """What there is to say when leaving at once, the innermost last."""
 
@@ -40,7 +40,7 @@ def acknowledged() -> Iterator[None]:
     own = os.getpid()
     before = signal.set_wakeup_fd(writing.fileno(), warn_on_full_buffer=False)
     _leave_signals_of_children_alone()
-    _answered.clear()  # of an earlier command in this process
+    _answers.clear()  # of an earlier command in this process
     thread = threading.Thread(target=_answer, args=(reading, own), daemon=True, name="interrupts")
     thread.start()
     handler = signal.getsignal(signal.SIGINT)
@@ -107,10 +107,10 @@ def _answer(reading: socket.socket, own: int) -> None:
 
 
 def _answer_once() -> None:
-    """Say that the first Ctrl-C was heard, whichever thread comes first; the other returns when it is said."""
+    """Say that the first Ctrl-C was heard, whichever thread comes first; the other waits for it."""
     with _answering:
-        if not _answered:
-            _answered.add(os.getpid())
+        if not _answers:
+            _answers.append(ANSWER)
             _say(ANSWER)
 
 

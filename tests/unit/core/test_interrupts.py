@@ -25,7 +25,7 @@ def test_who_comes_second_to_answer_waits_for_the_answer(monkeypatch: pytest.Mon
         second_is_done.set()
 
     monkeypatch.setattr(interrupts, "_say", say)
-    monkeypatch.setattr(interrupts, "_answered", set())
+    monkeypatch.setattr(interrupts, "_answers", [])
     first = threading.Thread(target=interrupts._answer_once)
     first.start()
     assert answering.wait(20)
