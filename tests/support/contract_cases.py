@@ -89,7 +89,7 @@ def _speech(*, model: dict[str, Any] | None = None, training: dict[str, Any] | N
         "data": {"speaking": {"num_iterations": 2}},
     }
     about = {"counted": _frames_and_symbols, "row_length": _seconds_of_frames, "inputs": ("Hello.",)}
-    about["learned"] = 0.7 if (model or {}).get("durations") == "learned" else 0.45
+    about["learned"] = 0.7 if "vector_field" in (model or {}).get("flow_matching", {}) else 0.45
     return TaskCase("tts", options, training or {}, about)
 
 
