@@ -47,7 +47,7 @@ def demand(condition: bool, message: str) -> None:
 
 def demand_close(found: Mapping[Any, Any], expected: Mapping[Any, Any], what: str, tolerance: float) -> None:
     """Demand equal names, and values that differ by ``tolerance`` at most, relative to the largest or absolute."""
-    demand(found.keys() == expected.keys(), f"{what}: there are {_names(found)} where {_names(expected)} were expected")
+    _demand_names(found, expected, what)
     for name, value in expected.items():
         first, second = (torch.as_tensor(one, dtype=torch.float64) for one in (found[name], value))
         demand(first.shape == second.shape, f"{what}: {name} has shape {tuple(first.shape)}, not {tuple(second.shape)}")
@@ -61,10 +61,18 @@ def demand_close(found: Mapping[Any, Any], expected: Mapping[Any, Any], what: st
 
 def demand_same(found: Mapping[Any, Any], expected: Mapping[Any, Any], what: str) -> None:
     """Demand equal names, and values that are equal to the bit."""
-    demand(found.keys() == expected.keys(), f"{what}: there are {_names(found)} where {_names(expected)} were expected")
+    _demand_names(found, expected, what)
     different = [name for name, value in expected.items() if not same(found[name], value)]
     demand(not different, f"{what}: {', '.join(map(str, different[:5]))} not equal to the bit")
 
 
-def _names(values: Mapping[Any, Any]) -> str:
-    return ", ".join(map(str, values)) or "none"
+def _demand_names(found: Mapping[Any, Any], expected: Mapping[Any, Any], what: str) -> None:
+    """Demand equal names; the message lists those that only one side has."""
+    missing, unexpected = (
+        [name for name in one if name not in other] for one, other in ((expected, found), (found, expected))
+    )
+    demand(not missing and not unexpected, f"{what}: without {_listed(missing)}, but with {_listed(unexpected)}")
+
+
+def _listed(names: list[Any]) -> str:
+    return ", ".join(map(str, names[:5])) + (f" and {len(names) - 5} more" if len(names) > 5 else "") or "none"

@@ -111,12 +111,15 @@ def contents(state: State) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for one in fields(state):
-        found |= dict(_leaves(one.name, getattr(state, one.name), set()))
+        found |= dict(_leaves(one.name, getattr(state, one.name), {}))
     return found
 
 
-def _leaves(way: str, value: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
-    """Every value that is made of no others within ``value``; an object that was ``seen`` is not looked at again."""
+def _leaves(way: str, value: Any, seen: dict[int, Any]) -> Iterator[tuple[str, Any]]:
+    """Every value that is made of no others within ``value``; an object that was ``seen`` is not looked at again.
+
+    ``seen`` has the objects by their ids, and so keeps them: the id of one that is freed may be given to the next.
+    """
     if isinstance(value, Tensor):
         yield way, value.detach().clone()
     elif isinstance(value, np.ndarray):
@@ -126,7 +129,7 @@ def _leaves(way: str, value: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
     elif value is None or isinstance(value, bool | int | float | complex | str | bytes):
         yield way, value
     elif id(value) not in seen:
-        seen.add(id(value))
+        seen[id(value)] = value
         for name, part in _parts(value):
             yield from _leaves(f"{way}.{name}", part, seen)
 
