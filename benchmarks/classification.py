@@ -11,7 +11,7 @@ round, with its quartiles after it.
 
 - any order: batches of texts in random order
 - by length: Vaak's bucketed batches, and ``train_sampling_strategy="group_by_length"`` of the Trainer
-- LoRA: any order; the low-rank changes of all queries and values, and the head, are trained
+- LoRA: any order; the low-rank adapters of all queries and values, and the head, are trained
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from vaak.tasks.classification.task import ClassificationTask
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 RATE, DECAY, NUM_TEXTS, CLASSES, RANK, WORDS = 1e-3, 0.01, 4096, 10, 8, 4000
 TARGETS = ["query", "value"]
-"""The layers of each block's attention that low-rank changes adapt, as BERT calls them."""
+"""The layers of each block's attention that low-rank adapters adapt, as BERT calls them."""
 WAYS = ("any order", "by length", "LoRA")
 
 Tick = Callable[[], bool]

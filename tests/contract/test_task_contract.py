@@ -15,10 +15,10 @@ def test_every_task_is_under_contract():
 
 SLOW = (
     "classification, transformer, two columns, augmented", "classification, several labels",
-    "lm pretrained, low-rank changes", "tts Performer", "tts, learned durations",
+    "lm pretrained, low-rank adapters", "tts Performer", "tts, learned durations",
     "tts, flow matching by a transformer, learned durations",
     "diarization Performer", "diarization, powerset, augmented", "diarization, speakers by name",
-    "seq2seq, two tokenizers", "seq2seq pretrained, low-rank changes", "asr, a part, augmented",
+    "seq2seq, two tokenizers", "seq2seq pretrained, low-rank adapters", "asr, a part, augmented",
 )  # fmt: skip
 """Further cases of a task, for which there is no time in every run of the tests."""
 PARAMETERS = [

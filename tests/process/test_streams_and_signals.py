@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,8 +22,10 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(vaak.__file__).parents[1]), 
 SLOW_PREPARATION = "training.max_steps=100000"
 
 
-def start(arguments: list[str], folder: Path, **environment: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+@contextlib.contextmanager
+def started(arguments: list[str], folder: Path, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    """A command in a process group of its own; where the test fails, nothing of it lives on."""
+    with subprocess.Popen(
         [*VAAK, *arguments],
         cwd=folder,
         env=ENVIRONMENT | environment,
@@ -29,7 +33,12 @@ def start(arguments: list[str], folder: Path, **environment: str) -> subprocess.
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-    )
+    ) as command:
+        try:
+            yield command
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(command.pid, signal.SIGKILL)
 
 
 @pytest.fixture
@@ -50,10 +59,10 @@ def test_closed_streams_change_no_exit_code(folder: Path, closed: str) -> None:
 
 @pytest.mark.parametrize("seconds", [0.5, 1.0, 2.0])
 def test_an_interrupt_at_the_start_is_answered_without_a_traceback(folder: Path, seconds: float) -> None:
-    command = start(["train", "tiny.yml", SLOW_PREPARATION, f"run_dir={folder}/run"], folder)
-    time.sleep(seconds)
-    os.killpg(command.pid, signal.SIGINT)
-    said = command.communicate(timeout=60)[1]
+    with started(["train", "tiny.yml", SLOW_PREPARATION, f"run_dir={folder}/run"], folder) as command:
+        time.sleep(seconds)
+        os.killpg(command.pid, signal.SIGINT)
+        said = command.communicate(timeout=60)[1]
     assert command.returncode in (0, 130), said
     assert "Traceback" not in said
     assert "interrupted: stopping" in said
@@ -61,8 +70,8 @@ def test_an_interrupt_at_the_start_is_answered_without_a_traceback(folder: Path,
 
 @pytest.mark.parametrize("environment", [{"LC_ALL": "C"}, {"LC_ALL": "C", "PYTHONUTF8": "0"}])
 def test_devanagari_in_an_ascii_locale(folder: Path, environment: dict[str, str]) -> None:
-    command = start(["config", "check", "tiny.yml", "name=लड़की"], folder, **environment)
-    out, said = command.communicate(timeout=60)
+    with started(["config", "check", "tiny.yml", "name=लड़की"], folder, **environment) as command:
+        out, said = command.communicate(timeout=60)
     assert "Traceback" not in said
     if "PYTHONUTF8" in environment:
         assert (command.returncode, said.count("\n")) == (2, 1), said
@@ -76,8 +85,8 @@ def test_a_port_that_is_used_is_named(folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         places = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        command = start(["train", "tiny.yml", "training.gradient_accumulation_steps=2"], folder, **places)
-        said = command.communicate(timeout=120)[1]
+        with started(["train", "tiny.yml", "training.gradient_accumulation_steps=2"], folder, **places) as command:
+            said = command.communicate(timeout=120)[1]
     assert command.returncode == 2, said
     assert said.splitlines()[-1].startswith(f"port {port} is used by another program; give a free one")
     assert "Traceback" not in said

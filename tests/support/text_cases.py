@@ -43,7 +43,7 @@ def _write_decoder(folder: Path) -> Sequence[str]:
 
 
 def _adapted() -> TaskCase:
-    """A pretrained decoder with low-rank changes of all of its layers, and little else that could be learned."""
+    """A pretrained decoder with low-rank adapters of all of its layers, and little else that could be learned."""
     targets = ["query", "key", "value", "output", "gate", "up", "down"]
     model = {"pretrained": "FOLDER", "dropout": 0.1, "lora": {"rank": 8, "dropout": 0.1, "targets": targets}}
     data = {"corpus": {"type": "grammar", "num_sentences": 60}, "max_length": 40}
@@ -107,7 +107,7 @@ def _write_translator(folder: Path) -> Sequence[str]:
 
 
 def _adapted_translator() -> TaskCase:
-    """A pretrained T5 with low-rank changes of all of its layers, and little else that could be learned."""
+    """A pretrained T5 with low-rank adapters of all of its layers, and little else that could be learned."""
     targets = ["query", "key", "value", "output", "up", "down"]
     sides = {side: {"dropout": 0.1} for side in ("encoder", "decoder")}
     model = {"pretrained": "FOLDER", **sides, "lora": {"rank": 8, "dropout": 0.1, "targets": targets}}
@@ -136,7 +136,7 @@ TEXT_CASES = {
         inputs=("लड़का",),
         training={"batching": {"type": "packed"}},
     ),
-    "lm pretrained, low-rank changes": _adapted(),
+    "lm pretrained, low-rank adapters": _adapted(),
     "lm chat": _conversations(),
     "lm chat, packed": _conversations(batching={"type": "packed"}),
     "seq2seq": _translator(),
@@ -152,5 +152,5 @@ TEXT_CASES = {
         model={"encoder": {"attention_type": "linear"}, "decoder": {"attention_type": "causal_linear"}},
         training=PERFORMER,
     ),
-    "seq2seq pretrained, low-rank changes": _adapted_translator(),
+    "seq2seq pretrained, low-rank adapters": _adapted_translator(),
 }

@@ -24,7 +24,7 @@ def export(
     run: Annotated[Path, typer.Argument(help="A run (its best checkpoint) or a checkpoint.")],
     format: Annotated[
         Format,
-        typer.Option(help="hf: for transformers; onnx: for onnxruntime; peft: low-rank changes alone."),
+        typer.Option(help="hf: for transformers; onnx: for onnxruntime; peft: low-rank adapters alone."),
     ] = Format.hf,
     output: Annotated[Path | None, typer.Option(help="The folder to write; default: RUN/export/FORMAT.")] = None,
     expert: Annotated[int | None, typer.Option(help="Of a mixture of experts, the one to write, from 0.")] = None,

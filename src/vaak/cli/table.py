@@ -23,7 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "classify": ("vaak.cli.tasks.classify:classify", "Label texts with a trained classifier."),
     "diarize": ("vaak.cli.tasks.diarize:diarize", "Find out who speaks when in recordings."),
     "speak": ("vaak.cli.tasks.speak:speak", "Speak texts with a trained text-to-speech model."),
-    "transcribe": ("vaak.cli.tasks.transcribe:transcribe", "Write down what is said in recordings."),
+    "transcribe": ("vaak.cli.tasks.transcribe:transcribe", "Transcribe recordings."),
     "tune": ("vaak.cli.tasks.tune:tune", "Tune a diarizer's settings on development recordings."),
     "export": ("vaak.cli.export:export", "Write a run in another format."),
     "find-batch-size": (

@@ -70,7 +70,7 @@ def preset_findings(
 def lora_findings(
     experiment: Experiment[Any, Any, Any, Any, Any], lora: LoraConfig | None, is_pretrained: bool
 ) -> Iterator[CheckFinding]:
-    """Whether there is something for low-rank changes to adapt."""
+    """Whether there is something for low-rank adapters to adapt."""
     if lora is not None and not is_pretrained and experiment.training.checkpoint.init_from is None:
         yield impossible(
             "model.lora", "there is nothing to adapt: weights are drawn; give training.checkpoint.init_from, a run"

@@ -175,7 +175,7 @@ def _as_tuple(value: Any) -> Any:
 def lora_option() -> Any:
     """``model.lora`` of a task whose own network it adapts."""
     return option(
-        "Train low-rank changes of the weights that training begins with (pretrained, training.checkpoint.init_from), "
+        "Train low-rank adapters of the weights that training begins with (pretrained, training.checkpoint.init_from), "
         "which are frozen; null trains them all.",
         None,
     )

@@ -1,4 +1,4 @@
-"""Low-rank changes of frozen linear layers, by peft: added to a model, merged into it, or written for peft.
+"""Low-rank adapters of frozen linear layers, by peft: added to a model, merged into it, or written for peft.
 
     y = W x + (alpha / rank) · B A x        W is frozen; B begins as zeros, so nothing changes at first
 
@@ -26,7 +26,7 @@ AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
 
 def add_lora(model: AnyModule, options: LoraConfig | None, also_trained: Iterable[str] = ()) -> AnyModule:
-    """The model, frozen but for the modules ``also_trained``, with low-rank changes of its layers; None adds none.
+    """The model, frozen but for the modules ``also_trained``, with low-rank adapters of its layers; None adds none.
 
     They are drawn from torch's default generator. Raises UserError where peft isn't installed, or no layer outside of
     ``also_trained`` is called as ``options.targets`` say.
@@ -66,18 +66,18 @@ def demand_layers(found: bool, section: str, linear: Iterable[str], options: Lor
 
 
 def without_lora(weights: dict[str, Tensor], wanted: Collection[str]) -> dict[str, Tensor]:
-    """Weights of a model without low-rank changes, under the names that ``wanted``, those of one with them, has."""
+    """Weights of a model without low-rank adapters, under the names that ``wanted``, those of one with them, has."""
     moved = {name.replace(".base_layer.", "."): name for name in wanted if ".base_layer." in name}
     return {name if name in wanted else moved.get(name, name): tensor for name, tensor in weights.items()}
 
 
 def is_of_lora(name: str) -> bool:
-    """Whether a parameter is one of a low-rank change."""
+    """Whether a parameter is one of a low-rank adapter."""
     return ".lora_A." in name or ".lora_B." in name
 
 
-class Change(NamedTuple):
-    """A low-rank change ``scale * second @ first`` of the layer called ``name``, whose own weights are ``base``'s."""
+class Adapter(NamedTuple):
+    """A low-rank adapter ``scale * second @ first`` of the layer called ``name``, whose own weights are ``base``'s."""
 
     name: str
     base: nn.Linear
@@ -86,25 +86,25 @@ class Change(NamedTuple):
     scale: float
 
 
-def changes_of(model: nn.Module, expert: int | None = None) -> Iterator[Change]:
-    """The low-rank changes of a model; of a mixture of experts, those of one."""
+def adapters_of(model: nn.Module, expert: int | None = None) -> Iterator[Adapter]:
+    """The low-rank adapters of a model; of a mixture of experts, those of one."""
     for name, layer in model.named_modules():
         one: Any = layer
         if isinstance(layer, LoraExperts) and expert is not None:
-            yield Change(name, layer.base, layer.lora_a[expert], layer.lora_b[expert], layer.scale)
+            yield Adapter(name, layer.base, layer.lora_a[expert], layer.lora_b[expert], layer.scale)
         elif hasattr(layer, "lora_A"):
             first, second = one.lora_A["default"].weight, one.lora_B["default"].weight
-            yield Change(name, one.base_layer, first, second, float(one.scaling["default"]))
+            yield Adapter(name, one.base_layer, first, second, float(one.scaling["default"]))
 
 
 @torch.no_grad()
 def merged(model: AnyModule, expert: int | None = None) -> AnyModule:
-    """The model with its low-rank changes in the weights: itself if it has none, else a copy."""
-    changes = list(changes_of(model, expert))
-    if not changes:
+    """The model with its low-rank adapters in the weights: itself if it has none, else a copy."""
+    adapters = list(adapters_of(model, expert))
+    if not adapters:
         return model
     whole = copy.deepcopy(model)
-    for name, base, first, second, scale in changes:
+    for name, base, first, second, scale in adapters:
         layer = copy.deepcopy(base)
         layer.weight += scale * second @ first
         parent, _, own = name.rpartition(".")
@@ -113,16 +113,16 @@ def merged(model: AnyModule, expert: int | None = None) -> AnyModule:
 
 
 def write_adapter(
-    changes: list[Change], options: LoraConfig | None, targets: Iterable[str], base: str | None, folder: Path
+    adapters: list[Adapter], options: LoraConfig | None, targets: Iterable[str], base: str | None, folder: Path
 ) -> None:
-    """Write ``folder``, completely or not at all, with the low-rank ``changes`` alone, as ``options`` made them.
+    """Write ``folder``, completely or not at all, with the low-rank ``adapters`` alone, as ``options`` made them.
 
     ``targets`` are the layers' names, or their ends, in the ``base`` that peft is to put them on.
 
     Raises UserError where there are none, or the folder has something in it.
     """
-    if not changes or options is None:
-        raise UserError("this model has no low-rank changes (model.lora, model.experts); export it as hf")
+    if not adapters or options is None:
+        raise UserError("this model has no low-rank adapters (model.lora, model.experts); export it as hf")
     config = _peft().LoraConfig(
         r=options.rank,
         lora_alpha=options.alpha,
@@ -131,9 +131,9 @@ def write_adapter(
         base_model_name_or_path=base,
     )
     tensors = {
-        f"base_model.model.{change.name}.{name}.weight": weight.detach().cpu().contiguous()
-        for change in changes
-        for name, weight in (("lora_A", change.first), ("lora_B", change.second))
+        f"base_model.model.{adapter.name}.{name}.weight": weight.detach().cpu().contiguous()
+        for adapter in adapters
+        for name, weight in (("lora_A", adapter.first), ("lora_B", adapter.second))
     }
     with whole_folder(folder) as temporary:
         config.save_pretrained(str(temporary))

@@ -48,14 +48,14 @@ class Routing:
 
 
 class LoraExperts(nn.Module):
-    """A linear layer, frozen, with low-rank changes by experts."""
+    """A linear layer, frozen, with low-rank adapters by experts."""
 
     def __init__(
         self, base: nn.Linear, num_experts: int, rank: int, alpha: float, dropout: float, routing: Routing
     ) -> None:
-        """``num_experts`` changes of ``rank``, multiplied by ``alpha`` / rank; each is nothing at first.
+        """``num_experts`` adapters of ``rank``, multiplied by ``alpha`` / rank; each is nothing at first.
 
-        ``base`` is frozen. ``dropout`` is before the changes; ``routing`` says whose they are.
+        ``base`` is frozen. ``dropout`` is before the adapters; ``routing`` says whose they are.
         """
         super().__init__()
         self.base, self.routing, self.scale = base.requires_grad_(False), routing, alpha / rank

@@ -12,7 +12,7 @@ from vaak.core.errors import UserError
 from vaak.engine.checkpoint.files import Snapshot, model_tensors, save_checkpoint
 from vaak.engine.checkpoint.initial_weights import initialise
 from vaak.nn.config import EncoderDecoderConfig, LoraConfig
-from vaak.nn.lora import add_lora, changes_of, merged, write_adapter
+from vaak.nn.lora import adapters_of, add_lora, merged, write_adapter
 from vaak.nn.models import EncoderDecoderModel
 
 pytest.importorskip("peft")
@@ -42,7 +42,7 @@ def test_a_run_without_low_rank_changes_is_adapted(tmp_path: Path):
     for name, one in model.named_parameters():
         assert one.requires_grad == ("lora_" in name or name == "decoder.norm.weight"), name
         assert name not in drawn or torch.equal(one, drawn[name])
-    assert {change.name.split(".")[0] for change in changes_of(model)} == {"encoder", "decoder"}
+    assert {adapter.name.split(".")[0] for adapter in adapters_of(model)} == {"encoder", "decoder"}
     with torch.no_grad():
         for name, one in model.named_parameters():
             if "lora_B" in name:
@@ -56,5 +56,5 @@ def test_a_run_without_low_rank_changes_is_adapted(tmp_path: Path):
 def test_what_can_not_be_adapted_or_written_is_said_in_a_line(tmp_path: Path):
     with pytest.raises(UserError, match=r"model\.lora\.targets: no layer is called wq; there are .*query"):
         translator(0, LoraConfig(targets=("wq",)))
-    with pytest.raises(UserError, match="no low-rank changes"):
-        write_adapter(list(changes_of(translator(0))), None, (), None, tmp_path / "peft")
+    with pytest.raises(UserError, match="no low-rank adapters"):
+        write_adapter(list(adapters_of(translator(0))), None, (), None, tmp_path / "peft")

@@ -1,4 +1,4 @@
-"""``vaak transcribe``: what is said in recordings, by a trained speech recogniser."""
+"""``vaak transcribe``: recordings as text, by a trained speech recogniser."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def transcribe(
     weights: Weights = WhichWeights.auto,
     trust_code: TrustCode = False,
 ) -> None:
-    """Write down what is said. Audio may have any sampling rate, number of channels and length.
+    """Transcribe recordings. Audio may have any sampling rate, number of channels and length.
 
     Options that are not given come from the run (data.decoding of its YAML). Long audio is cut at silences. Files that
     can't be read are reported; the others are still processed, and the exit code is 2.

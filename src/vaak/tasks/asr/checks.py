@@ -72,7 +72,7 @@ def metrics(experiment: AsrExperiment) -> Iterable[str]:
 
 
 def num_parameters(experiment: AsrExperiment) -> int:
-    """About how many parameters a model that is trained from nothing has; 0 for one whose base isn't read yet."""
+    """About how many parameters a model that is trained from scratch has; 0 for one whose base isn't read yet."""
     if experiment.model.base != SCRATCH:
         return 0
     sizes = experiment.model.scratch

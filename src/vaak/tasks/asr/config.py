@@ -41,7 +41,7 @@ ALIASES: dict[str, str] = {
 
 
 class ScratchConfig(Section):
-    """The sizes of a Whisper that is trained from nothing."""
+    """The sizes of a Whisper that is trained from scratch."""
 
     resume_class: ClassVar[ResumeClass | None] = "refused"
 
@@ -71,7 +71,7 @@ class WhisperLoraConfig(LoraConfig):
 
 
 class ExpertsConfig(WhisperLoraConfig):
-    """A mixture of experts: for each utterance, a gate chooses some of several low-rank changes."""
+    """A mixture of experts: for each utterance, a gate chooses some of several low-rank adapters."""
 
     num_experts: int = option("Number of experts.", 8, gt=1, le=10_000)
     top_k: int = option("Experts that are chosen for an utterance.", 1, gt=0, le=10_000)
@@ -98,11 +98,11 @@ class AsrModelConfig(Section):
 
     name: str | None = option("A name for people; nothing depends on it.", None, resume="free")
     base: str = option(
-        "scratch: trained from nothing; v2, v3: Whisper large; or a name on the Hugging Face Hub, or a folder.", SCRATCH
+        "scratch: trained from scratch; v2, v3: Whisper large; or a name on the Hugging Face Hub, or a folder.", SCRATCH
     )
     scratch: ScratchConfig = option("Sizes, if base is scratch.", ScratchConfig())
     lora: WhisperLoraConfig | None = option(
-        "Train low-rank changes of the base, which is frozen; null trains it all.", None
+        "Train low-rank adapters of the base, which is frozen; null trains it all.", None
     )
     experts: ExpertsConfig | None = option("Train several such changes, and a gate that chooses among them.", None)
 

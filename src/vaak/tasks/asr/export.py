@@ -48,11 +48,11 @@ def write_whisper(model: AsrModel, vocabulary: Vocabulary, folder: Path, expert:
 
 
 def write_adapter(model: AsrModel, options: AsrModelConfig, folder: Path, expert: int | None = None) -> None:
-    """Write ``folder``, completely or not at all, with the low-rank changes alone.
+    """Write ``folder``, completely or not at all, with the low-rank adapters alone.
 
     Raises UserError for a model without any, where the folder has something in it, or no ``expert`` is chosen.
     """
     _demand_one(model, expert)
     section = options.experts or options.lora
     targets = section.targets if section is not None else ()
-    lora.write_adapter(list(lora.changes_of(model.whisper, expert)), section, targets, options.base, folder)
+    lora.write_adapter(list(lora.adapters_of(model.whisper, expert)), section, targets, options.base, folder)

@@ -3,9 +3,9 @@
     features ──encoder──▶ states ──┬──────────────▶ decoder ──▶ logits
                      mean │        │ tokens before ──┘ ▲
                           ▼        │                   │
-                        gate ──▶ experts of each row: low-rank changes of encoder and decoder
+                        gate ──▶ experts of each row: low-rank adapters of encoder and decoder
 
-The network is transformers' own, so its logits are. With ``model.lora`` its weights are frozen, and low-rank changes of
+The network is transformers' own, so its logits are. With ``model.lora`` its weights are frozen, and low-rank adapters of
 some layers are trained (peft). With ``model.experts`` there are several, chosen for each utterance by what the base's
 encoder makes of it; where the encoder has experts, it reads the audio again with them.
 """
@@ -49,7 +49,7 @@ class Outputs(NamedTuple):
 
 
 class AsrModel(nn.Module):
-    """A Whisper, whole, or with low-rank changes."""
+    """A Whisper, whole, or with low-rank adapters."""
 
     def __init__(
         self,

@@ -2,7 +2,7 @@
 
 FOLDER (RUN/prepared, or CACHE_DIR/FINGERPRINT, to which RUN/prepared then points)
   vocabulary/                  tokens of transcripts (vaak.tasks.asr.vocabulary)
-  base/config.json             the sizes of a base that isn't trained from nothing
+  base/config.json             the sizes of a base that isn't trained from scratch
   train/  valid/  test/        utterances (vaak.tasks.asr.utterances)
   prepared.json                the fingerprint and statistics; written last: it means "complete"
 """
@@ -54,7 +54,7 @@ class Prepared(PreparedFolder):
 
     @property
     def base_config(self) -> WhisperConfig:
-        """The sizes of a base that isn't trained from nothing."""
+        """The sizes of a base that isn't trained from scratch."""
         config: WhisperConfig = transformers_of(PURPOSE, "asr").WhisperConfig.from_pretrained(self.folder / BASE)
         return config
 
@@ -84,7 +84,7 @@ class Sources:
 
     @property
     def tokenizer(self) -> TokenizerFactory | None:
-        """What makes the tokenizer of a model trained from nothing."""
+        """What makes the tokenizer of a model trained from scratch."""
         return TokenizerFactory(self.data.tokenizer, self.folder) if self.model.base == SCRATCH else None
 
     def decides(self) -> dict[str, Any]:
@@ -150,7 +150,7 @@ def _part_of(split: str, data: AsrDataConfig) -> tuple[float, int | None]:
 
 
 def _base_vocabulary(sources: Sources, folder: Path) -> Vocabulary | None:
-    """The vocabulary of a base, whose sizes are written to ``folder``; None for one that is trained from nothing."""
+    """The vocabulary of a base, whose sizes are written to ``folder``; None for one that is trained from scratch."""
     if sources.model.base == SCRATCH:
         return None
     transformers = transformers_of(PURPOSE, "asr")

@@ -45,7 +45,7 @@ SHOWN = 5
 
 
 class AsrTask(PreparedTask[AsrExperiment, Prepared]):
-    """Trains a Whisper to write down what is said."""
+    """Trains a Whisper model to transcribe speech."""
 
     SPEC = SPEC
     PREPARED = Prepared
@@ -184,11 +184,11 @@ class AsrTask(PreparedTask[AsrExperiment, Prepared]):
         return (transcriber.transcribe(Path(path)) for path in inputs)
 
     def export_hf(self, model: nn.Module, folder: Path, expert: int | None = None) -> None:
-        """Write a Whisper that transformers loads, low-rank changes merged; of experts, the one that is chosen."""
+        """Write a Whisper that transformers loads, low-rank adapters merged; of experts, the one that is chosen."""
         write_whisper(cast("AsrModel", model), self.prepared.vocabulary, folder, expert)
 
     def export_peft(self, model: nn.Module, folder: Path, expert: int | None = None) -> None:
-        """Write the low-rank changes as an adapter that peft loads on the base; of experts, the one that is chosen."""
+        """Write the low-rank adapters as an adapter that peft loads on the base; of experts, the one that is chosen."""
         write_adapter(cast("AsrModel", model), self.options, folder, expert)
 
     def samples(self, model: nn.Module) -> list[str]:

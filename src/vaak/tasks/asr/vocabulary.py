@@ -4,7 +4,7 @@
     what it is to write                  t1 t2 … tn end
 
 A Whisper's prompt is <|startoftranscript|><|en|><|transcribe|><|notimestamps|>, without language and task where it
-knows English only; that of a model trained from nothing is <s>.
+knows English only; that of a model trained from scratch is <s>.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Vocabulary:
 
     @classmethod
     def of_tokenizer(cls, tokenizer: Tokenizer) -> Vocabulary:
-        """That of a model trained from nothing."""
+        """That of a model trained from scratch."""
         special = {tokenizer.pad_id, tokenizer.bos_id, tokenizer.unk_id, tokenizer.mask_id}
         ids = SpecialIds(
             (tokenizer.bos_id,),

@@ -104,7 +104,7 @@ def losses(experiment: Experiment[Any, Any]) -> Iterable[str]:
 
 
 def num_parameters(experiment: Experiment[Any, Any]) -> int:
-    """About how many parameters a model that is trained from nothing has; 0 for a pretrained one."""
+    """About how many parameters a model that is trained from scratch has; 0 for a pretrained one."""
     model: ClassifierConfig = experiment.model
     data: ClassificationDataConfig = experiment.data
     vocab_size = data.tokenizer.vocab_size

@@ -47,7 +47,7 @@ class WordVectorsConfig(Section):
 
 
 class ClassifierConfig(StackConfig):
-    """A transformer, from nothing or pretrained, or a TextCNN; and a linear layer for the classes."""
+    """A transformer, from scratch or pretrained, or a TextCNN; and a linear layer for the classes."""
 
     bare: ClassVar[str | None] = "architecture"
 

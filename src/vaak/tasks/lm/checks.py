@@ -85,7 +85,7 @@ def metrics(experiment: Experiment[Any, Any]) -> list[str]:
 
 
 def num_parameters(experiment: Experiment[Any, Any]) -> int:
-    """About how many parameters a model that is trained from nothing has; 0 for a pretrained one."""
+    """About how many parameters a model that is trained from scratch has; 0 for a pretrained one."""
     model: LanguageModelConfig = experiment.model
     data: LanguageModelDataConfig = experiment.data
     if model.pretrained is not None:

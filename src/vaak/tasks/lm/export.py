@@ -19,7 +19,7 @@ from tokenizers import Tokenizer, processors
 
 from vaak.core.errors import UserError
 from vaak.core.storage.files import sync_directory, sync_file, usual_mode, whole_folder, write_json, write_text
-from vaak.nn.lora import changes_of, merged, write_adapter
+from vaak.nn.lora import adapters_of, merged, write_adapter
 from vaak.tasks.lm.families import config_of, family_of
 from vaak.tasks.lm.model import LanguageModel
 from vaak.text.chat_template import template_in
@@ -48,20 +48,20 @@ def export_hf(
 
 
 def export_peft(model: LanguageModel, folder: Path) -> None:
-    """Write ``folder`` with the low-rank changes alone, which peft loads on the base.
+    """Write ``folder`` with the low-rank adapters alone, which peft loads on the base.
 
     Raises UserError where there are none, or their layers are parts of one layer in transformers.
     """
-    family, changes = family_of(model.config), []
-    for change in changes_of(model):
-        name, piece = family.theirs(f"{change.name}.weight")
+    family, adapters = family_of(model.config), []
+    for adapter in adapters_of(model):
+        name, piece = family.theirs(f"{adapter.name}.weight")
         if piece is not None or family.is_transposed:
             raise UserError(
                 f"--format peft: {family.architecture} has other layers; use --format hf, which merges them"
             )
-        changes.append(change._replace(name=name.removesuffix(".weight")))
-    names = [change.name for change in changes]
-    write_adapter(changes, model.config.lora, names, model.config.pretrained, folder)
+        adapters.append(adapter._replace(name=name.removesuffix(".weight")))
+    names = [adapter.name for adapter in adapters]
+    write_adapter(adapters, model.config.lora, names, model.config.pretrained, folder)
 
 
 def hf_config(model: LanguageModel, max_length: int) -> dict[str, Any]:

@@ -343,7 +343,7 @@ class LanguageModelTask(PreparedTask[LanguageModelExperiment, Prepared]):
         export_hf(model, folder_of / "tokenizer" / "tokenizer.json", names, length, folder)
 
     def export_peft(self, model: nn.Module, folder: Path) -> None:
-        """Write the low-rank changes as an adapter that peft loads on the base."""
+        """Write the low-rank adapters as an adapter that peft loads on the base."""
         assert isinstance(model, LanguageModel)
         export_peft(model, folder)
 

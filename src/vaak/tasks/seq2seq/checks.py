@@ -84,7 +84,7 @@ def metrics(experiment: Experiment[Any, Any]) -> list[str]:
 
 
 def num_parameters(experiment: Experiment[Any, Any]) -> int:
-    """About how many parameters a model that is trained from nothing has; 0 for a pretrained one."""
+    """About how many parameters a model that is trained from scratch has; 0 for a pretrained one."""
     model: Seq2SeqConfig = experiment.model
     if model.pretrained is not None:
         return 0

@@ -241,7 +241,7 @@ def test_without_the_package_the_run_does_not_begin(monkeypatch: pytest.MonkeyPa
 
 
 def test_ids(tmp_path: Path):
-    """One for a run, over resumes and moves; a run that begins again from nothing is another one."""
+    """One for a run, over resumes and moves; a run that begins again from scratch is another one."""
     first = run_id(tmp_path, is_new=True)
     assert run_id(tmp_path, is_new=False) == first
     assert run_id(tmp_path, is_new=True) != first

@@ -14,7 +14,7 @@ from transformers import WhisperFeatureExtractor, WhisperForConditionalGeneratio
 
 from vaak.core.errors import UserError
 from vaak.nn.decoding.rows import Hypothesis
-from vaak.nn.lora import changes_of
+from vaak.nn.lora import adapters_of
 from vaak.tasks.asr.base import base_of, loaded_whisper
 from vaak.tasks.asr.config import AsrDecodingConfig, AsrModelConfig, ExpertsConfig, WhisperLoraConfig
 from vaak.tasks.asr.data import SAMPLING_RATE, AsrExample, WhisperFeatures, collate
@@ -186,7 +186,7 @@ def test_each_row_is_changed_by_its_own_expert(whisper_folder: Path, monkeypatch
         for row, expert in enumerate(chosen):
             merged = loaded_whisper(str(whisper_folder), 0.4).double().eval()
             weight = float(found.encoded.weights[row, expert])
-            for name, base, first, second, scale in changes_of(model.whisper, expert):
+            for name, base, first, second, scale in adapters_of(model.whisper, expert):
                 merged.get_submodule(name).weight += weight * scale * second @ first
                 assert base.weight.shape == (second @ first).shape
             expected = AsrModel(merged)(features[row : row + 1], tokens[row : row + 1]).logits

@@ -1,4 +1,4 @@
-"""Stage ``base``: a tiny Whisper, trained from nothing on voices whose accents aren't those that are adapted to.
+"""Stage ``base``: a tiny Whisper, trained from scratch on voices whose accents aren't those that are adapted to.
 
 whisper/    as transformers saves it: model.base of the other stages        run/    its run
 """

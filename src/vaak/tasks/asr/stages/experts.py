@@ -1,4 +1,4 @@
-"""Stage ``experts``: a low-rank change of the base for each cluster, trained on its own utterances.
+"""Stage ``experts``: a low-rank adapter of the base for each cluster, trained on its own utterances.
 
 An utterance is its cluster's where the stage of clusters has seen it; the gate assigns the others, by their embeddings.
 

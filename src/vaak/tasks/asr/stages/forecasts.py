@@ -91,7 +91,7 @@ class Basis:
 
 
 def base_forecast(options: MoeOptions, inputs: Mapping[str, Path]) -> Forecast:
-    """Of a base that is trained from nothing."""
+    """Of a base that is trained from scratch."""
     found, experiment = _computed(options.model_dump_json()), _base_experiment(options)
     if isinstance(found, str):
         return Forecast(certainty=found)
@@ -158,7 +158,7 @@ def _of_training(options: MoeOptions, inputs: Mapping[str, Path], stage: str, nu
     if isinstance(found, str):
         return Forecast(certainty=found)
     seconds = num_runs * STARTING + PASSES * found.seconds * found.passes(options, stage)
-    # Frozen weights are on disk once for all checkpoints of a run; the changes are small next to them.
+    # Frozen weights are on disk once for all checkpoints of a run; the adapters are small next to them.
     return Forecast(seconds, num_runs * found.weights, found.memory + found.weights, found.certainty)
 
 

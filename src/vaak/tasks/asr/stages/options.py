@@ -39,7 +39,7 @@ class MoeOptions(ClusteringConfig):
     """The options of all stages; those of clustering are here, too."""
 
     mode: Literal["quick", "full"] = option("quick: a smoke test with 10, 5 and 5 utterances; full: training.", "full")
-    skip_pretraining: bool = option("Train gate and experts together from nothing; requires --num-experts.", False)
+    skip_pretraining: bool = option("Train gate and experts together from scratch; requires --num-experts.", False)
     dataset_root: Path | None = option(
         "Folder with Train and Dev; null: Data/extracted_data, if it is there. Other data: datasets, in a file.", None
     )
@@ -57,7 +57,7 @@ class MoeOptions(ClusteringConfig):
     expert_samples: int | None = option("Maximum number for the experts; null: 5 in quick.", None, gt=0)
     asr_samples: int | None = option("Maximum number for joint training; null: 5 in quick.", None, gt=0)
     whisper_model: str | None = option(
-        "v2, v3, a name on the Hugging Face Hub, a folder, or scratch, which is trained from nothing first. null: v2, "
+        "v2, v3, a name on the Hugging Face Hub, a folder, or scratch, which is trained from scratch first. null: v2, "
         "or scratch in mode quick where v2 isn't on this machine.",
         None,
     )
@@ -71,7 +71,7 @@ class MoeOptions(ClusteringConfig):
     )
     top_k: int = option("Experts that are chosen for an utterance in joint training.", 1, gt=0)
     gate_width: int = option("Width of the gate's hidden layer.", 256, gt=0, le=LARGEST_WIDTH)
-    lora: WhisperLoraConfig = option("The low-rank change that is an expert.", WhisperLoraConfig())
+    lora: WhisperLoraConfig = option("The low-rank adapter that is an expert.", WhisperLoraConfig())
     load_balancing: float = option("Weight of the load-balancing loss in joint training.", 0.01, ge=0)
     balancing_bias: float = option("Load balancing without a loss: what a step changes biases by; 0: none.", 0.0, ge=0)
     draw: bool = option("Draw a picture of the clusters.", True)
@@ -93,7 +93,7 @@ class MoeOptions(ClusteringConfig):
     best_by: Literal["wer", "loss"] = option("What decides which checkpoint is the best, and when to stop.", "wer")
     eval_every_n_epochs: int = option("Evaluate every N epochs.", 1, gt=0)
     save_every_n_epochs: int = option("Save every N epochs, in addition to the best checkpoint.", 5, gt=0)
-    base_config: dict[str, Any] = option("Sections of a run that override those of the base trained from nothing.", {})
+    base_config: dict[str, Any] = option("Sections of a run that override those of the base trained from scratch.", {})
     expert_config: dict[str, Any] = option("The same for the experts.", {})
     asr_config: dict[str, Any] = option("The same for joint training.", {})
 

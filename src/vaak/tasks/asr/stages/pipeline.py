@@ -44,7 +44,7 @@ PIPELINE = Pipeline(
         Stage(
             "base",
             base,
-            "A tiny Whisper is trained from nothing on built-in voices (--whisper-model scratch).",
+            "A tiny Whisper is trained from scratch on built-in voices (--whisper-model scratch).",
             ("mode", "seed", "base_config"),
             outputs=(FOLDER,),
             sources=heard,

@@ -1,6 +1,6 @@
 """What the stages' runs have in common: their data, their base, how they are trained. Imports no torch.
 
-Without data, mode quick reads built-in voices; without weights, it trains a base from nothing. The accents of voices
+Without data, mode quick reads built-in voices; without weights, it trains a base from scratch. The accents of voices
 are their groups: a base never hears those that are adapted to.
 """
 
@@ -34,7 +34,7 @@ VOICES_SECONDS = 4.0
 """Of the longest utterance of voices."""
 WHISPER_SECONDS = 30.0
 QUICK_SECONDS = 10.0
-"""The same of a base that is trained from nothing in mode quick."""
+"""The same of a base that is trained from scratch in mode quick."""
 MINUTES_BETWEEN_SAVES = 30
 """The most that a killed stage loses, however long its epochs are."""
 
@@ -92,7 +92,7 @@ def say_fallbacks(options: MoeOptions) -> None:
     if datasets_of(options) == [VOICES]:
         log.warning("there are no data (--dataset-root): built-in voices say digits; their accents are the groups")
     if options.whisper_model is None and trains_base(options):
-        log.warning("there is no Whisper on this machine: a tiny one is trained from nothing (--whisper-model)")
+        log.warning("there is no Whisper on this machine: a tiny one is trained from scratch (--whisper-model)")
 
 
 def data_of(options: MoeOptions, stage: str) -> Values:
