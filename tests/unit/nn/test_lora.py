@@ -1,4 +1,4 @@
-"""Low-rank changes train nothing else, change nothing at first, and adapt the weights of a run that had none."""
+"""Low-rank adapters train nothing else, change nothing at first, and adapt the weights of a run that had none."""
 
 from __future__ import annotations
 

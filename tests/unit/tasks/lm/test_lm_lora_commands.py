@@ -1,4 +1,4 @@
-"""A Llama's low-rank adapters by the commands: trained, resumed, evaluated, used, and given to transformers and peft."""
+"""A Llama's low-rank adapters by the commands: trained, resumed, evaluated, used, given to transformers and peft."""
 
 from __future__ import annotations
 
