@@ -63,7 +63,7 @@ class ScratchConfig(Section):
 
 
 class WhisperLoraConfig(LoraConfig):
-    """Low-rank changes of a Whisper, by the names of its layers."""
+    """Low-rank adapters of a Whisper, by the names of its layers."""
 
     targets: tuple[str, ...] = option(
         "Linear layers that are adapted, by the end of their names.", ("q_proj", "v_proj")

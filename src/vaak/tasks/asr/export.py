@@ -3,7 +3,7 @@
     hf      config.json  generation_config.json  model.safetensors  tokenizer.json  vocabulary.json (for model.base)
     peft    adapter_config.json  adapter_model.safetensors
 
-Low-rank changes are merged in the first, and alone in the second. Of a mixture of experts, one is exported.
+Low-rank adapters are merged in the first, and alone in the second. Of a mixture of experts, one is exported.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@
                         gate ──▶ experts of each row: low-rank adapters of encoder and decoder
 
 The network is transformers' own, so its logits are. With ``model.lora`` its weights are frozen, and low-rank adapters
-of some layers are trained (peft). With ``model.experts`` there are several, chosen for each utterance by what the base's
-encoder makes of it; where the encoder has experts, it reads the audio again with them.
+of some layers are trained (peft). With ``model.experts`` there are several, chosen for each utterance by what the
+base's encoder makes of it; where the encoder has experts, it reads the audio again with them.
 """
 
 from __future__ import annotations
