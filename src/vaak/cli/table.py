@@ -17,6 +17,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "train": ("vaak.cli.train:train", "Train the model that a YAML file describes."),
     "eval": ("vaak.cli.eval:evaluate", "Evaluate a run or a checkpoint."),
     "pipeline": ("vaak.cli.pipeline:app", "Run stages that feed each other, and resume them."),
+    "lm-eval": ("vaak.cli.tasks.lm_eval:lm_eval", "Evaluate a language model by task files of lm-eval."),
     "predict": ("vaak.cli.predict:predict", "Run a trained model of any task on inputs."),
     "generate": ("vaak.cli.tasks.generate:generate", "Continue a text with a trained language model."),
     "translate": ("vaak.cli.tasks.translate:translate", "Translate texts with a trained model."),

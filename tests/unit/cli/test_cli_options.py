@@ -18,6 +18,7 @@ from vaak.cli import table
 TAKES = {
     "train": "device json",  # writes run_dir=
     "eval": "output device json",
+    "lm-eval": "output device json",
     "predict": "output device json",
     "generate": "output device json",
     "translate": "output device json",
@@ -25,7 +26,7 @@ TAKES = {
     "diarize": "output device json",
     "speak": "output device json",
     "tune": "device json",  # writes RUN/tuned.yml
-    "transcribe": "output device",
+    "transcribe": "output device json",
     "plot": "output",
     "score wer": "json",
     "export": "output json",  # copies weights: no device matters

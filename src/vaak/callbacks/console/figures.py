@@ -4,7 +4,7 @@ from __future__ import annotations
 
 FRACTIONS = frozenset(
     (
-        *("accuracy", "frame_accuracy", "token_accuracy", "exact_match"),
+        *("accuracy", "frame_accuracy", "token_accuracy", "exact_match", "acc", "acc_norm"),
         *("wer", "cer"),
         *("der", "miss", "false_alarm", "confusion", "jer", "speaker_ceiling"),
         *("voicing_error", "wer", "skipped_words", "repeated_words"),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vaak.cli.config import Device, TrustCode, Weights, WhichWeights
+from vaak.cli.config import AsJson, Device, TrustCode, Weights, WhichWeights
 from vaak.cli.section_options import with_options_of
 from vaak.tasks.asr.config import AsrDecodingConfig
 
@@ -40,11 +40,12 @@ def transcribe(
     device: Device = "auto",
     weights: Weights = WhichWeights.auto,
     trust_code: TrustCode = False,
+    as_json: AsJson = False,
 ) -> None:
     """Transcribe recordings. Audio may have any sampling rate, number of channels and length.
 
     Options that are not given come from the run (data.decoding of its YAML). Long audio is cut at silences. Files that
-    can't be read are reported; the others are still processed, and the exit code is 2.
+    can't be read are reported; the others are still processed, and the exit code is 2. --json is --format json.
 
     Example: vaak transcribe runs/asr-quickstart talk.flac --format srt --output subtitles
     """
@@ -52,6 +53,7 @@ def transcribe(
     from vaak.core.errors import UserError
     from vaak.runs.open_run import open_run
 
+    format = Format.json if as_json else format
     files, failed = audio_files(audio)
     names = [path.stem for path in files]
     twice = next((name for name in names if names.count(name) > 1), None)

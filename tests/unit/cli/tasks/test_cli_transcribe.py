@@ -23,7 +23,7 @@ def test_formats(vaak, run: Path, tmp_path: Path):
     code, out, err = vaak("transcribe", run, corpus / "test0.wav")
     assert (code, err) == (0, "")
     text = out.strip()
-    code, out, _ = vaak("transcribe", run, corpus / "test0.wav", corpus / "test1.wav", "--format", "json")
+    code, out, _ = vaak("transcribe", run, corpus / "test0.wav", corpus / "test1.wav", "--json")
     found = [json.loads(line) for line in out.splitlines()]
     assert code == 0
     assert [one["name"] for one in found] == ["test0", "test1"]
