@@ -162,6 +162,11 @@ RUN_COMMANDS = {
     "diarize": "good.wav",
     "tune": "",
     "export": "",
+    "classify": "text",
+    "speak": "text --output out.wav",
+    "transcribe": "good.wav",
+    "inspect": "",
+    "lm-eval": "--tasks endings.yaml",
 }
 BAD_RUNS = {
     "gone": "gone.*(not a run|exist)",
@@ -318,6 +323,10 @@ BAD_VALUES = {
     "export": {"no_tokenizer": "tokenizer.json"},
     "tune run_dia": {"--split test": "test", "--split gone": "gone", "--device gpu": "device"},
     "tune run_lm": {"": "diarization"},
+    "classify run_lm text": {"": "classification"},
+    "speak run_lm text --output out.wav": {"": "tts"},
+    "transcribe run_lm good.wav": {"": "asr"},
+    "lm-eval run_seq --tasks endings.yaml": {"": "language model"},
     "translate run_lm text": {"": "seq2seq"},
     "generate run_seq text": {"": "language model"},
     "diarize run_lm good.wav": {"": "diarization"},
