@@ -24,7 +24,7 @@ from vaak.tasks.lm.config import ALIASES
 ROOT = Path(__file__).parents[2]
 OUTSIDE = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("src/vaak/**/README.md")]
 DOCUMENTS = sorted([*OUTSIDE, *ROOT.glob("docs/**/*.md")])
-BLOCK = re.compile(r"^(<!-- not run: .+-->\n+)?```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^(<!-- not run: [^\n]+-->\n+)?```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 QUICK = (
     "data.corpus.num_sentences=300 data.tokenizer.vocab_size=600 model.d_model=32 model.num_layers=1 model.num_heads=2 "
     "training.max_steps=2 training.batch_size=8 training.scheduler.warmup_steps=1 training.device=cpu"
@@ -39,12 +39,17 @@ QUICK_DIARIZER = (
     "valid_fraction: 0.2, conversations: {train: 32, valid: 2, test: 2, duration: 5}}]' model.d_model=32 "
     "model.num_layers=1 training.max_steps=2 training.scheduler.warmup_steps=1 training.device=cpu"
 )
+QUICK_VOICE = (
+    "datasets.0.num_sentences=40 datasets.0.train_fraction=0.6 datasets.0.valid_fraction=0.2 data.samples='[So it is.]' "
+    "data.speaking.num_iterations=2 training.max_steps=2 training.scheduler.warmup_steps=1 training.device=cpu"
+)
 LONG = {
     "configs/quickstart.yml": QUICK,
     "configs/encoder_decoder_model.yml": QUICK_TRANSLATOR,
     "configs/classification/quickstart.yml": "data.corpus.num_sentences=800 training.max_steps=20 training.device=cpu",
     "configs/multitask/quickstart.yml": "training.max_steps=2 training.device=cpu",
     "configs/diarization/quickstart.yml": QUICK_DIARIZER,
+    "configs/tts/quickstart.yml": QUICK_VOICE,
     "vaak data simulate conversations": "datasets.0.num_voices=20 datasets.0.num_sentences=2",
 }
 
