@@ -40,8 +40,8 @@ QUICK_DIARIZER = (
     "model.num_layers=1 training.max_steps=2 training.scheduler.warmup_steps=1 training.device=cpu"
 )
 QUICK_VOICE = (
-    "datasets.0.num_sentences=40 datasets.0.train_fraction=0.6 datasets.0.valid_fraction=0.2 data.samples='[So it is.]' "
-    "data.speaking.num_iterations=2 training.max_steps=2 training.scheduler.warmup_steps=1 training.device=cpu"
+    "datasets.0.num_sentences=40 datasets.0.train_fraction=0.6 datasets.0.valid_fraction=0.2 "
+    "data.samples='[So it is.]' data.speaking.num_iterations=2 training.max_steps=2 training.scheduler.warmup_steps=1 training.device=cpu"
 )
 LONG = {
     "configs/quickstart.yml": QUICK,
