@@ -41,7 +41,8 @@ QUICK_DIARIZER = (
 )
 QUICK_VOICE = (
     "datasets.0.num_sentences=40 datasets.0.train_fraction=0.6 datasets.0.valid_fraction=0.2 "
-    "data.samples='[So it is.]' data.speaking.num_iterations=2 training.max_steps=2 training.scheduler.warmup_steps=1 training.device=cpu"
+    "data.samples='[So it is.]' data.speaking.num_iterations=2 "
+    "training.max_steps=2 training.scheduler.warmup_steps=1 training.device=cpu"
 )
 LONG = {
     "configs/quickstart.yml": QUICK,
