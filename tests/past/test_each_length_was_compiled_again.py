@@ -35,7 +35,7 @@ def stack_of(**options: Any) -> TransformerStack:
         {"position_type": "rotary"},
         pytest.param({"position_type": "sinusoidal"}, marks=pytest.mark.slow),
         pytest.param({"position_type": "none", "num_key_value_heads": 1}, marks=pytest.mark.slow),
-        {"position_type": "alibi"},
+        pytest.param({"position_type": "alibi"}, marks=pytest.mark.slow),
         pytest.param({"position_type": "t5"}, marks=pytest.mark.slow),
         {"position_type": "rotary", "attention_type": "local"},
     ],

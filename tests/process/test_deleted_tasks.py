@@ -62,7 +62,11 @@ def without(tmp_path: Path, request: pytest.FixtureRequest) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(tmp_path), "VAAK_DATA": str(tmp_path), "GONE": gone}
 
 
-@pytest.mark.parametrize("without", TASKS, indirect=True)
+@pytest.mark.parametrize(
+    "without",
+    [pytest.param(task, marks=[] if task in ("lm", "asr") else [pytest.mark.slow]) for task in TASKS],
+    indirect=True,
+)
 def test_the_rest_imports_and_loads_its_configurations(without: dict[str, str]):
     gone = without["GONE"]
     command = [sys.executable, "-c", CHECK, gone, str(len(TASKS) - 1), str(ROOT / "configs")]

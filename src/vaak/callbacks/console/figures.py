@@ -25,6 +25,12 @@ def in_words(name: str, value: float) -> str:
 
 
 def is_fraction(name: str) -> bool:
-    """Whether a figure, whose name begins with its split, is read as percent."""
-    of_split = name.partition("/")[0]
-    return of_split in FRACTIONS or of_split.endswith(tuple(f"_{fraction}" for fraction in FRACTIONS))
+    """Whether a figure, whose name begins with its split, is read as percent.
+
+    >>> is_fraction("val_accuracy/number"), is_fraction("val_rules/accuracy"), is_fraction("val_rules/loss")
+    (True, True, False)
+    """
+    of_split, _, further = name.partition("/")
+    if of_split in FRACTIONS or of_split.endswith(tuple(f"_{fraction}" for fraction in FRACTIONS)):
+        return True
+    return further.partition("/")[0] in FRACTIONS  # of one task of several

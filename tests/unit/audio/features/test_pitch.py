@@ -100,6 +100,7 @@ def test_the_range_is_kept() -> None:
         PitchConfig(f0_max=100.0)
 
 
+@pytest.mark.slow
 def test_built_in_voices_have_the_pitch_that_librosa_finds() -> None:
     librosa = pytest.importorskip("librosa")
     mel = MelConfig(sampling_rate=16000, hop_length=160)
