@@ -19,7 +19,7 @@ def test_every_task_has_the_same_files(task: str) -> None:
 
 @pytest.mark.parametrize("task", TASKS)
 def test_every_readme_has_what_goes_in_and_out_a_way_to_start_and_papers(task: str) -> None:
-    text = (FOLDERS / task / "README.md").read_text(encoding="utf-8")
+    text = " ".join((FOLDERS / task / "README.md").read_text(encoding="utf-8").split())
     missing = [
         wanted
         for wanted in ("| in | out |", "vaak train configs/", "Expected result:", "tart reading", "Papers")
