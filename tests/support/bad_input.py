@@ -165,7 +165,6 @@ RUN_COMMANDS = {
     "classify": "text",
     "speak": "text --output out.wav",
     "transcribe": "good.wav",
-    "inspect": "",
     "lm-eval": "--tasks endings.yaml",
 }
 BAD_RUNS = {
@@ -323,7 +322,7 @@ BAD_VALUES = {
     "export": {"no_tokenizer": "tokenizer.json"},
     "tune run_dia": {"--split test": "test", "--split gone": "gone", "--device gpu": "device"},
     "tune run_lm": {"": "diarization"},
-    "classify run_lm text": {"": "classification"},
+    "classify run_lm text": {"": "text classifier"},
     "speak run_lm text --output out.wav": {"": "tts"},
     "transcribe run_lm good.wav": {"": "asr"},
     "lm-eval run_seq --tasks endings.yaml": {"": "language model"},
