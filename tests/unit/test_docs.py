@@ -165,4 +165,5 @@ def test_the_aliases_are_those_of_the_code():
 def test_every_page_is_in_the_navigation_of_the_site():
     site = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     pages = {page.relative_to(ROOT / "docs").as_posix() for page in ROOT.glob("docs/**/*.md")}
+    pages |= {f"tasks/{page.parent.name}.md" for page in ROOT.glob("src/vaak/tasks/*/README.md")}
     assert pages <= set(re.findall(r"[\w/-]+\.md", site.partition("\nnav:\n")[2]))
