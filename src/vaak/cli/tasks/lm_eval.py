@@ -35,6 +35,7 @@ def lm_eval(
 
     Example: vaak lm-eval runs/quickstart --tasks blimp_causative --data blimp_causative=causative.jsonl
     """
+    from vaak.cli.output import create_folder
     from vaak.cli.results import print_figures
     from vaak.core.errors import UserError, optional_import
     from vaak.core.storage.files import write_json
@@ -43,6 +44,7 @@ def lm_eval(
     with optional_import("vaak lm-eval requires lm-eval", "lm-eval"):
         from vaak.tasks.lm.harness.evaluation import Questions, evaluate
         from vaak.tasks.lm.harness.model import HarnessModel
+    create_folder(None if output is None else output.parent)
     opened = open_run(run, device=device, weights=weights, trust_code=trust_code)
     if opened.experiment.task != "lm" or not opened.task.causal:
         what = f"task {opened.experiment.task}" if opened.experiment.task != "lm" else "an encoder"

@@ -200,6 +200,7 @@ def test_greedy_answers_end_where_the_task_says(made: Path) -> None:
             ["--tasks", "code.yaml"],
             "code.yaml names Python code (!function), which would be executed: add --trust-code",
         ),
+        (["--tasks", "whole.yaml", "--output", "whole.yaml/found.json"], "--output whole.yaml can't be created"),
         (["--tasks", "damaged.yaml"], "--tasks: a task or its data can't be loaded"),
     ],
 )
