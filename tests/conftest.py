@@ -16,6 +16,7 @@ import tiny_runs
 from commands import Commands
 from vaak.cli.main import main
 from vaak.config.base import REGISTERED
+from vaak.config.tasks import REGISTERED_TASKS
 from vaak.core import progress
 
 # No test is timed: what is quick on a quiet machine takes seconds on a busy one. `make test` tries the same examples
@@ -42,11 +43,12 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True)
 def _nothing_stays_registered() -> Iterator[None]:
-    """What a test registers under a short name is gone after it."""
-    before = {key: dict(names) for key, names in REGISTERED.items()}
+    """What a test registers under a short name, tasks too, is gone after it."""
+    before, tasks = {key: dict(names) for key, names in REGISTERED.items()}, dict(REGISTERED_TASKS)
     yield
-    REGISTERED.clear()
-    REGISTERED.update(before)
+    for registered, found in ((REGISTERED, before), (REGISTERED_TASKS, tasks)):
+        registered.clear()
+        registered.update(found)
 
 
 @pytest.fixture(scope="session", autouse=True)
