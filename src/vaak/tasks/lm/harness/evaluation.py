@@ -13,8 +13,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from lm_eval import tasks as own_tasks
 from lm_eval.evaluator import simple_evaluate
 from lm_eval.tasks import TaskManager
+from ruamel.yaml import YAML
+from ruamel.yaml.constructor import ConstructorError
+from ruamel.yaml.error import YAMLError
 
 from vaak.config.components import did_you_mean
 from vaak.config.yaml.writer import yaml_text
@@ -26,6 +30,7 @@ FORMATS = {".json": "json", ".jsonl": "json", ".csv": "csv", ".tsv": "csv", ".pa
 """Builders of Hugging Face datasets, by the ending of a file."""
 CODE = "!function"
 """How a task file names Python code."""
+OWN_TASKS = Path(str(own_tasks.__file__)).resolve().parent
 
 
 @dataclass(frozen=True)
@@ -147,7 +152,7 @@ def _with_data(manager: _Tasks, name: str, data: Path | None, folder: Path) -> s
 
 
 def _refuse_code(questions: Questions) -> None:
-    """Raises UserError where a given task file names code to be executed, and that isn't trusted."""
+    """Raises UserError where a task file, or one that it includes, names code that isn't trusted."""
     if questions.trust_code:
         return
     files = [Path(task) for task in questions.tasks if Path(task).is_file()]
@@ -155,12 +160,23 @@ def _refuse_code(questions: Questions) -> None:
         if not questions.folder.is_dir():
             raise UserError(f"--include-path {questions.folder}: this is not a folder")
         files += sorted(path for ending in ("yaml", "yml") for path in questions.folder.rglob(f"*.{ending}"))
-    for path in files:
-        try:
-            names_code = CODE in path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"{path}: this task file can't be read: {error}") from error
-        if names_code:
-            raise UserError(
-                f"{path} names Python code ({CODE}), which would be executed: add --trust-code if you trust it"
-            )
+    seen: set[Path] = set()
+    while files:
+        path = files.pop(0).resolve()
+        if path not in seen and not path.is_relative_to(OWN_TASKS):
+            seen.add(path)
+            files += _included(path)
+
+
+def _included(path: Path) -> list[Path]:
+    """The files that a task file includes. Raises UserError where it is more than plain YAML, or can't be read."""
+    try:
+        content = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
+    except ConstructorError as error:
+        raise UserError(
+            f"{path} names Python code ({CODE}), which would be executed: add --trust-code if you trust it"
+        ) from error
+    except (OSError, UnicodeDecodeError, YAMLError) as error:
+        raise UserError(f"{path}: this task file can't be read: {str(error).splitlines()[0]}") from error
+    found = content.get("include", []) if isinstance(content, dict) else []
+    return [path.parent / str(one) for one in (found if isinstance(found, list) else [found])]

@@ -201,6 +201,7 @@ def test_greedy_answers_end_where_the_task_says(made: Path) -> None:
             "code.yaml names Python code (!function), which would be executed: add --trust-code",
         ),
         (["--tasks", "whole.yaml", "--output", "whole.yaml/found.json"], "--output whole.yaml can't be created"),
+        (["--tasks", "includes.yaml"], "hidden.txt names Python code (!function)"),
         (["--tasks", "damaged.yaml"], "--tasks: a task or its data can't be loaded"),
     ],
 )
@@ -210,6 +211,8 @@ def test_bad_input_is_one_line(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "whole.yaml").write_text((made / "tasks" / "whole.yaml").read_text())
     (tmp_path / "code.yaml").write_text("task: mine\nprocess_docs: !function mine.docs\n")
+    (tmp_path / "includes.yaml").write_text("task: mine\ninclude: hidden.txt\n")
+    (tmp_path / "hidden.txt").write_text("%TAG !e! !func\n---\nprocess_docs: !e!tion mine.docs\n")
     (tmp_path / "damaged.yaml").write_text("task: mine\ndataset_path: json\ndataset_kwargs: {data_files: gone.jsonl}\n")
     code, _, errors = vaak("lm-eval", made / "run", *arguments)
     assert code == 2, errors
