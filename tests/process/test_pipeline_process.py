@@ -98,8 +98,7 @@ def test_ctrl_c_ends_a_stage_in_a_line(start: Start, tmp_path: Path) -> None:
     ended = command.wait()
     assert ended.status == 130, ended.errors
     assert "Traceback" not in ended.errors
-    assert "numbers  failed" in ended.errors
-    assert "interrupted" in ended.errors.splitlines()[-4]
+    assert any(line.startswith("numbers  failed") and "interrupted" in line for line in ended.errors.splitlines())
     finished(start("run", "--resume"))
 
 

@@ -59,10 +59,13 @@ def acknowledged() -> Iterator[None]:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Raise KeyboardInterrupt; during an import, leave: libraries catch it there, and run on half imported."""
+    """Answer before anything is said about the end, and raise KeyboardInterrupt.
+
+    During an import, leave: libraries catch the exception there, and run on half imported.
+    """
+    _answer_once()
     while frame is not None:
         if frame.f_globals.get("__name__") in IMPORTING:
-            _answer_once()
             os._exit(130)
         frame = frame.f_back
     raise KeyboardInterrupt

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from typing import Any
 
 import pytest
 
@@ -36,6 +37,27 @@ def test_who_comes_second_to_answer_waits_for_the_answer(monkeypatch: pytest.Mon
     first.join(20)
     second.join(20)
     assert second_is_done.is_set()
+
+
+def test_the_answer_comes_before_what_the_interrupted_code_says(monkeypatch: pytest.MonkeyPatch):
+    """The thread may get its turn late, as on a busy machine: the answer stood below the table of results then."""
+    said: list[str] = []
+    its_turn = threading.Event()
+    answer = interrupts._answer
+
+    def answer_late(*arguments: Any) -> None:
+        assert its_turn.wait(20)
+        answer(*arguments)
+
+    monkeypatch.setattr(interrupts, "_say", said.append)
+    monkeypatch.setattr(interrupts, "_answer", answer_late)
+    monkeypatch.setattr(signal, "getsignal", lambda number: signal.default_int_handler)
+    with acknowledged():
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        said.append("the end")
+        its_turn.set()
+    assert said == [interrupts.ANSWER, "the end"]
 
 
 def test_it_ends_although_a_process_that_was_forked_within_lives_on():
