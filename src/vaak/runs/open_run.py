@@ -22,6 +22,7 @@ from vaak.engine.distributed.launcher import pick_device
 from vaak.engine.trained import model_of
 from vaak.runs.folder.registered_names import names_of_training_known
 from vaak.runs.folder.user_code import demand_trust_to_use
+from vaak.runs.prepared import PreparedFolder, is_prepared, prepared_folder
 from vaak.runs.standalone import run_with_checkpoints
 from vaak.runs.tuned_options import layers_of
 
@@ -98,8 +99,12 @@ def open_run(
     _refuse_another_model(own, experiment)
     _say_what_is_not_read(own, experiment)
     task: Task = task_class(experiment.reference)(experiment, directory, directory)
-    if temporary_folder is not None and any(getattr(experiment, name) != getattr(own, name) for name in DATA_SECTIONS):
-        task.prepare_others(own, temporary_folder, splits)
+    differ = any(getattr(experiment, name) != getattr(own, name) for name in DATA_SECTIONS)
+    if temporary_folder is not None:
+        if differ:
+            task.prepare_others(own, temporary_folder, splits)
+        elif is_prepared(directory) and PreparedFolder(prepared_folder(directory)).lacks(splits):
+            _prepare_again(task, own, temporary_folder, splits)
     model = model_of(task).to(pick_device(device))
     snapshot = load_checkpoint(checkpoint, weights_only=True)
     if weights == "auto":
@@ -126,6 +131,15 @@ def part_of(opened: OpenedRun, name: str | None) -> OpenedRun:
     if name is not None:
         raise UserError(f"{opened.directory} is a run of one task, {opened.experiment.task}: leave out --task")
     return opened
+
+
+def _prepare_again(task: Task, own: Experiment[Any, Any], folder: Path, splits: tuple[str, ...]) -> None:
+    """Prepare what isn't kept with checkpoints elsewhere than their run. Raises UserError where it has gone."""
+    try:
+        task.prepare_others(own, folder, splits)
+    except UserError as error:
+        what = f"the data of {', '.join(splits)} isn't kept with these checkpoints"
+        raise UserError(f"{what}, and {error}; to evaluate on other data, name it: vaak eval RUN DATA.yml") from error
 
 
 def _refuse_another_model(own: Experiment[Any, Any], asked: Experiment[Any, Any]) -> None:

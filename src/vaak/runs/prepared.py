@@ -31,6 +31,8 @@ LOCK = ".lock"
 Store = TypeVar("Store")
 SIZES = "sizes"
 """The key of the files' sizes in it."""
+LEFT_OUT = "left_out"
+"""The key of the splits that a copy next to checkpoints doesn't have."""
 NOT_TRAINED_WITH = "test"
 """The split that training doesn't read."""
 
@@ -55,13 +57,24 @@ class PreparedFolder:
         return cls(folder, *reading)
 
     def split_folder(self, split: str) -> Path:
-        """The folder of a split. Raises UserError where the corpus has no such split, DataError where it is damaged."""
+        """The folder of a split.
+
+        Raises UserError where the corpus has no such split, or it was left out; DataError where it is damaged.
+        """
         about = self.about
         there = about["statistics"]
         if split not in there:
             raise UserError(f"unknown split {split}; expected one of {', '.join(sorted(there))}")
+        if self.lacks((split,)):
+            raise UserError(
+                f"the data of {split} isn't kept with the checkpoints in {self.folder.parent}; open the run itself"
+            )
         self._check({name: size for name, size in _sizes(about).items() if _split_of(name) == split})
         return self.folder / split
+
+    def lacks(self, splits: Iterable[str]) -> bool:
+        """Whether one of ``splits`` was left out, as from what is kept next to checkpoints elsewhere."""
+        return not set(self.about.get(LEFT_OUT, ())).isdisjoint(splits)
 
     def open_split(self, split: str, reader: Callable[[Path], Store]) -> Store:
         """What ``reader`` makes of the folder of a split.

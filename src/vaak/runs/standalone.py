@@ -12,8 +12,9 @@ import shutil
 from pathlib import Path
 
 from vaak.core.storage import files
+from vaak.runs.folder.directory import TASKS
 from vaak.runs.folder.owner import owner_at_home
-from vaak.runs.prepared import DONE, LOCK, prepared_folder
+from vaak.runs.prepared import DONE, LEFT_OUT, LOCK, is_prepared, prepared_folder
 
 
 def keep_beside_checkpoints(directory: Path, configuration: str) -> None:
@@ -22,16 +23,21 @@ def keep_beside_checkpoints(directory: Path, configuration: str) -> None:
     if checkpoints.is_relative_to(directory.resolve()):
         return
     files.write_text(checkpoints / "config.yml", configuration)
-    prepared, copy = prepared_folder(directory), prepared_folder(checkpoints)
-    if not (prepared / DONE).exists():
-        return
-    splits = files.read_json(prepared / DONE).get("statistics", {})
+    for folder in (directory, *(directory / TASKS).glob("*")):
+        if is_prepared(folder):
+            _copy_without_splits(prepared_folder(folder), prepared_folder(checkpoints / folder.relative_to(directory)))
+
+
+def _copy_without_splits(prepared: Path, copy: Path) -> None:
+    about = files.read_json(prepared / DONE)
+    splits = set(about.get("statistics", {}))
+    copy.mkdir(parents=True, exist_ok=True)
     for item in prepared.iterdir():
         if item.is_dir() and item.name not in splits:
             shutil.copytree(item, copy / item.name, dirs_exist_ok=True)
-        elif item.is_file() and item.name != LOCK:
-            copy.mkdir(exist_ok=True)
+        elif item.is_file() and item.name not in (LOCK, DONE):
             shutil.copyfile(item, copy / item.name)
+    files.write_json(copy / DONE, {**about, LEFT_OUT: sorted(splits)})
 
 
 def run_with_checkpoints(folder: Path) -> Path | None:

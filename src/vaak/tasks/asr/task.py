@@ -77,7 +77,8 @@ class AsrTask(PreparedTask[AsrExperiment, Prepared]):
         refuse_other_options(own.global_config, self.audio, "global_config", READING)
         refuse_other_options(own.data, self.data, "data", MAY_DIFFER)
         datasets = own.datasets or VOICES
-        if splits and (datasets != self.datasets or self.data.group != own.data.group):
+        differ = datasets != self.datasets or self.data.group != own.data.group
+        if splits and (differ or self.prepared.lacks(splits)):
             others = Sources.of(self.experiment, read_for(splits, self.datasets), self.folder)
             self.prepared = Prepared.make(recipe(others, splits, self.prepared), folder)
         self._datasets.clear()

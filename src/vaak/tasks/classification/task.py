@@ -82,7 +82,7 @@ class ClassificationTask(PreparedTask[ClassificationExperiment, Prepared]):
 
     def prepare_others(self, own: ClassificationExperiment, folder: Path, splits: tuple[str, ...]) -> None:
         """With the run's tokenizer and classes. If the corpus is the run's own, its prepared data is used."""
-        if not splits or self.data.corpus == own.data.corpus:
+        if not splits or (self.data.corpus == own.data.corpus and not self.prepared.lacks(splits)):
             return
         splits = tuple(dict.fromkeys((*splits, "test"))) if OUT_OF_SCOPE in splits else splits
         known = tuple(split for split in splits if split != OUT_OF_SCOPE)

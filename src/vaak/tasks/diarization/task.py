@@ -136,7 +136,7 @@ class DiarizationTask(PreparedTask[DiarizationExperiment, Prepared]):
         refuse_other_options(own.global_config, self.audio, "global_config", READING)
         datasets = own.datasets or VOICES
         self.collator = self._collator(training_speakers(self.prepared, datasets))  # those that the model knows
-        if splits and corpora_differ(datasets, self.datasets):
+        if splits and (corpora_differ(datasets, self.datasets) or self.prepared.lacks(splits)):
             self.prepared = Prepared.make(recipe(read_for(splits, self.datasets), self.audio, splits), folder)
         self._evaluated.clear()
 

@@ -106,7 +106,7 @@ class LanguageModelTask(PreparedTask[LanguageModelExperiment, Prepared]):
     def prepare_others(self, own: LanguageModelExperiment, folder: Path, splits: tuple[str, ...]) -> None:
         """With the run's tokenizer. If the corpus is the run's own, its prepared data is used."""
         texts = tuple(split for split in splits if split != "pairs")
-        if texts and self.data.corpus != own.data.corpus:
+        if texts and (self.data.corpus != own.data.corpus or self.prepared.lacks(texts)):
             tokenizer = self.data.tokenizer.model_copy(update={"path": str(self.prepared.folder / "tokenizer")})
             corpus = without_unread_files(self.data.corpus, texts)
             data = self.data.model_copy(update={"tokenizer": tokenizer, "corpus": corpus})

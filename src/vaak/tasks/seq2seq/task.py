@@ -77,7 +77,7 @@ class Seq2SeqTask(PreparedTask[Seq2SeqExperiment, Prepared]):
     def prepare_others(self, own: Seq2SeqExperiment, folder: Path, splits: tuple[str, ...]) -> None:
         """With the run's tokenizers. If the corpus is the run's own, its prepared data is used."""
         data = self.data
-        if not splits or data.corpus == own.data.corpus:
+        if not splits or (data.corpus == own.data.corpus and not self.prepared.lacks(splits)):
             return
         folders = {name: self.prepared.folder / name for name in ("tokenizer", "target_tokenizer")}
         tokenizers = {

@@ -86,7 +86,7 @@ class TtsTask(PreparedTask[TtsExperiment, Prepared]):
         """
         refuse_other_options(own.global_config, self.audio, "global_config", READING)
         datasets = own.datasets or VOICES
-        if splits and datasets != self.datasets:
+        if splits and (datasets != self.datasets or self.prepared.lacks(splits)):
             others = read_for(splits, self.datasets)
             made = recipe(Sources.of(self.experiment, others), splits, self.prepared)
             self.prepared = Prepared.make(made, folder)

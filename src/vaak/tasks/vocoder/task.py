@@ -84,7 +84,7 @@ class VocoderTask(PreparedTask[VocoderExperiment, PreparedCuts]):
     def prepare_others(self, own: VocoderExperiment, folder: Path, splits: tuple[str, ...]) -> None:
         """If the corpora are the run's own, so are their data. Raises UserError for other spectrograms."""
         refuse_other_options(own.global_config, self.audio, "global_config", READING)
-        if splits and self.datasets != (own.datasets or VOICES):
+        if splits and (self.datasets != (own.datasets or VOICES) or self.prepared.lacks(splits)):
             others, skips = read_for(splits, self.datasets), self.experiment.skips_bad_examples
             self.prepared = PreparedCuts.make(recipe(others, self.audio, skips, splits), folder)
         self._datasets.clear()
