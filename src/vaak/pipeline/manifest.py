@@ -50,7 +50,10 @@ def parts_of(stage: Stage, options: Options, digests: Mapping[str, str]) -> Part
     source = inspect.getsourcefile(stage.make)
     values = options.model_dump(mode="json")
     parts = {
-        "options": {name: values[name] for name in stage.options},
+        "options": {
+            **{name: values[name] for name in stage.options},
+            **({} if stage.settings is None else stage.settings(options)),
+        },
         "reads": {name: digests[name] for name in stage.after if name in digests},
         "sources": None if stage.sources is None else stage.sources(options),
         "code": {"source": None if source is None else sha256_of(Path(source)), "version": stage.version},
@@ -98,19 +101,31 @@ def _read(path: Path) -> dict[str, Any] | None:
 def _changes(before: Parts, now: Parts) -> Iterator[str]:
     """What has changed, in words."""
     options = before.get("options", {})
-    for name, value in now["options"].items():
-        if name not in options:
-            yield f"{name} is new, {_shown(value)}"
-        elif options[name] != value:
-            yield f"{name} was {_shown(options[name])}, is {_shown(value)} now"
+    yield from _changed_options({name: options[name] for name in now["options"] if name in options}, now["options"])
     read = before.get("reads", {})
     for name in sorted({*read, *now["reads"]}):
         if read.get(name) != now["reads"].get(name):
             yield f"the outputs of {name}, which it reads, have changed"
-    if before.get("sources") != now["sources"]:
+    was, sources = before.get("sources"), now["sources"]
+    if isinstance(was, dict) and isinstance(sources, dict):
+        yield from (f"{name} changed" for name in {**sources, **was} if was.get(name) != sources.get(name))
+    elif was != sources:
         yield "the data it reads have changed"
     if before.get("code") != now["code"]:
         yield "its code has changed"
+
+
+def _changed_options(before: Parts, now: Parts, prefix: str = "") -> Iterator[str]:
+    """The options whose values differ, in words; of sections, the options in them."""
+    for name in [*now, *(name for name in before if name not in now)]:
+        if name not in now:
+            yield f"{prefix}{name} was {_shown(before[name])}, isn't given now"
+        elif name not in before:
+            yield f"{prefix}{name} is new, {_shown(now[name])}"
+        elif isinstance(before[name], dict) and isinstance(now[name], dict):
+            yield from _changed_options(before[name], now[name], f"{prefix}{name}.")
+        elif before[name] != now[name]:
+            yield f"{prefix}{name} was {_shown(before[name])}, is {_shown(now[name])} now"
 
 
 def _shown(value: Any) -> str:

@@ -70,9 +70,11 @@ class Stage:
     """One stage.
 
     ``make`` is its body, a function at the top level of a module, which returns figures for the table of results.
-    ``options`` names those options of the pipeline that its results depend on. ``outputs`` are the files and folders in
-    its folder that other stages read. ``sources`` returns, as JSON, what changes with all that it reads from outside;
-    without absolute paths, so that the folder may move. ``wanted`` tells whether the options ask for it at all.
+    ``options`` names those options of the pipeline that its results depend on; ``settings`` returns what else of the
+    options they depend on, by name: a part of one, or what one stands for. ``outputs`` are the files and folders in its
+    folder that other stages read. ``sources`` returns, as JSON, what changes with all that it reads from outside;
+    without absolute paths, so that the folder may move. By name, such as "the weights of the base", it is said what has
+    changed. ``wanted`` tells whether the options ask for it at all.
     ``version`` is raised when code that it calls changes its results; a change of its module's file is noticed.
     ``repairs``: its body makes just those outputs that are missing.
     """
@@ -83,6 +85,7 @@ class Stage:
     options: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
+    settings: Callable[[Options], Mapping[str, Any]] | None = None
     sources: Callable[[Options], Any] | None = None
     wanted: Callable[[Options], bool] | None = None
     forecast: Callable[[Options, Mapping[str, Path]], Forecast] | None = None

@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.alignment_folder import AlignmentFolder
@@ -90,6 +90,15 @@ class AudioStatistics:
         }
 
 
+@runtime_checkable
+class NamesFiles(Protocol):
+    """A source whose files name others."""
+
+    def named_files(self) -> Iterator[tuple[str, Path]]:
+        """The files that are named, audio among them: their names there, and where they are."""
+        ...
+
+
 def _fail(error: DataError) -> None:
     raise error
 
@@ -114,6 +123,13 @@ class AudioCorpus(SplitCorpus[ReadRecording, "Cut", AudioStatistics]):
     @property
     def files(self) -> list[Path]:
         return [*super().files, *(self.alignments.files if self.alignments else ())]
+
+    def named_files(self) -> Iterator[tuple[str, Path]]:
+        """The files that its ``files`` name, such as the audio of a manifest: their names there, and where they are.
+
+        Raises DataError for a manifest that can't be read.
+        """
+        return self.source.named_files() if isinstance(self.source, NamesFiles) else iter(())
 
     def cuts(self, split: str) -> Iterator[Cut]:
         """The cuts of ``split``: recordings or utterances, with speakers and texts.

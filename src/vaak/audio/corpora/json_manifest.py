@@ -54,6 +54,8 @@ from vaak.core.progress import followed
 
 ALIGNMENTS = ("alignment", "ctm", "textgrid")
 LABELS = ("speaker", "speakers", "text", "segments", "rttm", "uem", *ALIGNMENTS)
+FILES = ("audio", "rttm", "uem", *ALIGNMENTS)
+"""Keys that name files, unless they have what is in one."""
 KNOWN = frozenset(("id", "uri", "audio", "offset", "duration", "sampling_rate", "split", *LABELS))
 TABLES = {".csv": ",", ".tsv": "\t"}
 NUMBERS = ("offset", "duration", "sampling_rate")
@@ -84,6 +86,17 @@ class JsonReader:
                 if not is_shared or _split_of(entry, where) == split:
                     name = str(entry.get("audio", where))
                     yield attempted(name, partial(reading_of, entry, path.parent, where))
+
+    def named_files(self) -> Iterator[tuple[str, Path]]:
+        for path in self.files:
+            yield from self._named_in(path)
+
+    def _named_in(self, path: Path) -> Iterator[tuple[str, Path]]:
+        for _, given in manifest_lines(path):
+            for key in FILES:
+                name = given.get(self._columns.get(key, key))
+                if isinstance(name, str) and name:
+                    yield name, path.parent / name
 
 
 def manifest_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:

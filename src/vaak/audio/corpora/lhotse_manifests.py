@@ -10,6 +10,7 @@ doesn't know when the speaker speaks. Cuts of recipes have that mark (recipe_cor
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -59,6 +60,12 @@ class ManifestReader:
     def read(self, split: str) -> Iterator[ReadRecording]:
         for reading in followed(self._read(self._manifests[split]), f"recordings of {split}"):
             yield reading if reading.cut is None else reading._replace(remarks=remarks_on(reading.cut))
+
+    def named_files(self) -> Iterator[tuple[str, Path]]:
+        for manifests in self._manifests.values():
+            for path in (*manifests.cuts, *manifests.recordings):
+                for _, entry in json_lines(path):
+                    yield from ((name, _place_of(Path(name), path.parent)) for name in _audio_in(entry))
 
     def _read(self, manifests: Manifests) -> Iterator[ReadRecording]:
         yield from _cuts(manifests.cuts)
@@ -166,9 +173,21 @@ def _find_files(recording: Recording, folder: Path, where: str) -> None:
     """Make the paths of a recording absolute. Raises DataError for missing files and for other sources."""
     for source in recording.sources:
         demand_file(source, where)
-        path = Path(str(source.source))
-        if not path.exists() and not path.is_absolute() and (folder / path).exists():
-            path = folder / path
+        path = _place_of(Path(str(source.source)), folder)
         if not path.is_file():
             raise DataError(f"{where}: the audio of recording {recording.id} is missing: {path}")
         source.source = str(path.absolute())
+
+
+def _place_of(path: Path, folder: Path) -> Path:
+    """Where a file is that a manifest in a folder names."""
+    return folder / path if not path.is_absolute() and not path.exists() and (folder / path).exists() else path
+
+
+def _audio_in(entry: dict[str, Any]) -> Iterator[str]:
+    """The files of a recording, of a cut, or of all that are mixed in one; of a broken line, none."""
+    with contextlib.suppress(AttributeError, KeyError, TypeError):
+        for track in entry.get("tracks") or ():
+            yield from _audio_in(track["cut"])
+        for source in (entry.get("recording") or entry).get("sources") or ():
+            yield str(source["source"])

@@ -55,6 +55,12 @@ class LJSpeechReader:
                     name, where = line.partition(b"|")[0].decode(errors="replace"), f"{path}:{number}"
                     yield attempted(name, partial(self._reading, line, path.parent, where))
 
+    def named_files(self) -> Iterator[tuple[str, Path]]:
+        for path in self.files:
+            for line in read_content(path).splitlines():
+                name = f"{WAVS}/{line.partition(b'|')[0].decode(errors='replace').strip()}.wav"
+                yield name, path.parent / name
+
     def _reading(self, line: bytes, folder: Path, where: str) -> ReadRecording:
         fields = [field.strip() for field in decoded(line, where).split("|")]
         if len(fields) not in (2, 3):

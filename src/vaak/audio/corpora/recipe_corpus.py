@@ -221,6 +221,9 @@ class RecipeReader:
     def read(self, split: str) -> Iterator[ReadRecording]:
         return self._reader.read(split)
 
+    def named_files(self) -> Iterator[tuple[str, Path]]:
+        return self._reader.named_files()
+
 
 def _chosen(dataset: DatasetConfig, parts: list[str]) -> dict[str, list[str]]:
     """The parts of each split: those it names, or those with matching names."""

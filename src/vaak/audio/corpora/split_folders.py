@@ -49,7 +49,9 @@ class SplitFolderReader(JsonReader):
             split: [path for path in paths if path.suffix.lower() == ".json"] or list(filter(is_audio, paths))
             for split, paths in found.items()
         }
-        self.files = [path for split in self.given for path in self._manifests[split] or self._others[split]]
+        read = [path for split in self.given for path in self._manifests[split] or self._others[split]]
+        texts = [path.with_suffix(".txt") for path in read if is_audio(path)]
+        self.files = [*read, *(path for path in texts if path.exists())]
 
     def read(self, split: str) -> Iterator[ReadRecording]:
         if self._manifests[split]:
@@ -62,6 +64,13 @@ class SplitFolderReader(JsonReader):
                     yield attempted(where, partial(reading_of, entry, path.parent, where))
             else:
                 yield attempted(str(path), partial(self._of_audio, path, self._roots[split]))
+
+    def named_files(self) -> Iterator[tuple[str, Path]]:
+        for path in self.files:
+            if path.suffix.lower() in MANIFESTS:
+                yield from self._named_in(path)
+            elif path.suffix.lower() == ".json":
+                yield from ((str(entry["audio"]), path.parent / str(entry["audio"])) for entry in _files_of(path))
 
     def _of_audio(self, path: Path, root: Path) -> ReadRecording:
         return reading_of(self._beside(path, root), path.parent, str(path))

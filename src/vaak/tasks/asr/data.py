@@ -22,7 +22,6 @@ from vaak.audio.labelled import LabelledAudio
 from vaak.audio.sources.cut_source import CutSource
 from vaak.audio.waveforms.bounded_cache import BoundedCache
 from vaak.core.batch import Batch
-from vaak.core.errors import UserError
 from vaak.core.storage.files import fingerprint_of
 from vaak.core.task import Dataset
 from vaak.engine.objective.cross_entropy import IGNORED
@@ -127,9 +126,7 @@ class AsrDataset(Dataset):
         return collate([row[0] for row in rows], self.vocabulary)
 
     def difficulty(self, measure: str) -> np.ndarray:
-        if measure == "duration":
-            return self.utterances.durations
-        raise UserError(f"unknown difficulty {measure}; choose duration")
+        return self.utterances.durations if measure == "length" else super().difficulty(measure)
 
     def describe(self, index: int) -> str:
         return self.utterances.describe(index)

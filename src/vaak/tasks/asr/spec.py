@@ -1,7 +1,7 @@
 """The specification of the speech recognition task. Imports no torch."""
 
 from vaak.audio.config import AudioConfig, DatasetConfig
-from vaak.config.task_spec import TaskSpec
+from vaak.config.task_spec import TaskSpec, only_length
 from vaak.tasks.asr.checks import LOAD_BALANCING, checks, metrics, num_parameters
 from vaak.tasks.asr.config import ALIASES, DEFAULTS, AsrDataConfig, AsrModelConfig
 from vaak.text.checks import losses_of_tokens
@@ -20,6 +20,7 @@ SPEC = TaskSpec(
     losses=losses_of_tokens,
     auxiliary_losses=(LOAD_BALANCING,),
     refused_batching={"packed": "utterances can't be put together in a row; expected fixed, bucketed or stratified"},
+    refused_difficulties=only_length,
     num_parameters=num_parameters,
     checks=checks,
 )

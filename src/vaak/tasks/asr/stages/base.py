@@ -46,9 +46,9 @@ def values_of(options: MoeOptions) -> Values:
     }
 
 
-def reads(options: MoeOptions) -> dict[str, float]:
+def settings(options: MoeOptions) -> Values:
     """What of the data changes the base: how long they are at most."""
-    return {"seconds": seconds_of(options)}
+    return {"data": {"max_duration": seconds_of(options)}}
 
 
 def base(work: Work) -> dict[str, Any]:

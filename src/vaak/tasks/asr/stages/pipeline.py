@@ -10,7 +10,7 @@ from pathlib import Path
 from vaak.pipeline.stage import Pipeline, Stage
 from vaak.tasks.asr.clustering.config import ClusteringConfig
 from vaak.tasks.asr.stages.base import FOLDER, base
-from vaak.tasks.asr.stages.base import reads as heard
+from vaak.tasks.asr.stages.base import settings as base_settings
 from vaak.tasks.asr.stages.clusters import clusters
 from vaak.tasks.asr.stages.embeddings import ABOUT, MAPPING, ROWS, embeddings
 from vaak.tasks.asr.stages.experts import ADAPTERS, INITIAL, experts
@@ -29,9 +29,9 @@ from vaak.tasks.asr.stages.joint import RESULTS as OF_JOINT
 from vaak.tasks.asr.stages.joint import joint
 from vaak.tasks.asr.stages.options import MoeOptions
 from vaak.tasks.asr.stages.original import translated
-from vaak.tasks.asr.stages.runs import pretrains, reads, trains_base
+from vaak.tasks.asr.stages.runs import embedding_settings, pretrains, reads, training_settings, trains_base
 
-DATA = ("mode", "seed", "datasets", "data", "data_percent")
+DATA = ("mode", "seed", "datasets", "data_percent")
 TRAINING = ("patience", "eval_every_n_epochs", "seed")
 RECOGNITION = (*DATA, *TRAINING, "lora", "best_by", "gradient_accumulation_steps", "fp16", "bf16")
 CLUSTERING = tuple(ClusteringConfig.model_fields)
@@ -47,7 +47,7 @@ PIPELINE = Pipeline(
             "A tiny Whisper is trained from scratch on built-in voices (--whisper-model scratch).",
             ("mode", "seed", "base_config"),
             outputs=(FOLDER,),
-            sources=heard,
+            settings=base_settings,
             wanted=trains_base,
             forecast=base_forecast,
         ),
@@ -58,6 +58,7 @@ PIPELINE = Pipeline(
             (*DATA, "embedding_percent", "embedding_samples", "pooling", "embedding_type", "fp16", "bf16"),
             after=("base",),
             outputs=(ROWS, MAPPING, ABOUT),
+            settings=embedding_settings,
             sources=reads,
             wanted=pretrains,
             forecast=embeddings_forecast,
@@ -98,6 +99,7 @@ PIPELINE = Pipeline(
             ),
             after=("base", "embeddings", "clusters", "gate"),
             outputs=(ADAPTERS, INITIAL, OF_EXPERTS),
+            settings=training_settings,
             sources=reads,
             wanted=pretrains,
             forecast=experts_forecast,
@@ -123,6 +125,7 @@ PIPELINE = Pipeline(
             ),
             after=("base", "embeddings", "clusters", "experts"),
             outputs=(OF_JOINT, "run/checkpoints"),
+            settings=training_settings,
             sources=reads,
             forecast=joint_forecast,
         ),

@@ -6,8 +6,11 @@ are their groups: a base never hears those that are adapted to.
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import os
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +38,10 @@ VOICES_SECONDS = 4.0
 WHISPER_SECONDS = 30.0
 QUICK_SECONDS = 10.0
 """The same of a base that is trained from scratch in mode quick."""
+NOT_EMBEDDED = ("augmentation", "decoding", "max_valid_samples", "normaliser", "tokenizer")
+"""Options of the section data that change nothing of the embeddings."""
+BASE_FILES = (".safetensors", ".json", ".txt")
+"""What transformers reads of a base: weights, sizes, tokens and their merges."""
 MINUTES_BETWEEN_SAVES = 30
 """The most that a killed stage loses, however long its epochs are."""
 
@@ -61,6 +68,12 @@ def base_of(options: MoeOptions) -> str:
     if options.whisper_model is not None:
         return options.whisper_model
     return SCRATCH if options.mode == "quick" and not _is_on_this_machine(VERSIONS["v2"]) else "v2"
+
+
+def _base_folder(options: MoeOptions) -> Path | None:
+    """The folder of a base that is in one, and isn't made here."""
+    path = Path(VERSIONS.get(base_of(options), base_of(options))).expanduser()
+    return path if path.is_dir() else None
 
 
 def _is_on_this_machine(name: str) -> bool:
@@ -177,18 +190,75 @@ def best_figures(directory: Path) -> dict[str, float]:
     return {name: value for name, value in found.items() if name == "step" or name.startswith("val_")}
 
 
+def embedding_settings(options: MoeOptions) -> Values:
+    """What embeddings depend on: the name of the base, and what of the section data chooses and reads utterances."""
+    settings = training_settings(options)
+    return {**settings, "data": {name: one for name, one in settings["data"].items() if name not in NOT_EMBEDDED}}
+
+
+def training_settings(options: MoeOptions) -> Values:
+    """What a stage that trains depends on: the base's name, and the section data without its place."""
+    data = options.model_dump(mode="json", include={"data"})["data"]
+    data.pop("cache_dir", None)
+    name = VERSIONS.get(base_of(options), base_of(options))
+    return {"whisper_model": "a folder" if _base_folder(options) else name, "data": data}
+
+
 def reads(options: MoeOptions) -> Any:
-    """What changes with the data and the base that aren't made here: manifests by content, audio by name and size."""
+    """What changes with the data, and with a base in a folder.
+
+    Manifests, texts and the base count by content; audio, and labels in files of their own, by their names in the
+    manifest and their sizes: a recording that is replaced by one of the same size isn't noticed.
+    """
+    folder = _base_folder(options)
+    found = {"the data it reads": _digest_of_data(datasets_of(options))}
+    if folder is not None:
+        files = sorted(path for path in folder.iterdir() if path.suffix in BASE_FILES and path.is_file())
+        weights = [path for path in files if path.suffix == ".safetensors"]
+        others = [path for path in files if path not in weights]
+        for name, paths in (("weights", weights), ("configuration or the vocabulary", others)):
+            found[f"the {name} of the base"] = fingerprint_of([[path.name, _sha256_of(path)] for path in paths])
+    return found
+
+
+def _digest_of_data(datasets: list[Values]) -> str:
     from vaak.audio.config import AudioConfig, DatasetConfig
     from vaak.audio.corpora.corpus import AudioCorpus
     from vaak.audio.waveforms.suffixes import is_audio
 
-    datasets = datasets_of(options)
-    found: list[Any] = [one for one in datasets if one == VOICES]
+    digest = hashlib.sha256()
+
+    def add(name: str, content: Any) -> None:
+        digest.update(f"{name}\0{content}\n".encode(errors="surrogateescape"))
+
     for one in datasets:
-        for path in AudioCorpus(DatasetConfig(**one), AudioConfig()).files:
-            found.append([path.name, path.stat().st_size if is_audio(path) else sha256_of(path)])
-    base = base_of(options)
-    if Path(base).is_dir():
-        found += [[path.name, path.stat().st_size] for path in sorted(Path(base).glob("*.safetensors"))]
-    return {"files": fingerprint_of(found), "base": Path(base).name}
+        if one == VOICES:
+            add("voices", fingerprint_of(one))
+        corpus = AudioCorpus(DatasetConfig(**one), AudioConfig())
+        files = corpus.files
+        together = os.path.commonpath([path.absolute().parent for path in files] or ["/"])
+        root = Path(one.get("corpus_dir") or together).expanduser()
+        for path in files:
+            add(os.path.relpath(path, root), _size_of(path) if is_audio(path) else _sha256_of(path))
+        for name, path in corpus.named_files():
+            add(name, _size_of(path))
+    return digest.hexdigest()
+
+
+def _size_of(path: Path) -> int | None:
+    """The bytes of a file; None where there is none."""
+    try:
+        return path.stat().st_size
+    except (OSError, ValueError):  # ValueError: no file can have such a name
+        return None
+
+
+def _sha256_of(path: Path) -> str:
+    """Of the content of a file, which several stages ask for."""
+    about = path.stat()
+    return _sha256_of_version(path.absolute(), about.st_size, about.st_mtime_ns)
+
+
+@cache
+def _sha256_of_version(path: Path, size: int, changed: int) -> str:
+    return sha256_of(path)
