@@ -1,11 +1,19 @@
 """``vaak model show``: the tree, the figures, as text and as JSON; nothing is read or written."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from vaak.tasks.lm.model import LanguageModel
 
+CONFIGS = Path(__file__).parents[3] / "configs"
+SHIPPED = [
+    path.relative_to(CONFIGS)
+    for name in ("quickstart.yml", "builtin_voice.yml")
+    for path in sorted(CONFIGS.rglob(name))
+    if path.parent.name != "classification"  # its classes are known once its data are prepared
+]
 SEQ2SEQ = """\
 task: seq2seq
 model:
@@ -73,6 +81,14 @@ def test_activations_follow_the_batch(shown):
     assert activations[1] > 1.7 * activations[0]
     assert activations[2] == activations[0]
     assert activations[3] < 0.7 * activations[0]
+
+
+@pytest.mark.parametrize("config", SHIPPED, ids=str)
+def test_a_shipped_configuration(vaak, tmp_path, monkeypatch, config):
+    monkeypatch.chdir(tmp_path)
+    code, out, errors = vaak("model", "show", str(CONFIGS / config), "--json")
+    assert (code, errors) == (0, "")
+    assert json.loads(out)["parameters"] > 0
 
 
 def test_frozen_parameters_take_no_gradient(shown):

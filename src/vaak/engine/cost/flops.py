@@ -152,6 +152,7 @@ def count_flops(task: Task, model: nn.Module, batch: Batch, precision: Precision
     modules = [model, *task.loss_modules().values()]
     buffers = [(buffer, buffer.clone()) for module in modules for buffer in module.buffers()]
     counter = FlopCounterMode(display=False, custom_mapping=_attention_formulas())
+    counter.mod_tracker = _OneModule()  # type: ignore[assignment]
     was_training = model.training
     with keeping_generators(precision.device):
         model.train()
@@ -168,6 +169,21 @@ def count_flops(task: Task, model: nn.Module, batch: Batch, precision: Precision
                 for buffer, before in buffers:
                     buffer.copy_(before)
     return int(counter.get_total_flops())
+
+
+class _OneModule:
+    """Stands for torch's ModuleTracker: all operations are the model's, and no module gets hooks.
+
+    Its hooks fail in ``autograd.grad`` where a module's input is a parameter, as that of weight normalisation is.
+    """
+
+    parents = frozenset({"Global"})
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        pass
 
 
 def _attention_formulas() -> dict[Any, Callable[..., int]]:
