@@ -21,9 +21,21 @@ def texts_of(text: str) -> tuple[list[str], Callable[[int], str]]:
         return _decoded_lines(sys.stdin.buffer.read(), "standard input"), lambda index: f"standard input:{index + 1}"
     if os.path.isfile(text):  # unlike Path.is_file it takes a text of any length
         return _decoded_lines(Path(text).read_bytes(), text), lambda index: f"{text}:{index + 1}"
-    if not any(map(str.isspace, text)) and ("/" in text or text.endswith(FILE_ENDINGS)):
+    if _names_a_file(text):
         raise UserError(f"file {text} does not exist")
     return text.split("\n"), lambda index: "the text"
+
+
+def _names_a_file(text: str) -> bool:
+    """Whether a text can only be meant as a path: by how it begins or ends, or because its folder is there.
+
+    >>> [_names_a_file(text) for text in ("texts/lines.txt", "./lines", "12/25/2020", "km/h", "https://foo.com/a.txt")]
+    [True, True, False, False, False]
+    """
+    if "://" in text or any(map(str.isspace, text)):
+        return False
+    folder = text.rpartition("/")[0]
+    return text.endswith(FILE_ENDINGS) or text.startswith(("/", "./", "../")) or bool(folder) and os.path.isdir(folder)
 
 
 def _decoded_lines(content: bytes, name: str) -> list[str]:

@@ -60,6 +60,8 @@ def test_lines_before_a_mistake_are_printed_and_it_is_named_with_its_place(vaak,
         (("hello", "--lexicon", "x"), "lexicon is not read by phonemizer: espeak"),
         (("hello", "--phonemizer", "lexicon", "--lexicon", "missing.dict"), "lexicon missing.dict: No such file"),
         (("missing.txt",), "file missing.txt does not exist"),
+        (("texts/missing.txt",), "file texts/missing.txt does not exist"),
+        (("./missing",), "file ./missing does not exist"),
     ],
 )
 def test_mistakes_in_one_line(vaak, arguments, message):
@@ -67,3 +69,24 @@ def test_mistakes_in_one_line(vaak, arguments, message):
     assert (code, out) == (2, "")
     assert message in err
     assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "spoken"),
+    [
+        ("3/4", "three quarters"),
+        ("12/25/2020", "December twenty-fifth, twenty twenty"),
+        ("km/h", "km slash h"),
+        ("and/or", "and or"),
+        ("https://foo.com/bar", "foo dot com slash bar"),
+        ("https://foo.com/bar.txt", "foo dot com slash bar dot T X T"),
+    ],
+)
+def test_a_text_with_slashes_is_no_missing_file(vaak, text: str, spoken: str):
+    assert vaak("phonemes", "--normalised-only", text) == (0, f"{spoken}\n", "")
+
+
+def test_what_is_missing_from_a_folder_is_a_file(vaak, tmp_path: Path):
+    code, _, err = vaak("phonemes", tmp_path / "lines")
+    assert code == 2
+    assert f"file {tmp_path / 'lines'} does not exist" in err
