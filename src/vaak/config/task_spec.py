@@ -48,6 +48,15 @@ def _no_findings(experiment: Any) -> Iterable[CheckFinding]:
     return ()
 
 
+def _none_refused(experiment: Any) -> Mapping[str, str]:
+    return {}
+
+
+def only_length(experiment: Any) -> Mapping[str, str]:
+    """The measures of difficulty that data have not whose examples are compared by their lengths only."""
+    return dict.fromkeys(("lexical", "morphology"), "examples of this task are compared by length only")
+
+
 @dataclass(frozen=True)
 class TaskSpec:
     """The types of a task's sections, its defaults and other names, and its own checks.
@@ -82,6 +91,8 @@ class TaskSpec:
         The task's own auxiliary losses, by the names that ``training.loss.auxiliary`` weighs; None: unknown.
     refused_batching
         Types of ``training.batching`` that the task's data can't have, each with the reason.
+    refused_difficulties
+        Measures of ``training.curriculum`` that the data of an experiment don't have, each with the reason.
     num_parameters
         About how many parameters the model of an experiment has; None: unknown.
     checks
@@ -107,6 +118,7 @@ class TaskSpec:
     losses: Callable[[Any], Iterable[str]] | None = None
     auxiliary_losses: tuple[str, ...] | None = None
     refused_batching: Mapping[str, str] = field(default_factory=dict)
+    refused_difficulties: Callable[[Any], Mapping[str, str]] = _none_refused
     num_parameters: Callable[[Any], int] | None = None
     checks: Callable[[Any], Iterable[CheckFinding]] = _no_findings
 

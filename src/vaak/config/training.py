@@ -111,6 +111,9 @@ class FreezeConfig(Section):
     )
 
 
+DIFFICULTIES = ("length", "lexical", "morphology")
+
+
 class CurriculumConfig(Section):
     """Easy examples first: each epoch draws from a growing fraction of the data, which keeps its easy examples."""
 

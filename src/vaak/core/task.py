@@ -69,10 +69,12 @@ class Dataset:
         missing(self, "collate(rows)")
 
     def difficulty(self, measure: str) -> np.ndarray:
-        """How hard each example is by a measure of the task's, harder ones higher.
+        """How hard each example is by a measure, harder ones higher: by ``length``, or by others that the task has.
 
         Raises UserError for a measure that it doesn't have.
         """
+        if measure == "length":
+            return self.lengths
         raise UserError(f"training.curriculum.difficulty: {type(self).__name__} has no measure {measure}")
 
     def describe(self, index: int) -> str:

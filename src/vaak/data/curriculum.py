@@ -78,8 +78,8 @@ class CurriculumScheduler:
 class CurriculumPlanner:
     """Plans passes over the easiest examples, until ``whole`` plans everything.
 
-    ``planner_of(pool, seed)`` plans some examples, which it numbers from 0; ``order`` is all examples, easiest first. A
-    pool has at least ``fewest`` examples: what fills a microbatch.
+    ``planner_of(pool, seed, epoch)`` plans some examples, which it numbers from 0, in passes of an epoch; ``order`` is
+    all examples, easiest first. A pool has at least ``fewest`` examples: what fills a microbatch.
 
     The ``scheduler`` says which fraction is open at an epoch, and ``seed`` draws the order.
     """
@@ -87,7 +87,7 @@ class CurriculumPlanner:
     def __init__(
         self,
         whole: Planner,
-        planner_of: Callable[[np.ndarray, int], Planner],
+        planner_of: Callable[[np.ndarray, int, int], Planner],
         order: np.ndarray,
         scheduler: CurriculumScheduler,
         fewest: int,
@@ -106,7 +106,7 @@ class CurriculumPlanner:
         place = 0
         while place < self.num_microbatches:
             pool = self._order[: self._pool_size(epoch + place / self.num_microbatches)]
-            plan = self._planner_of(pool, seed).plan(len(passes))
+            plan = self._planner_of(pool, seed, epoch).plan(len(passes))
             plan = plan.part(0, min(len(plan), self.num_microbatches - place))
             passes.append(plan.among(pool))
             place += len(plan)

@@ -147,14 +147,27 @@ def checked_lengths(lengths: np.ndarray, limit: float | None = None, limit_name:
 
 
 def one_after_another(plans: Sequence[BatchPlan], passes: Sequence[int] | None = None) -> BatchPlan:
-    """One plan of several, each a separate pass, numbered by ``passes``; all have rows of one example, or none has."""
+    """One plan of several, each a separate pass, or several; all have rows of one example, or none has.
+
+    Passes are numbered by ``passes``, a number for each plan, or from 0 on.
+    """
     rows = [np.diff(plan.row_starts) for plan in plans if plan.row_starts is not None]
     return BatchPlan(
         np.concatenate([plan.indices for plan in plans]),
         starts_of(np.concatenate(rows)) if rows else None,
         starts_of(np.concatenate([np.diff(plan.microbatch_starts) for plan in plans])),
-        np.repeat(range(len(plans)) if passes is None else passes, [len(plan) for plan in plans]),
+        _numbered(plans) if passes is None else np.repeat(passes, [len(plan) for plan in plans]),
     )
+
+
+def _numbered(plans: Sequence[BatchPlan]) -> np.ndarray:
+    """The passes of plans, of which each goes on counting where the one before it ended."""
+    found, first = list[np.ndarray](), 0
+    for plan in plans:
+        own = np.zeros(len(plan), np.int64) if plan.passes is None else plan.passes
+        found.append(first + own)
+        first += int(own.max(initial=0)) + 1
+    return np.concatenate(found)
 
 
 def starts_of(sizes: np.ndarray) -> np.ndarray:

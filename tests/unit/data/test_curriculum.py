@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 
 from vaak.config.training import TrainingConfig
 from vaak.core.errors import DataError, UserError
+from vaak.core.task import Dataset
 from vaak.data.batching.planner import curriculum_scheduler, training_planner
 from vaak.data.curriculum import CurriculumScheduler, easiest_first
 from vaak.data.loader import training_addresses
@@ -31,16 +31,18 @@ any_difficulties = st.lists(st.integers(0, 30), min_size=1, max_size=120).map(np
 any_seed = st.integers(0, 2**32)
 
 
-def data(difficulties: np.ndarray) -> Any:
+class Rated(Dataset):
     """Examples of these difficulties, of other lengths and of three classes."""
-    size = len(difficulties)
-    return SimpleNamespace(
-        lengths=np.random.default_rng(size).integers(1, CAPACITY, size),
-        strata=np.arange(size) % 3,
-        parts=None,
-        row_capacity=CAPACITY,
-        difficulty={"lexical": difficulties}.__getitem__,
-    )
+
+    row_capacity = CAPACITY
+
+    def __init__(self, difficulties: np.ndarray) -> None:
+        size = len(difficulties)
+        self.lengths = np.random.default_rng(size).integers(1, CAPACITY, size)
+        self.strata, self.difficulties = np.arange(size) % 3, difficulties
+
+    def difficulty(self, measure: str) -> np.ndarray:
+        return self.difficulties if measure == "lexical" else super().difficulty(measure)
 
 
 def configured(kind: str, curriculum: dict[str, Any] | None, batch_size: int = 4, seed: int = 0) -> TrainingConfig:
@@ -49,7 +51,7 @@ def configured(kind: str, curriculum: dict[str, Any] | None, batch_size: int = 4
 
 
 def planner_of(kind: str, difficulties: np.ndarray, curriculum: dict[str, Any] | None, **options: int) -> Planner:
-    return training_planner(configured(kind, curriculum, **options), data(difficulties))
+    return training_planner(configured(kind, curriculum, **options), Rated(difficulties))
 
 
 def members(plan: BatchPlan, position: int) -> list[int]:
@@ -219,14 +221,14 @@ def test_bucketed_batches_keep_the_budget():
     options = {"type": "bucketed", "max_tokens": 400}
     curriculum = {"num_epochs": 3, "initial_difficulty": 0.1}
     config = TrainingConfig.model_validate({"batching": options, "batch_size": 4, "curriculum": curriculum})
-    examples = data(LENGTHS)
+    examples = Rated(LENGTHS)
     planner = training_planner(config, examples)
     for epoch in range(4):
         assert planner.plan(epoch).cells(examples.lengths).max() <= 400
 
 
 def test_packed_rows_keep_the_capacity():
-    examples = data(LENGTHS)
+    examples = Rated(LENGTHS)
     planner = training_planner(configured("packed", {"num_epochs": 3}), examples)
     for epoch in range(4):
         plan = planner.plan(epoch)
@@ -234,17 +236,16 @@ def test_packed_rows_keep_the_capacity():
         assert max(examples.lengths[row].sum() for row in rows) <= CAPACITY
 
 
-def test_length_asks_the_data_for_nothing_but_lengths():
-    examples = data(LENGTHS)
-    examples.difficulty = None
+def test_data_that_say_nothing_of_difficulty_are_compared_by_length():
+    examples = Rated(LENGTHS)
     plan = training_planner(configured("fixed", {"difficulty": "length", "num_epochs": 5}), examples).plan(0)
     assert examples.lengths[passes(plan)[0]].max() <= np.sort(examples.lengths)[: int(0.3 * 300)].max()
 
 
 @pytest.mark.parametrize("wrong", [np.ones(2), np.array([1, np.nan, 2])])
 def test_difficulties_that_are_none_are_refused(wrong):
-    examples = data(np.ones(3))
-    examples.difficulty = lambda measure: wrong
+    examples = Rated(np.ones(3))
+    examples.difficulties = wrong
     with pytest.raises(DataError, match="a difficulty for each of the 3 examples"):
         training_planner(configured("fixed", {"difficulty": "lexical"}), examples)
 

@@ -9,7 +9,7 @@ from vaak.config.check.names import unknown_losses
 from vaak.config.experiment import Experiment
 from vaak.config.optimization import SCHEDULES_THAT_END_LOW
 from vaak.config.task_spec import CheckFinding, impossible, impossible_if_given, no_effect, remark
-from vaak.config.training import TrainingConfig
+from vaak.config.training import DIFFICULTIES, TrainingConfig
 
 MOST_PARAMETERS = 10**12
 """A process holds its whole model: a larger one fits no machine."""
@@ -46,12 +46,7 @@ def _impossible(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
         yield impossible(
             "distillation.hidden", "a compiled model gives no hidden states: set training.performance.compile: false"
         )
-    curriculum = training.curriculum
-    if curriculum is not None and curriculum.final_difficulty < curriculum.initial_difficulty:
-        yield impossible(
-            "training.curriculum.final_difficulty",
-            f"is below initial_difficulty ({curriculum.initial_difficulty}); easy examples are never dropped",
-        )
+    yield from _impossible_curriculum(experiment)
     thresholds = training.memory.thresholds
     if thresholds is not None and list(thresholds) != sorted(set(thresholds)):
         yield impossible(
@@ -65,6 +60,25 @@ def _impossible(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
         )
     if training.validation.interval is None and training.validation.interval_epochs is None:
         yield from _without_evaluations(training)
+
+
+def _impossible_curriculum(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
+    """Difficulties that the data don't have, and a curriculum that would become easier."""
+    curriculum = experiment.training.curriculum
+    if curriculum is None:
+        return
+    refused = experiment.spec.refused_difficulties(experiment)
+    if curriculum.difficulty in refused:
+        others = " or ".join(measure for measure in DIFFICULTIES if measure not in refused)
+        yield impossible(
+            "training.curriculum.difficulty",
+            f"{curriculum.difficulty}: {refused[curriculum.difficulty]}; expected {others or 'no curriculum'}",
+        )
+    if curriculum.final_difficulty < curriculum.initial_difficulty:
+        yield impossible(
+            "training.curriculum.final_difficulty",
+            f"is below initial_difficulty ({curriculum.initial_difficulty}); easy examples are never dropped",
+        )
 
 
 def _impossible_size(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:

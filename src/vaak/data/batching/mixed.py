@@ -15,11 +15,23 @@ at a random place in the ``j``-th of ``k`` equal pieces of the epoch. Every plan
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.data.plan import BatchPlan, Planner, one_after_another, plan_generator, reorder_segments
+
+
+@dataclass(frozen=True)
+class SharesOf:
+    """The ``shares`` of one epoch, for plans of passes in it."""
+
+    shares: Callable[[int], float]
+    epoch: int
+
+    def __call__(self, number: int) -> float:
+        return self.shares(self.epoch)
 
 
 class MixedPlanner:

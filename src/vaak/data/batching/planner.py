@@ -9,7 +9,7 @@ from vaak.core.errors import UserError
 from vaak.core.task import Dataset
 from vaak.data.batching.bucketed import BucketedPlanner
 from vaak.data.batching.fixed import FixedPlanner
-from vaak.data.batching.mixed import MixedPlanner
+from vaak.data.batching.mixed import MixedPlanner, SharesOf
 from vaak.data.batching.packed import PackedPlanner
 from vaak.data.batching.stratified import StratifiedPlanner
 from vaak.data.curriculum import CurriculumPlanner, CurriculumScheduler, checked_difficulties, easiest_first
@@ -22,20 +22,15 @@ def training_planner(config: TrainingConfig, dataset: Dataset) -> Planner:
     Raises what ``make_planner`` raises, and UserError where the data have no such difficulty.
     """
 
-    def of_pool(pool: np.ndarray, seed: int) -> Planner:
-        return planner_of(dataset, config.batching, config.batch_size, seed, pool)
-
     whole = planner_of(dataset, config.batching, config.batch_size, config.random_seed)
     if config.curriculum is None:
         return whole
-    if dataset.parts is not None:
-        raise UserError("training.curriculum: the data have parts, whose difficulties can't be compared; leave it out")
-    measure = config.curriculum.difficulty
-    difficulties = dataset.lengths if measure == "length" else dataset.difficulty(measure)
-    order = easiest_first(
-        checked_difficulties(difficulties, len(dataset.lengths)),
-        dataset.strata if config.batching.type == "stratified" else None,
-    )
+
+    def of_pool(pool: np.ndarray, seed: int, epoch: int) -> Planner:
+        return planner_of(dataset, config.batching, config.batch_size, seed, pool, epoch)
+
+    difficulties = checked_difficulties(dataset.difficulty(config.curriculum.difficulty), len(dataset.lengths))
+    order = easiest_first(difficulties, _compared_within(dataset, stratified=config.batching.type == "stratified"))
     scheduler = curriculum_scheduler(config, whole.num_microbatches)
     return CurriculumPlanner(whole, of_pool, order, scheduler, config.batch_size, config.random_seed)
 
@@ -52,29 +47,46 @@ def curriculum_scheduler(config: TrainingConfig, num_microbatches: int) -> Curri
     return CurriculumScheduler(options.initial_difficulty, options.final_difficulty, num_epochs, options.pacing)
 
 
+def _compared_within(dataset: Dataset, *, stratified: bool) -> np.ndarray | None:
+    """The groups within which examples are easier or harder than others: parts, and classes of stratified plans."""
+    strata = dataset.strata if stratified else None
+    if dataset.parts is None or strata is None:
+        return dataset.parts if strata is None else strata
+    groups: np.ndarray = np.unique(np.stack([dataset.parts, strata]), axis=1, return_inverse=True)[1]
+    return groups
+
+
 def planner_of(
-    dataset: Dataset, batching: BatchingConfig, batch_size: int, seed: int, pool: np.ndarray | None = None
+    dataset: Dataset,
+    batching: BatchingConfig,
+    batch_size: int,
+    seed: int,
+    pool: np.ndarray | None = None,
+    epoch: int | None = None,
 ) -> Planner:
     """The planner of a dataset, or of the examples in ``pool``; of one with parts, a planner for each, mixed.
 
-    ``batching``, ``batch_size`` and ``seed``, and what is raised, are those of ``make_planner``.
+    ``batching``, ``batch_size`` and ``seed``, and what is raised, are those of ``make_planner``. Parts keep the shares
+    that they have in ``epoch``, if it is given.
     """
-    if dataset.parts is not None and pool is None:
-        return MixedPlanner(
-            [np.flatnonzero(dataset.parts == part) for part in np.unique(dataset.parts)],
-            lambda members: planner_of(dataset, batching, batch_size, seed, members),
-            dataset.shares,
-            seed,
+
+    def of(chosen: np.ndarray | slice) -> Planner:
+        return make_planner(
+            batching,
+            lengths=dataset.lengths[chosen],
+            strata=None if dataset.strata is None else dataset.strata[chosen],
+            batch_size=batch_size,
+            row_capacity=dataset.row_capacity if dataset.parts is None else None,
+            seed=seed,
         )
-    chosen = slice(None) if pool is None else pool
-    return make_planner(
-        batching,
-        lengths=dataset.lengths[chosen],
-        strata=None if dataset.strata is None else dataset.strata[chosen],
-        batch_size=batch_size,
-        row_capacity=dataset.row_capacity if dataset.parts is None else None,
-        seed=seed,
-    )
+
+    if dataset.parts is None:
+        return of(slice(None) if pool is None else pool)
+    pool = np.arange(len(dataset.parts)) if pool is None else pool
+    own = dataset.parts[pool]
+    members = [np.flatnonzero(own == part) for part in np.unique(own)]
+    shares = dataset.shares if dataset.shares is None or epoch is None else SharesOf(dataset.shares, epoch)
+    return MixedPlanner(members, lambda places: of(pool[places]), shares, seed)
 
 
 def make_planner(

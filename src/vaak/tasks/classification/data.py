@@ -87,9 +87,6 @@ class TextDataset(Dataset):
     def collate(self, rows: list[list[Example]]) -> Batch:
         return collate([row[0] for row in rows], self.rows.tokenizer.pad_id)
 
-    def difficulty(self, measure: str) -> np.ndarray:
-        return self.lengths if measure == "length" else super().difficulty(measure)
-
     def describe(self, index: int) -> str:
         part, place = self._place(index)
         return part.texts[place].where

@@ -1,6 +1,6 @@
 """The specification of the classification task. Imports no torch."""
 
-from vaak.config.task_spec import TaskSpec
+from vaak.config.task_spec import TaskSpec, only_length
 from vaak.tasks.classification.checks import checks, losses, metrics, num_parameters
 from vaak.tasks.classification.config import ALIASES, DEFAULTS, ClassificationDataConfig, ClassifierConfig
 
@@ -29,6 +29,7 @@ SPEC = TaskSpec(
     losses=losses,
     auxiliary_losses=(),
     refused_batching={"packed": "a row is one text; expected fixed, bucketed or stratified"},
+    refused_difficulties=only_length,
     num_parameters=num_parameters,
     checks=checks,
 )

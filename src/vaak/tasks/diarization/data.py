@@ -172,8 +172,5 @@ class DiarizationDataset(Dataset):
             return batch
         return replace(batch, extra={"examples": [row[0].without_features() for row in rows]})
 
-    def difficulty(self, measure: str) -> np.ndarray:
-        raise UserError(f"unknown difficulty {measure}; choose length")
-
     def describe(self, index: int) -> str:
         return self.source.describe(index)

@@ -1,7 +1,7 @@
 """The specification of the diarization task. Imports no torch."""
 
 from vaak.audio.config import AudioConfig, AugmentationConfig, DatasetConfig
-from vaak.config.task_spec import TaskSpec
+from vaak.config.task_spec import TaskSpec, only_length
 from vaak.tasks.diarization.checks import checks, metrics, num_parameters
 from vaak.tasks.diarization.config import (
     ALIASES,
@@ -46,6 +46,7 @@ SPEC = TaskSpec(
         "stratified": "recordings have no classes to keep in proportion; expected fixed or bucketed",
         "packed": "recordings can't be put together in a row; expected bucketed",
     },
+    refused_difficulties=only_length,
     num_parameters=num_parameters,
     checks=checks,
 )

@@ -38,12 +38,13 @@ def checks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
         yield no_effect("data.masking_probability", "model_type is decoder, and only an encoder predicts masked tokens")
     else:
         yield no_effect("data.token_dropout", "model_type is encoder; masking_probability says what is masked")
-    curriculum = experiment.training.curriculum
-    if curriculum is not None and curriculum.difficulty == "length" and data.layout == "stream":
-        yield impossible(
-            "training.curriculum.difficulty",
-            "windows of a stream are all equally long; expected lexical or morphology, or data.layout: document",
-        )
+
+
+def refused_difficulties(experiment: Experiment[LanguageModelConfig, LanguageModelDataConfig]) -> dict[str, str]:
+    """What doesn't tell easy examples from hard ones."""
+    if experiment.data.layout == "document":
+        return {}
+    return {"length": "windows of a stream are all equally long, those of data.layout document aren't"}
 
 
 def _chats(model: LanguageModelConfig, data: LanguageModelDataConfig) -> Iterator[CheckFinding]:

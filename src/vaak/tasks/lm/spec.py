@@ -1,7 +1,7 @@
 """The specification of the language-model task. Imports no torch."""
 
 from vaak.config.task_spec import TaskSpec
-from vaak.tasks.lm.checks import checks, metrics, num_parameters
+from vaak.tasks.lm.checks import checks, metrics, num_parameters, refused_difficulties
 from vaak.tasks.lm.config import ALIASES, DEFAULTS, SHARED, SIDES, LanguageModelConfig, LanguageModelDataConfig
 from vaak.text.checks import NO_CLASSES, losses_of_tokens
 
@@ -21,6 +21,7 @@ SPEC = TaskSpec(
     losses=losses_of_tokens,
     auxiliary_losses=("norm_reg",),
     refused_batching=NO_CLASSES,
+    refused_difficulties=refused_difficulties,
     num_parameters=num_parameters,
     checks=checks,
 )

@@ -56,8 +56,6 @@ def _sampling(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
 def _loop(experiment: Experiment[Any, Any], tasks: Experiments) -> Iterator[CheckFinding]:
     training = experiment.training
     yield no_effect("training.loss", "each task has its own: give it as training.loss of the task")
-    if training.curriculum is not None:
-        yield impossible("training.curriculum", "the difficulties of several tasks can't be compared; leave it out")
     if training.performance.compile:
         yield impossible("training.performance.compile", "models of several tasks aren't compiled; leave it out")
     if experiment.distillation is not None:
@@ -70,6 +68,15 @@ def _loop(experiment: Experiment[Any, Any], tasks: Experiments) -> Iterator[Chec
         for option, unit in UNITS.items():
             if getattr(training.batching, option) is not None and task.spec.length_unit not in (None, unit):
                 yield impossible(f"training.batching.{option}", f"{name} has no {unit}; leave it out")
+
+
+def refused_difficulties(experiment: Experiment[Any, Any]) -> dict[str, str]:
+    """Those that one of the tasks doesn't have."""
+    return {
+        measure: f"{name}: {reason}"
+        for name, task in reversed(experiment.data.inner_experiments.items())
+        for measure, reason in task.spec.refused_difficulties(task).items()
+    }
 
 
 def metrics(experiment: Experiment[Any, Any]) -> list[str]:

@@ -87,6 +87,10 @@ class JointDataset(Dataset):
         counts = {f"{name}/{unit}": counted for unit, counted in batch.counts.items()}
         return replace(batch, counts=counts, extra={**batch.extra, PART: (name, int(self.starts[place]))})
 
+    def difficulty(self, measure: str) -> np.ndarray:
+        """By the measure of each task, whose examples are compared with each other only."""
+        return np.concatenate([one.difficulty(measure) for one in self.datasets])
+
     def describe(self, index: int) -> str:
         place = int(self.parts[index])
         return f"{self.names[place]}: {self.datasets[place].describe(index - int(self.starts[place]))}"

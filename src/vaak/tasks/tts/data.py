@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from vaak.core.batch import Batch
-from vaak.core.errors import DataError, UserError
+from vaak.core.errors import DataError
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.task import Dataset
 from vaak.nn.speech.flow_matching import row_draws
@@ -70,9 +70,6 @@ class TtsDataset(Dataset):
     def collate(self, rows: list[list[TtsExample]]) -> Batch:
         """A batch; each row is one utterance."""
         return collate([row[0] for row in rows], self.pad_id)
-
-    def difficulty(self, measure: str) -> np.ndarray:
-        raise UserError(f"unknown difficulty {measure}; choose length")
 
     def describe(self, index: int) -> str:
         return self.store.describe(index)

@@ -1,7 +1,7 @@
 """The specification of the text-to-speech task. Imports no torch."""
 
 from vaak.audio.config import AudioConfig, DatasetConfig
-from vaak.config.task_spec import TaskSpec
+from vaak.config.task_spec import TaskSpec, only_length
 from vaak.tasks.tts.checks import LOSSES, checks, losses, metrics, num_parameters
 from vaak.tasks.tts.config import ALIASES, DEFAULTS, SHARED, TtsDataConfig, TtsModelConfig
 
@@ -30,6 +30,7 @@ SPEC = TaskSpec(
         "stratified": "utterances have no classes to keep in proportion; expected fixed or bucketed",
         "packed": "utterances can't be put together in a row; expected bucketed",
     },
+    refused_difficulties=only_length,
     num_parameters=num_parameters,
     checks=checks,
 )

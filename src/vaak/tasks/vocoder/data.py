@@ -15,7 +15,6 @@ from vaak.audio.sources.concatenation import Sources
 from vaak.audio.sources.cut_source import WindowSource
 from vaak.audio.sources.cut_store import CutStore
 from vaak.core.batch import Batch
-from vaak.core.errors import UserError
 from vaak.core.storage.files import fingerprint_of
 from vaak.core.task import Dataset
 
@@ -57,6 +56,7 @@ class VocoderDataset(Dataset):
         own = [WindowSource(store, audio, seconds, crops is not None, alignments=False) for store in stores]
         self.source: AudioSource = own[0] if len(own) == 1 else Sources(own)
         self.lengths = self.source.durations if crops is None else np.full(len(self.source.durations), seconds)
+        self._of_recordings = np.concatenate([one.store.durations[one.cuts] for one in own])
         self.useful_workers = 0 if crops is None or all(one.all_fit for one in own) else WORKERS_FOR_FILES
         drawn = None if crops is None else [crops.num_samples, crops.gain]
         self.fingerprint = fingerprint_of([self.source.fingerprint, drawn])
@@ -76,7 +76,8 @@ class VocoderDataset(Dataset):
         return collate([row[0] for row in rows], self.mel)
 
     def difficulty(self, measure: str) -> np.ndarray:
-        raise UserError(f"unknown difficulty {measure}; choose length")
+        """By ``length``: that of its recording, since crops are equally long."""
+        return self._of_recordings if measure == "length" else super().difficulty(measure)
 
     def describe(self, index: int) -> str:
         return self.source.describe(index)

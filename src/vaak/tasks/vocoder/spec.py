@@ -1,7 +1,7 @@
 """The specification of the vocoder task. Imports no torch."""
 
 from vaak.audio.config import AudioConfig, DatasetConfig
-from vaak.config.task_spec import TaskSpec
+from vaak.config.task_spec import TaskSpec, only_length
 from vaak.tasks.vocoder.checks import checks, losses, metrics, num_parameters
 from vaak.tasks.vocoder.config import ALIASES, DEFAULTS, LOSSES, VocoderDataConfig, VocoderModelConfig
 
@@ -22,6 +22,7 @@ SPEC = TaskSpec(
         "stratified": "crops have no classes to keep in proportion; expected fixed",
         "packed": "crops can't be put together in a row; expected fixed",
     },
+    refused_difficulties=only_length,
     num_parameters=num_parameters,
     checks=checks,
 )

@@ -107,7 +107,7 @@ def test_one_wrong_option(mistakes, text, expected):
         ("task: lm\ntasks: {a: {}}\n", "f.yml:2: tasks: belongs to training on several tasks (task: multitask)"),
         ("task: lm\ndatasets:\n  - name: ami\n", "f.yml:2: datasets: is for audio, and the task lm has none"),
         ("task: lm\ntraining: {curriculum: length}\ndata: {layout: stream}\n",
-         "f.yml:2: training.curriculum.difficulty: windows of a stream are all equally long"),
+         "f.yml:2: training.curriculum.difficulty: length: windows of a stream are all equally long"),
         ("task: lm\nglobal_config: {num_mel_bins: 80}\n",
          "f.yml:2: global_config: is for audio, and the task lm has none"),
     ],

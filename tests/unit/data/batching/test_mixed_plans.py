@@ -103,6 +103,25 @@ def test_a_plan_is_a_function_of_seed_epoch_and_shares():
     assert first.plan(0).fingerprint != mixed(SIZES, float).plan(0).fingerprint
 
 
+@pytest.mark.parametrize("kind", ["fixed", "stratified"])
+def test_a_curriculum_opens_the_easiest_of_each_part_and_keeps_their_shares(kind):
+    data = InParts(SIZES, lambda epoch: (1.0, 0.0)[epoch])
+    options = {"batch_size": 4, "batching": {"type": kind}, "curriculum": {"initial_difficulty": 0.25, "num_epochs": 2}}
+    planner = training_planner(TrainingConfig.model_validate(options), data)
+    for epoch, half in ((0, 0.65), (1, 1.0)):
+        plan = planner.plan(epoch)
+        parts = parts_of(plan, data.parts)
+        assert len(plan) == planner.num_microbatches
+        read = [(place, index) for place in range(len(plan)) for row in plan.microbatch(place) for index in row]
+        assert len({(index, plan.occurrence(place)) for place, index in read}) == len(read)
+        for part, size in enumerate(SIZES):
+            own = {index for _, index in read if data.parts[index] == part}
+            hardest = np.sort(data.lengths[data.parts == part])[int(np.ceil(half * size)) - 1]
+            assert own
+            assert all(data.lengths[index] <= hardest for index in own)
+        assert bool(np.ptp(np.bincount(parts)) > 4) == (epoch == 0)
+
+
 @pytest.mark.parametrize("world_size", [2, 3])
 def test_another_world_size_has_the_same_steps(world_size):
     def addresses(rank: int, size: int, number: int) -> set[tuple[int, int, str]]:
@@ -127,7 +146,6 @@ def test_an_evaluation_has_part_after_part():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"curriculum": {"difficulty": "length"}}, "training.curriculum: the data have parts"),
         ({"batching": {"type": "packed"}}, "packed needs rows of a known length"),
     ],
 )

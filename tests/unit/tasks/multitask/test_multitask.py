@@ -279,7 +279,6 @@ def test_what_a_file_says_of_its_own_loop_is_left_out_but_its_loss(folder):
         ),
         (["sampling=annealed", "training.max_steps=9"], r"data.sampling.epochs: max_steps \(9\) decides"),
         (["tasks.kind.data.tokenizer.vocab_size=9"], "data.tasks.kind.data.tokenizer: is not that of word"),
-        (["training.curriculum=length"], "training.curriculum: the difficulties of several tasks"),
         (["training.batching={type: bucketed, max_duration: 9}"], "max_duration: word has no seconds"),
         (["training.checkpoint.metric=val_wort/accuracy"], "training.checkpoint.metric: is val_wort/accuracy"),
         (["tasks.a-b=child.yml"], "data.tasks: 'a-b' can't name a task"),
