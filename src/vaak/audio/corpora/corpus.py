@@ -18,6 +18,7 @@ memory.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -91,6 +92,15 @@ class AudioStatistics:
 
 
 @runtime_checkable
+class HasTables(Protocol):
+    """A source that may be tables."""
+
+    def demand_texts(self) -> None:
+        """Raises DataError for a table without a column for texts."""
+        ...
+
+
+@runtime_checkable
 class NamesFiles(Protocol):
     """A source whose files name others."""
 
@@ -99,14 +109,15 @@ class NamesFiles(Protocol):
         ...
 
 
-def _fail(error: DataError) -> None:
+def _fail(error: DataError, name: str) -> None:
     raise error
 
 
 class AudioCorpus(SplitCorpus[ReadRecording, "Cut", AudioStatistics]):
     """The cuts of one of ``datasets``, by split.
 
-    ``on_bad`` is told of each recording that can't be read, which is then left out; by default, it raises the error.
+    ``on_bad`` is told of each recording that can't be read, and its name; it is then left out. By default, it raises
+    the error. With ``requires_text``, one whose text is empty is such a recording.
     """
 
     def __init__(self, dataset: DatasetConfig, audio: AudioConfig) -> None:
@@ -116,7 +127,8 @@ class AudioCorpus(SplitCorpus[ReadRecording, "Cut", AudioStatistics]):
         """
         dataset = in_place(dataset, audio) if dataset.type == "ljspeech" else dataset
         self.dataset, self.audio = dataset, audio
-        self.on_bad: Callable[[DataError], None] = _fail
+        self.on_bad: Callable[[DataError, str], None] = _fail
+        self.requires_text = False
         self.alignments = None if dataset.alignments is None else AlignmentFolder(dataset)
         super().__init__(_open_source(dataset, audio), dataset, f"datasets, {dataset.name}")
 
@@ -130,6 +142,19 @@ class AudioCorpus(SplitCorpus[ReadRecording, "Cut", AudioStatistics]):
         Raises DataError for a manifest that can't be read.
         """
         return self.source.named_files() if isinstance(self.source, NamesFiles) else iter(())
+
+    def digest_of_named(self) -> str:
+        """A digest of the names and sizes of ``named_files``."""
+        digest = hashlib.sha256()
+        for name, path in self.named_files():
+            digest.update(f"{name}\0{size_of(path)}\n".encode(errors="surrogateescape"))
+        return digest.hexdigest()
+
+    def require_text(self) -> None:
+        """An empty text is a problem from now on. Raises DataError for a table without a column for texts."""
+        self.requires_text = True
+        if isinstance(self.source, HasTables) and self.alignments is None:
+            self.source.demand_texts()
 
     def cuts(self, split: str) -> Iterator[Cut]:
         """The cuts of ``split``: recordings or utterances, with speakers and texts.
@@ -161,11 +186,12 @@ class AudioCorpus(SplitCorpus[ReadRecording, "Cut", AudioStatistics]):
 
     def items(self, split: str, entries: Iterator[ReadRecording], counts: AudioStatistics) -> Iterator[Cut]:
         seen = set[int]()
-        for _, cut, remarks, problem in entries:
+        for name, cut, remarks, problem in entries:
             if cut is None:
-                counts.dropped.update(remarks)
-                if problem is not None:
-                    self.on_bad(problem)
+                if problem is not None and (self.requires_text or not remarks):
+                    self.on_bad(problem, name)
+                else:
+                    counts.dropped.update(remarks)
                 continue
             counts.remarks.update(remarks)
             try:
@@ -175,7 +201,7 @@ class AudioCorpus(SplitCorpus[ReadRecording, "Cut", AudioStatistics]):
                 if self.alignments is not None and not self.alignments.attach(cut):
                     counts.remarks[UNALIGNED] += 1
             except DataError as error:
-                self.on_bad(error)
+                self.on_bad(error, name)
                 continue
             yield cut
 
@@ -196,6 +222,14 @@ class AudioCorpus(SplitCorpus[ReadRecording, "Cut", AudioStatistics]):
 def _label(supervision: Any, name: str) -> Any:
     value = getattr(supervision, name, None)
     return value if value is not None else (supervision.custom or {}).get(name)
+
+
+def size_of(path: Path) -> int | None:
+    """The bytes of a file; None where there is none."""
+    try:
+        return path.stat().st_size
+    except (OSError, ValueError):  # ValueError: no file can have such a name
+        return None
 
 
 def deciding_names(split_by: str, recording: str, speakers: Iterable[str]) -> list[str]:

@@ -25,6 +25,7 @@ import json
 import math
 from collections.abc import Iterator
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -36,7 +37,7 @@ from vaak.audio.formats.uem import read_uem
 from vaak.audio.labelled import Alignment, Segment
 from vaak.audio.segments import merged
 from vaak.audio.waveforms.audio_file import Header, read_header
-from vaak.audio.waveforms.reading import NO_TIMES
+from vaak.audio.waveforms.reading import EMPTY_TEXT, NO_TIMES
 from vaak.audio.waveforms.recordings import (
     OVERLAPPING,
     Labelled,
@@ -63,6 +64,8 @@ TOLERANCE = 0.1
 """Seconds that a manifest's duration may differ from the file's, because durations are rounded."""
 SPLIT_NAMES = {"validation": "valid", "val": "valid", "dev": "valid"}
 NOTHING_SAID = "lines without speaker, text, segments or rttm"
+TEXTS = frozenset({"text", *ALIGNMENTS})
+"""Columns of a table from which texts come."""
 
 
 class JsonReader:
@@ -86,6 +89,15 @@ class JsonReader:
                 if not is_shared or _split_of(entry, where) == split:
                     name = str(entry.get("audio", where))
                     yield attempted(name, partial(reading_of, entry, path.parent, where))
+
+    def demand_texts(self) -> None:
+        """Raises DataError for a table without a column for texts."""
+        for path in self.files:
+            for where, given in islice(manifest_lines(path), 1 if path.suffix.lower() in TABLES else 0):
+                entry = given | _renamed(given, self._columns, where)
+                if "audio" in entry and not TEXTS & entry.keys():
+                    there = ", ".join(given)
+                    raise DataError(f"{where}: the column text is missing, the transcript; there are {there} (columns)")
 
     def named_files(self) -> Iterator[tuple[str, Path]]:
         for path in self.files:
@@ -177,7 +189,9 @@ def reading_of(entry: dict[str, Any], folder: Path, where: str) -> ReadRecording
     _take_stretch(cut, entry, path, where)
     labels, remarks = _labels(entry, cut, folder, where)
     if labels is None:
-        return ReadRecording(audio, None, (NOTHING_SAID,))
+        is_empty = entry.get("text") is not None
+        problem = DataError(f"{where}: the text of {audio} is empty; {EMPTY_TEXT}") if is_empty else None
+        return ReadRecording(audio, None, (NOTHING_SAID,), problem)
     alignment = _alignment(entry, cut, folder, where)
     if alignment is not None:
         labels = list(aligned(labels, times_of(alignment)))
@@ -230,8 +244,8 @@ def _labels(entry: dict[str, Any], cut: Any, folder: Path, where: str) -> tuple[
         if not isinstance(segments, list):
             raise DataError(f"{where}: segments is a {type(segments).__name__}, not a list of start, end, speaker")
         return sorted((_labelled(one, where) for one in segments), key=lambda one: one.segment), []
-    speaker, text = _text(entry, "speaker", where), _text(entry, "text", where)
-    if speaker is None and text is None and all(entry.get(key) is None for key in ALIGNMENTS):
+    speaker, text = _text(entry, "speaker", where), _transcript(entry, where)
+    if speaker is None and not text and all(entry.get(key) is None for key in ALIGNMENTS):
         return None, []
     rest = {key: value for key, value in entry.items() if key not in KNOWN and isinstance(value, str | int | float)}
     return [Labelled(Segment(0.0, cut.duration, speaker or ""), text, None, {**rest, NO_TIMES: True})], []
@@ -286,6 +300,12 @@ def _number(entry: dict[str, Any], key: str, where: str) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value >= 0):
         raise DataError(f"{where}: {key} is {value!r}; expected a number, 0 or more")
     return float(value)
+
+
+def _transcript(entry: dict[str, Any], where: str) -> str | None:
+    """The text, "" for one of nothing but space; None if there is none."""
+    text = entry.get("text")
+    return "" if isinstance(text, str) and not text.strip() else _text(entry, "text", where)
 
 
 def _text(entry: dict[str, Any], key: str, where: str) -> str | None:

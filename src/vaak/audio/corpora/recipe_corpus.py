@@ -113,7 +113,8 @@ def _make(recipe: LhotseRecipe, corpus: Path, output: Path, options: dict[str, A
         readings = {part: joined(*sets) for part, sets in manifests.items()}
     else:
         readings = _found(output)
-        log.info("using the manifests in %s", output)
+        if readings:
+            log.info("using the manifests in %s", output)
     if not readings:
         raise DataError(
             f"recipe {recipe.name}: no corpus in {corpus}, and no manifests in {output}: vaak data get "

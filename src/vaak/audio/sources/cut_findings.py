@@ -15,7 +15,7 @@ import numpy as np
 from vaak.audio.config import AudioConfig
 from vaak.audio.sources.cut_store import CutStore
 from vaak.audio.waveforms.audio_file import samples_in
-from vaak.audio.waveforms.reading import read_samples
+from vaak.audio.waveforms.reading import file_of, read_samples
 from vaak.core.errors import DataError
 from vaak.core.task import DataFinding
 
@@ -59,6 +59,13 @@ def cut_findings(store: CutStore, audio: AudioConfig) -> Iterator[DataFinding]:
             yield DataFinding(store.describe(index), kind, message, "problem" if kind == "silent" else "warning")
 
 
+def demand_sound(cut: Cut, audio: AudioConfig) -> None:
+    """Read a cut, some minutes at a time. Raises DataError where it can't be read, or is silent."""
+    peak = max((float(np.abs(samples).max(initial=0.0)) for _, samples in _stretches(cut, audio)), default=0.0)
+    if peak < 10 ** (SILENT_DECIBELS / 20):
+        raise DataError(f"{cut.id} ({file_of(cut)}): it is silent; remove it, or record it again")
+
+
 def _findings(found: Waveform) -> Iterator[tuple[str, str]]:
     decibels = 20 * math.log10(found.peak) if found.peak else -math.inf
     if decibels < SILENT_DECIBELS:
@@ -75,11 +82,9 @@ def _findings(found: Waveform) -> Iterator[tuple[str, str]]:
 
 
 def _looked_at(cut: Cut, audio: AudioConfig) -> Waveform:
-    rate = int(cut.sampling_rate)
-    native = audio.model_copy(update={"sampling_rate": rate})
-    found, length = Waveform(), samples_in(cut.duration, rate)
-    for first in range(0, length, SECONDS_AT_ONCE * rate):
-        samples = np.abs(read_samples(cut, native, first, min(first + SECONDS_AT_ONCE * rate, length)))
+    found, rate = Waveform(), int(cut.sampling_rate)
+    for first, signed in _stretches(cut, audio):
+        samples = np.abs(signed)
         peak = float(samples.max(initial=0.0))
         found.peak = max(found.peak, peak)
         for start, end in _runs(samples >= peak - ROUNDING) if peak >= LEAST_CLIPPED else ():
@@ -90,6 +95,14 @@ def _looked_at(cut: Cut, audio: AudioConfig) -> Waveform:
             if start > 0 and end < len(samples) and (end - start) / rate > found.longest_gap:
                 found.longest_gap, found.gap_start = (end - start) / rate, (first + start) / rate
     return found
+
+
+def _stretches(cut: Cut, audio: AudioConfig) -> Iterator[tuple[int, np.ndarray]]:
+    """The samples of a cut at its own rate, some minutes at a time, each with the number of its first."""
+    rate = int(cut.sampling_rate)
+    native, length = audio.model_copy(update={"sampling_rate": rate}), samples_in(cut.duration, rate)
+    for first in range(0, length, SECONDS_AT_ONCE * rate):
+        yield first, read_samples(cut, native, first, min(first + SECONDS_AT_ONCE * rate, length))
 
 
 def _runs(where: np.ndarray) -> list[tuple[int, int]]:

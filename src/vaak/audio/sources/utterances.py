@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from vaak.audio.waveforms.reading import file_of
+from vaak.audio.waveforms.reading import EMPTY_TEXT, file_of
 from vaak.core.errors import DataError
 
 log = logging.getLogger("vaak")
@@ -19,19 +19,38 @@ UNUSABLE = "utterances that can't be used"
 
 @dataclass
 class LeftOut:
-    """Utterances that are left out, by reason; ``messages`` are what is wrong with those that can't be used."""
+    """Utterances that are left out, by reason; ``messages`` are what is wrong with those that can't be used.
+
+    ``listed`` has the name of each that ``add`` was told, with what is wrong with it.
+    """
 
     skip_bad: bool
     counts: Counter[str] = field(default_factory=Counter)
     messages: list[str] = field(default_factory=list)
+    listed: dict[str, list[dict[str, str]]] = field(default_factory=lambda: defaultdict(list))
 
-    def bad(self, error: DataError) -> None:
+    def add(self, name: str, kind: str, reason: str) -> None:
+        """Count and list an utterance, for a reason of a kind."""
+        self.counts[kind] += 1
+        self.listed[kind].append({"name": name, "reason": reason})
+
+    def bad(self, error: DataError, name: str = "") -> None:
         """Count an utterance that can't be used, with a warning; raise the error where none may be skipped."""
         if not self.skip_bad:
             raise DataError(f"{error} (vaak data check lists all such utterances)")
         log.warning("skipped: %s", error)
-        self.counts[UNUSABLE] += 1
+        self.add(name, UNUSABLE, str(error))
         self.messages.append(str(error))
+
+    def without_text(self, one: Any, recording: Any) -> None:
+        """Count an utterance of a recording that has no text; an empty text can't be used.
+
+        Of several in a recording, some may be without: those that have nothing to learn from.
+        """
+        if one is recording and any(label.text is not None for label in one.supervisions):
+            self.bad(DataError(f"{describe(one)}: its text is empty; {EMPTY_TEXT}"), one.id)
+        else:
+            self.add(one.id, WITHOUT_TEXT, "it has no text")
 
 
 def utterances_of(cut: Any) -> Iterator[Any]:

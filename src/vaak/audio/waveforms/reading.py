@@ -40,6 +40,8 @@ NO_TIMES = "no_times"
 Lines of JSON with a speaker alone get it, and labels of Lhotse's recipes that are as long as their recordings; in other
 manifests, whoever writes them says it.
 """
+EMPTY_TEXT = "complete it or remove the utterance, or set data.on_bad_example to skip"
+"""What to do about an empty transcript."""
 UNKNOWN_SPEAKER = "unknown"
 """The speaker of a supervision without a name."""
 TOLERANCE = 0.025
@@ -92,9 +94,9 @@ def is_labelled_throughout(cut: Cut) -> bool:
 
 
 def text_of(cut: Cut) -> str | None:
-    """The texts of the supervisions, by start; None if they have none."""
-    texts = [s.text for s in sorted(cut.supervisions, key=lambda s: s.start) if s.text]
-    return " ".join(texts) or None
+    """The texts of the supervisions, by start, without space around them; None if they have none but space."""
+    texts = [(s.text or "").strip() for s in sorted(cut.supervisions, key=lambda s: s.start)]
+    return " ".join(filter(None, texts)) or None
 
 
 def language_of(cut: Cut) -> str | None:

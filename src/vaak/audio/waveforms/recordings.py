@@ -23,7 +23,7 @@ OVERLAPPING = "recordings in which segments of one speaker overlap, merged"
 class ReadRecording(NamedTuple):
     """The result for one recording or utterance: its cut, or none; ``remarks`` have the reason, or what was fixed.
 
-    ``problem`` is why it can't be read although it should.
+    ``problem`` is why it can't be read although it should; with ``remarks``, only where texts are required.
     """
 
     name: str
@@ -69,7 +69,7 @@ def aligned(labels: Sequence[Labelled], words: Sequence[tuple[str, str | None, T
         for tier, whose, times in words:
             if whose in (None, speaker) and start <= (times[1] + times[2]) / 2 < end:
                 alignment.setdefault(tier, []).append(times)
-        text = one.text or " ".join(word for word, _, _ in alignment.get("word", ()) if word) or None
+        text = one.text or " ".join(word for word, _, _ in alignment.get("word", ()) if word) or one.text
         yield one._replace(text=text, alignment=alignment or None)
 
 

@@ -10,7 +10,7 @@ FOLDER (RUN/prepared, or CACHE_DIR/FINGERPRINT, to which RUN/prepared then point
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -18,18 +18,20 @@ from typing import TYPE_CHECKING, Any
 
 from vaak.audio.config import AudioConfig
 from vaak.audio.corpora.corpus import AudioCorpus
+from vaak.audio.sources.utterances import UNUSABLE, LeftOut
 from vaak.core.errors import DataError
 from vaak.core.split_ranges import SPLITS
 from vaak.runs.prepared import PreparedFolder, Recipe, fingerprint_with_files
 from vaak.tasks.asr.base import KEY, PURPOSE, base_of
 from vaak.tasks.asr.config import SCRATCH, AsrDataConfig, AsrExperiment, AsrModelConfig
-from vaak.tasks.asr.utterances import Limits, Utterances, write_utterances
+from vaak.tasks.asr.utterances import Limits, Utterances, Writing, label_of_groups, write_utterances
 from vaak.tasks.asr.vocabulary import ABOUT, Vocabulary
 from vaak.tasks.hub import fetched, transformers_of
 from vaak.tasks.prepared_cuts import PLACES, Datasets, corpora_of
 from vaak.text.tokenizers.training import TokenizerFactory
 
 if TYPE_CHECKING:
+    from lhotse.cut import Cut
     from transformers import WhisperConfig
 
 log = logging.getLogger("vaak")
@@ -109,9 +111,10 @@ def recipe(sources: Sources, splits: tuple[str, ...] | None = None, own: Prepare
     decides = {**sources.decides(), "splits": None if splits is None else list(splits)}
 
     def fingerprint() -> str:
-        path = sources.data.tokenizer.path if sources.model.base == SCRATCH else None
-        files = [path for corpus in sources.corpora() for path in corpus.files]
-        return fingerprint_with_files(decides, [*files, *([Path(path).expanduser()] if path else [])])
+        corpora, path = sources.corpora(), sources.data.tokenizer.path if sources.model.base == SCRATCH else None
+        files = [path for corpus in corpora for path in corpus.files]
+        named = {"named": [corpus.digest_of_named() for corpus in corpora], "skip_bad": sources.skip_bad}
+        return fingerprint_with_files({**decides, **named}, [*files, *([Path(path).expanduser()] if path else [])])
 
     return Recipe(partial(_make, sources, splits, own), fingerprint, decides, "datasets, data or model.base")
 
@@ -128,16 +131,36 @@ def _make(sources: Sources, splits: tuple[str, ...] | None, own: Prepared | None
     longest = sources.model.scratch.max_target_length
     if sources.model.base != SCRATCH:
         longest = Prepared(folder).base_config.max_target_positions
+    writings: dict[str, Writing] = {}
     for split in there if splits is None else splits:
-        cuts = (cut for corpus in corpora if split in corpus.splits for cut in corpus.cuts(split))
-        writing = write_utterances(folder / split, cuts, Limits(data, longest, *_part_of(split, data)))
+        left_out = LeftOut(sources.skip_bad)
+        limits = Limits(data, longest, *_part_of(split, data))
+        writings[split] = write_utterances(folder / split, _cuts(corpora, split, left_out), limits, left_out)
+        if not len(writings[split].store):
+            raise _is_empty(split, left_out.listed[UNUSABLE])
         if vocabulary is None:
-            vocabulary = _trained_vocabulary(sources, writing.texts())  # of train, which is the first
-        statistics[split] = writing.finish(vocabulary)
-        _report(split, statistics[split], corpora)
+            vocabulary = _trained_vocabulary(sources, writings[split].texts())  # of train, which is the first
     assert vocabulary is not None
+    label = label_of_groups(writings, data.group)
+    for split, writing in writings.items():
+        statistics[split] = writing.finish(vocabulary, label)
+        _report(split, statistics[split], corpora)
     vocabulary.save(folder / VOCABULARY)
     return {"statistics": statistics}
+
+
+def _is_empty(split: str, unusable: list[dict[str, str]]) -> DataError:
+    first = f": {unusable[0]['reason']}" if unusable else ""
+    return DataError(f"datasets: {split} is empty: no dataset has a usable utterance{first}")
+
+
+def _cuts(corpora: list[AudioCorpus], split: str, left_out: LeftOut) -> Iterator[Cut]:
+    """The recordings of a split; those that can't be used are ``left_out``."""
+    for corpus in corpora:
+        if split in corpus.splits:
+            corpus.on_bad = left_out.bad
+            corpus.require_text()
+            yield from corpus.cuts(split)
 
 
 def _part_of(split: str, data: AsrDataConfig) -> tuple[float, int | None]:
@@ -183,7 +206,7 @@ def _report(split: str, about: dict[str, Any], corpora: list[AudioCorpus]) -> No
     for reason, times in dropped.items():
         log.warning("%s: %s skipped: %s", split, f"{times:,}", reason)
     if not about["utterances"]:
-        raise DataError(f"datasets: {split} is empty: no dataset has a usable utterance")
+        raise _is_empty(split, about["unusable"])
     hours, groups = about["seconds"] / 3600, about["groups"]
     listed = ", ".join(f"{name} {number:,}" for name, number in groups.items())
     log.info("%s: %s utterances, %.2f hours; %s: %s", split, f"{about['utterances']:,}", hours, about["group"], listed)

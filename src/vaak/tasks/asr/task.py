@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 from torch import nn
@@ -19,6 +19,7 @@ from torch import nn
 from vaak.audio.config import DatasetConfig
 from vaak.audio.corpora.corpus import AudioCorpus
 from vaak.audio.sources.cut_findings import cut_findings
+from vaak.audio.sources.utterances import UNUSABLE
 from vaak.core.batch import Batch, Term
 from vaak.core.task import DataFinding
 from vaak.engine.objective.losses import losses_of_logits
@@ -107,9 +108,20 @@ class AsrTask(PreparedTask[AsrExperiment, Prepared]):
         """The files that ``prepare`` would read. Raises DataError for one that doesn't exist."""
         return source_files(self.experiment, self.datasets, self.folder)
 
+    def prepare_for_check(self) -> None:
+        data = self.data.model_copy(update={"on_bad_example": "skip", "cache_dir": None})
+        self.experiment = self.experiment.model_copy(update={"data": data})
+        self.prepare()
+
     def data_findings(self, split: str) -> Iterator[DataFinding]:
-        """What is wrong with the audio of the utterances."""
-        return cut_findings(self.prepared.utterances(split).cuts, self.audio)
+        """What can't be used, what is left out, and what is wrong with the audio of the utterances."""
+        about = self.prepared.about["statistics"][split]
+        mark: Literal["problem", "warning"] = "warning" if self.data.on_bad_example == "skip" else "problem"
+        yield from (DataFinding(one["name"], "unusable", one["reason"], mark) for one in about["unusable"])
+        for reason, number in about["left_out"].items():
+            if reason != UNUSABLE:
+                yield DataFinding("", "left out", f"{number:,} {reason}", "warning")
+        yield from cut_findings(self.prepared.utterances(split).cuts, self.audio)
 
     # Training.
 

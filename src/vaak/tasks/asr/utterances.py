@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections import Counter
-from collections.abc import Iterable, Iterator
+import math
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,10 +22,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from vaak.audio.sources.cut_store import CutStore, write_cuts
-from vaak.audio.sources.utterances import WITHOUT_TEXT, describe, section, utterances_of
+from vaak.audio.sources.utterances import UNUSABLE, LeftOut, describe, section, utterances_of
 from vaak.audio.waveforms.reading import alignment_of, text_of
+from vaak.audio.waveforms.recordings import alignment_items
 from vaak.core.errors import DataError
-from vaak.core.storage.files import fingerprint_of, read_json, sync_file, write_json
+from vaak.core.storage.files import fingerprint_of, read_json, sync_file, write_json, write_text
 from vaak.core.storage.mapped_lines import mapped
 from vaak.data.sampling import sample_size, stratified_sample
 from vaak.tasks.asr.config import AsrDataConfig
@@ -84,39 +86,43 @@ class Utterances:
 
 @dataclass
 class Writing:
-    """The utterances of a split, written but for what their tokens decide."""
+    """The utterances of a split, written but for what their tokens and the label of their groups decide."""
 
     folder: Path
     limits: Limits
     store: CutStore
-    label: str | None
-    labels: list[str]
-    counts: Counter[str]
+    labels: set[str]
+    """Those by which utterances may be grouped, and which some of them have."""
+    left_out: LeftOut
 
     def texts(self) -> Iterator[str]:
         """All transcripts."""
         return (text_of(cut) or "" for cut in self.store)
 
-    def finish(self, vocabulary: Vocabulary) -> dict[str, Any]:
-        """Leave out what has too many tokens, draw the sample, and return the statistics."""
+    def finish(self, vocabulary: Vocabulary, label: str | None) -> dict[str, Any]:
+        """Split or leave out what has too many tokens, draw the sample, and return the statistics.
+
+        Groups are those of a ``label``.
+        """
         room = self.limits.most_tokens - len(vocabulary.ids.prompt)
-        fitting, names = list[int](), list[str]()
-        with open(self.folder / LEFT_OUT, "a", encoding="utf-8") as lines:
-            for index, cut in enumerate(self.store):
-                if self.limits.data.groups and self.labels[index] not in self.limits.data.groups:
-                    continue
-                number = len(vocabulary.encode(text_of(cut) or ""))
-                if number <= room:
-                    fitting.append(index)
-                    names.append(cut.id)
-                    continue
-                _leave_out(cut, f"{number} tokens, more than the {room} that the decoder writes", self.limits, lines)
-                self.counts[TOO_MANY_TOKENS] += 1
-        if (self.folder / LEFT_OUT).stat().st_size:
-            log.warning("what is too long is listed in %s", self.folder / LEFT_OUT)
-        group_names = sorted({self.labels[index] for index in fitting}) or [NO_GROUP]
+        if self.limits.data.too_long == "split":
+            self._split(lambda text: len(vocabulary.encode(text)) <= room)
+        labels, fitting, names = list[str](), list[int](), list[str]()
+        for index, cut in enumerate(self.store):
+            labels.append((_label(cut, label) or UNLABELLED) if label else NO_GROUP)
+            if self.limits.data.groups and labels[index] not in self.limits.data.groups:
+                continue
+            number = len(vocabulary.encode(text_of(cut) or ""))
+            if number <= room:
+                fitting.append(index)
+                names.append(cut.id)
+                continue
+            reason = f"{number} tokens, more than the {room} that the decoder writes"
+            _leave_out(cut, TOO_MANY_TOKENS, reason, self.limits, self.left_out)
+        self._list_left_out()
+        group_names = sorted({labels[index] for index in fitting}) or [NO_GROUP]
         places = {name: place for place, name in enumerate(group_names)}
-        groups = np.array([places.get(label, -1) for label in self.labels], "<i4")
+        groups = np.array([places.get(one, -1) for one in labels], "<i4")
         used = np.array(fitting, "<i8")
         size = sample_size(len(used), self.limits.percent, self.limits.most)
         if size < len(used):
@@ -124,65 +130,98 @@ class Writing:
         for name, array in ((GROUPS, groups), (USED, used)):
             array.tofile(self.folder / name)
             sync_file(self.folder / name)
-        write_json(self.folder / ABOUT, {"groups": group_names, "label": self.label})
+        write_json(self.folder / ABOUT, {"groups": group_names, "label": label})
         numbers = np.bincount(groups[used], minlength=len(group_names)).tolist()
         return {
             "utterances": len(used),
             "seconds": float(self.store.durations[used].sum()),
-            "group": self.label or NO_GROUP,
+            "group": label or NO_GROUP,
             "groups": dict(zip(group_names, numbers, strict=True)),
-            "left_out": dict(self.counts),
+            "left_out": dict(self.left_out.counts),
+            "unusable": self.left_out.listed.get(UNUSABLE, []),
         }
 
+    def _split(self, fits: Callable[[str], bool]) -> None:
+        """Split the utterances whose text doesn't fit, where their words have times."""
+        if all(map(fits, self.texts())):
+            return
+        parts = (
+            part
+            for cut in self.store
+            for part in ((not fits(text_of(cut) or "") and split_at_silences(cut, math.inf, fits)) or [cut])
+        )
+        whole, split = self.folder / "cuts", self.folder / ".cuts.tmp"
+        write_cuts(split, parts)
+        shutil.rmtree(whole)
+        split.rename(whole)
+        self.store = CutStore(whole)
 
-def write_utterances(folder: Path, cuts: Iterable[Cut], limits: Limits) -> Writing:
+    def _list_left_out(self) -> None:
+        listed = [one for of_kind in self.left_out.listed.values() for one in of_kind]
+        lines = (json.dumps(one, ensure_ascii=False) + "\n" for one in listed)
+        write_text(self.folder / LEFT_OUT, "".join(lines))
+        if listed:
+            log.warning("what is left out is listed in %s", self.folder / LEFT_OUT)
+
+
+def write_utterances(folder: Path, cuts: Iterable[Cut], limits: Limits, left_out: LeftOut) -> Writing:
     """Write the utterances of the recordings ``cuts`` that aren't too long, without those without a transcript.
 
-    Raises DataError where one is too long and ``data.too_long`` is fail, or none has the label of groups.
+    Raises DataError where one is too long and ``data.too_long`` is fail, or its transcript is empty and may not be
+    ``left_out``.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    found: dict[str, list[str | None]] = {name: [] for name in ([limits.data.group] if limits.data.group else LABELS)}
-    counts = Counter[str]()
+    names, labels = (limits.data.group,) if limits.data.group else LABELS, set[str]()
 
     def kept() -> Iterator[Any]:
-        with open(folder / LEFT_OUT, "w", encoding="utf-8") as lines:
-            for cut in cuts:
-                for one in _fitting(cut, limits, counts, lines):
-                    for name, values in found.items():
-                        values.append(_label(one, name))
-                    yield one
+        for cut in cuts:
+            for one in _fitting(cut, limits, left_out):
+                labels.update(name for name in names if name not in labels and _label(one, name))
+                yield one
 
-    store = write_cuts(folder / "cuts", kept())
-    label = next((name for name, values in found.items() if any(values)), None)
-    if label is None and limits.data.group and len(store):
-        raise DataError(f"data.group: no utterance of {folder.name} has a label {limits.data.group}")
-    labels = [value or UNLABELLED for value in found[label]] if label else [NO_GROUP] * len(store)
-    return Writing(folder, limits, store, label, labels, counts)
+    return Writing(folder, limits, write_cuts(folder / "cuts", kept()), labels, left_out)
 
 
-def _fitting(cut: Any, limits: Limits, counts: Counter[str], lines: Any) -> Iterator[Any]:
+def label_of_groups(writings: Mapping[str, Writing], asked: str | None) -> str | None:
+    """The label that groups the utterances of all splits: the one ``asked`` for, or the first of LABELS that there is.
+
+    A split without it is named in a warning. Raises DataError for one where it is asked for.
+    """
+    labels = {split: writing.labels for split, writing in writings.items() if len(writing.store)}
+    label = asked or next((name for name in LABELS if any(name in has for has in labels.values())), None)
+    for split in (split for split, has in labels.items() if label and label not in has):
+        if asked:
+            raise DataError(f"data.group: no utterance of {split} has a label {asked}")
+        log.warning(
+            "%s: no utterance has the label %s, by which other splits are grouped: it is one group (data.group)",
+            split,
+            label,
+        )
+    return label
+
+
+def _fitting(cut: Any, limits: Limits, left_out: LeftOut) -> Iterator[Any]:
     """The utterances of a recording that have a transcript and fit the encoder."""
     longest, how = limits.data.max_duration, limits.data.too_long
     for one in utterances_of(cut):
         if text_of(one) is None:
-            counts[WITHOUT_TEXT] += 1
+            left_out.without_text(one, cut)
         elif one.duration <= longest + TOLERANCE:
             yield one
         else:
             pieces = split_at_silences(one, longest) if how == "split" else []
             yield from pieces
             if not pieces:
-                counts[NO_WORD_TIMES if how == "split" else TOO_LONG] += 1
-                _leave_out(
-                    one, f"{one.duration:.2f} s, more than the {longest:g} s of data.max_duration", limits, lines
-                )
+                kind = NO_WORD_TIMES if how == "split" else TOO_LONG
+                reason = f"{one.duration:.2f} s, more than the {longest:g} s of data.max_duration"
+                _leave_out(one, kind, reason, limits, left_out)
 
 
-def _leave_out(cut: Any, reason: str, limits: Limits, lines: Any) -> None:
+def _leave_out(cut: Any, kind: str, reason: str, limits: Limits, left_out: LeftOut) -> None:
     """List an utterance that doesn't fit. Raises DataError where none may be left out."""
     if limits.data.too_long == "fail":
         raise DataError(f"{describe(cut)} has {reason}; set data.too_long to drop or split, or shorten it")
-    lines.write(json.dumps({"name": cut.id, "reason": reason}, ensure_ascii=False) + "\n")
+    left_out.add(cut.id, kind, reason)
 
 
 def _label(cut: Any, name: str) -> str | None:
@@ -192,10 +231,10 @@ def _label(cut: Any, name: str) -> str | None:
     return None if value is None or value == "" else str(value)
 
 
-def split_at_silences(cut: Any, longest: float) -> list[Any]:
+def split_at_silences(cut: Any, longest: float, fits: Callable[[str], bool] = lambda text: True) -> list[Any]:
     """The utterance in parts of at most ``longest`` seconds, cut in the longest pauses between its words.
 
-    Nothing where its words have no times, or one of them is longer.
+    The text of each part ``fits``. Nothing where its words have no times, or one of them is too long.
     """
     words = [word for word in (alignment_of(cut) or {}).get("word", ()) if word.text]
     said = (text_of(cut) or "").split()
@@ -203,7 +242,7 @@ def split_at_silences(cut: Any, longest: float) -> list[Any]:
     parts, start, first = list[Any](), 0.0, 0
     while first < len(words):
         last = first
-        while last < len(words) and words[last].end - start <= longest:
+        while last < len(words) and words[last].end - start <= longest and fits(" ".join(texts[first : last + 1])):
             last += 1
         if last == first:
             return []
@@ -216,6 +255,8 @@ def split_at_silences(cut: Any, longest: float) -> list[Any]:
         part.id = f"{cut.id}-{len(parts):03}"
         part.supervisions = part.supervisions[:1]
         part.supervisions[0].text = " ".join(texts[first:last])
+        own = [(word.text, round(word.start - start, 8), word.end - start) for word in words[first:last]]
+        part.supervisions[0].alignment = alignment_items({"word": own})
         parts.append(part)
         start, first = end, last
     return parts

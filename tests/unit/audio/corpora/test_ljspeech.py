@@ -85,7 +85,7 @@ def test_a_bad_line_is_an_error_that_names_it_or_is_told_and_left_out(folder: Pa
     with pytest.raises(DataError, match=message):
         list(only_train(folder).cuts("train"))
     there, told = only_train(folder), list[DataError]()
-    there.on_bad = told.append
+    there.on_bad = lambda error, name: told.append(error)
     assert [(cut.id, text_of(cut)) for cut in there.cuts("train")] == [("a1", "He saw me."), ("a2", "Go.")]
     assert len(told) == 1
 

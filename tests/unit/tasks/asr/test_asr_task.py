@@ -163,6 +163,36 @@ def test_long_utterances_are_cut_in_the_longest_pauses_with_their_words():
     assert len({part.id for part in parts}) == 2
     assert split_at_silences(spoken([], "So it is.", 3.0), 2.0) == []
     assert split_at_silences(spoken([("sooo", 0.0, 2.5)], "Sooo", 3.0), 2.0) == []
+    short, long = split_at_silences(spoken(times, "So, it is not so.", 3.0), 9.0, lambda text: len(text) <= 10)
+    assert [part.supervisions[0].text for part in (short, long)] == ["So, it", "is not so."]
+    again = split_at_silences(long, 9.0, lambda text: len(text.split()) <= 2)
+    assert [(part.id, part.supervisions[0].text) for part in again] == [("a-001-000", "is not"), ("a-001-001", "so.")]
+    assert [part.start for part in again] == pytest.approx([1.25, 2.45])
+    assert split_at_silences(long, 9.0, lambda text: not text) == []
+
+
+def test_a_transcript_with_too_many_tokens_is_split_at_its_words(corpus: Path, tmp_path: Path):
+    """The utterances of train are of one, two or three words; the decoder writes five tokens, a letter each."""
+    data = shutil.copytree(corpus, tmp_path / "c")
+    entries = [json.loads(line) for line in (corpus / "train.jsonl").read_text().splitlines()]
+    for entry in entries[:3]:
+        said = entry["text"].split()
+        entry["alignment"] = {"word": [[0.25 * at + 0.05, 0.25 * at + 0.25, word] for at, word in enumerate(said)]}
+    (data / "train.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    sizes = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "num_heads": 2, "max_target_length": 6}
+    task = task_of(data, tmp_path / "case", model={"scratch": sizes}, data={"too_long": "split", "percent": 100.0})
+    about, dataset = task.prepared.about["statistics"]["train"], task.dataset("train")
+    assert about["left_out"] == {"utterances with more tokens than the decoder writes": 7}, "without times of words"
+    assert about["utterances"] == len(dataset.lengths) == 24 - 7 + 1
+    examples = [dataset.example(index, np.random.default_rng(0)) for index in range(len(dataset.lengths))]
+    assert {len(one.ids) for one in examples} == {2, 5}
+    parts = {one.name: (one.text, one.group) for one in examples if one.name.startswith("train2-")}
+    first, second, third = entries[2]["text"].split()
+    assert parts in (
+        {"train2-000": (first, "low"), "train2-001": (f"{second} {third}", "low")},
+        {"train2-000": (f"{first} {second}", "low"), "train2-001": (third, "low")},
+    )
+    assert sum(about["groups"].values()) == 18
 
 
 def lines(corpus: Path, folder: Path, **changes: Any) -> Path:
@@ -179,10 +209,38 @@ def test_a_tokenizer_of_the_users_own_is_refused(corpus: Path, tmp_path: Path):
         task_of(corpus, tmp_path / "case", data={"tokenizer": {"type": "./own.py:Characters"}})
 
 
-def test_an_utterance_without_a_transcript_is_counted(corpus: Path, tmp_path: Path):
-    task = task_of(lines(corpus, tmp_path / "c", text=""), tmp_path / "case")
-    assert task.prepared.about["statistics"]["train"]["left_out"] == {"utterances without a text": 1}
+def left_out(folder: Path) -> list[Any]:
+    return [json.loads(line) for line in (folder / "prepared" / "train" / "left_out.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize(("speaker", "where"), [("s0", r"train0 \(.*train0\.wav\)"), (None, r"train\.jsonl:1")])
+@pytest.mark.parametrize("text", ["", " \t"])
+def test_an_empty_transcript_is_an_error_or_listed(
+    text: str, speaker: str | None, where: str, corpus: Path, tmp_path: Path
+):
+    data = lines(corpus, tmp_path / "c", text=text, speaker=speaker)
+    with pytest.raises(DataError, match=rf"{where}: .* is empty; complete it .* or set data\.on_bad_example to skip"):
+        task_of(data, tmp_path / "case")
+    task = task_of(data, tmp_path / "case", data={"on_bad_example": "skip"})
+    assert task.prepared.about["statistics"]["train"]["left_out"] == {"utterances that can't be used": 1}
+    ((name, reason),) = (one.values() for one in left_out(tmp_path / "case"))
+    assert Path(name).stem == "train0"
+    assert "is empty" in reason
     assert len(task.dataset("train").lengths) == 23
+
+
+def test_an_unlabelled_line_is_counted(corpus: Path, tmp_path: Path):
+    """It doesn't say what is spoken, as a segment of a conversation may not; nothing about it is wrong."""
+    task = task_of(lines(corpus, tmp_path / "c", text=None), tmp_path / "case")
+    assert task.prepared.about["statistics"]["train"]["left_out"] == {"utterances without a text": 1}
+    assert left_out(tmp_path / "case") == [{"name": "train0", "reason": "it has no text"}]
+    segments = [{"start": 0, "end": 0.1, "speaker": "a", "text": "ba"}, {"start": 0.1, "end": 0.2, "text": " "}]
+    whole = {"text": None, "speaker": None, "segments": segments}
+    task = task_of(lines(corpus, tmp_path / "d", **whole), tmp_path / "other")
+    assert task.prepared.about["statistics"]["train"]["left_out"] == {"utterances without a text": 1}
+    assert len(task.dataset("train").lengths) == 24
+    nothing = lines(corpus, tmp_path / "e", text=None, speaker=None)
+    assert len(task_of(nothing, tmp_path / "third").dataset("train").lengths) == 23
 
 
 def test_audio_that_is_missing_or_unreadable_is_named(corpus: Path, tmp_path: Path):
@@ -191,6 +249,32 @@ def test_audio_that_is_missing_or_unreadable_is_named(corpus: Path, tmp_path: Pa
     (tmp_path / "c" / "nowhere.wav").write_bytes(b"RIFF no")
     with pytest.raises(DataError, match=r"train\.jsonl:1: .*nowhere\.wav"):
         task_of(tmp_path / "c", tmp_path / "case")
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_audio_that_is_missing_or_unreadable_is_skipped_and_listed(
+    is_there: bool, corpus: Path, vaak: Any, tmp_path: Path
+):
+    data = lines(corpus, tmp_path / "c", audio="nowhere.wav")
+    if is_there:
+        (data / "nowhere.wav").write_bytes(b"RIFF no")
+    task = task_of(data, tmp_path / "case", data={"on_bad_example": "skip"})
+    assert len(task.dataset("train").lengths) == 23
+    assert task.prepared.about["statistics"]["train"]["left_out"] == {"utterances that can't be used": 1}
+    (listed,) = left_out(tmp_path / "case")
+    assert listed["name"] == "nowhere.wav"
+    assert "train.jsonl:1: " in listed["reason"]
+    (tmp_path / "check.yml").write_text(yaml_text(tiny_listener.options(data)))
+    code, out, err = vaak("data", "check", tmp_path / "check.yml")
+    assert code == 2, err
+    assert "train.jsonl:1: " in out
+
+
+def test_nothing_usable_says_why(corpus: Path, tmp_path: Path):
+    shutil.copytree(corpus, tmp_path / "c")
+    (tmp_path / "c" / "train.jsonl").write_text('{"audio": "train0.wav", "text": "", "speaker": "a"}\n')
+    with pytest.raises(DataError, match=r"train is empty: no dataset has a usable utterance: train0 .*text is empty"):
+        task_of(tmp_path / "c", tmp_path / "case", data={"on_bad_example": "skip"})
 
 
 def test_a_table_is_read_and_a_missing_column_named(corpus: Path, tmp_path: Path):
@@ -218,6 +302,29 @@ def test_a_table_is_read_and_a_missing_column_named(corpus: Path, tmp_path: Path
         prepared({"audio": "path", "text": "words"})
     with pytest.raises(DataError, match=r"train\.csv:\d: the key audio is missing.*; there are path, sentence, accent"):
         prepared({})
+    message = r"train\.csv:2: the column text is missing, the transcript; there are path, sentence, accent \(columns\)"
+    for on_bad_example in ("fail", "skip"):
+        options["data"]["on_bad_example"] = on_bad_example
+        with pytest.raises(DataError, match=message):
+            prepared({"audio": "path"})
+
+
+@pytest.mark.parametrize("split", ["train", "valid"])
+def test_a_split_without_the_label_of_groups_is_named(
+    split: str, corpus: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    """Train, validation and test have the same label, whichever of them has it."""
+    data = shutil.copytree(corpus, tmp_path / "c")
+    lines = (data / f"{split}.jsonl").read_text().splitlines()
+    entries = [{name: one for name, one in json.loads(line).items() if name != "accent"} for line in lines]
+    (data / f"{split}.jsonl").write_text("".join(json.dumps({**one, "group": "g"}) + "\n" for one in entries))
+    about = task_of(data, tmp_path / "case").prepared.about["statistics"]
+    assert {one["group"] for one in about.values()} == {"accent"}
+    assert list(about[split]["groups"]) == ["unlabelled"]
+    assert f"{split}: no utterance has the label accent, by which other splits are grouped" in caplog.text
+    assert len([one for one in caplog.records if "no utterance has the label" in one.message]) == 1
+    with pytest.raises(DataError, match=rf"data\.group: no utterance of {split} has a label accent"):
+        task_of(data, tmp_path / "asked", data={"group": "accent"})
 
 
 def test_gradients_of_gate_and_experts_are_those_of_differences(

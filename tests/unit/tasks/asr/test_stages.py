@@ -273,7 +273,7 @@ def test_noise_ends_in_clusters_or_in_a_line(given: dict[str, Any], corpus: Path
     ("case", "message"),
     [
         ("audio", "gone.wav"),
-        ("text", "everything was dropped (1: lines without speaker, text, segments or rttm)"),
+        ("text", "train.csv:2: the column text is missing, the transcript; there are audio, accent (columns)"),
         ("group", "data.group: no utterance of train has a label accent"),
         ("unreadable", "train5"),
         ("weights", "has no weights; expected model.safetensors and config.json"),
@@ -344,6 +344,16 @@ def test_what_cannot_be_read_is_skipped_where_the_options_say_so(torn: dict[str,
     failing = {**torn, "data": {**torn["data"], "on_bad_example": "fail"}}
     with pytest.raises(Exception, match="train1"):
         tiny_mixture.run(failing, tmp_path / "other", only="embeddings")
+
+
+def test_what_the_data_lack_is_listed_with_the_embeddings(torn: dict[str, Any], tmp_path: Path) -> None:
+    manifest = tmp_path / "data" / "train.jsonl"
+    manifest.write_text(manifest.read_text().replace("train5.wav", "gone.wav").replace("train7.wav", "odd.wav"))
+    (tmp_path / "data" / "odd.wav").write_bytes(b"RIFF")
+    (row,) = tiny_mixture.run(torn, tmp_path / "run", only="embeddings")
+    assert row.figures == {"utterances": 21, "left out": 3, "MiB": 0.0}
+    assert left_out(tmp_path / "run" / "embeddings") == ["gone.wav", "odd.wav", "train1"]
+    assert not {"train5", "train7"} & read_json(tmp_path / "run" / "embeddings" / "mapping.json").keys()
 
 
 def test_stages_that_train_are_forecast_from_the_embeddings(

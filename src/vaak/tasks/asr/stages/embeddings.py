@@ -1,7 +1,7 @@
 """Stage ``embeddings``: what the base's encoder makes of each utterance, pooled as it is computed.
 
 rows/              the embeddings by utterance (vaak.pipeline.rows), 100 in a file
-left_out.jsonl     the utterances that can't be read, with the reason, where data.on_bad_example is skip
+left_out.jsonl     the utterances that can't be used, with the reason, where data.on_bad_example is skip
 mapping.json       where each utterance's row is, and its group
 embeddings.json    width and positions of the encoder's states, how they are pooled
 """
@@ -58,7 +58,7 @@ def embeddings(work: Work) -> dict[str, Any]:
     }
     write_json(work.folder / MAPPING, mapping)
     write_json(work.folder / ABOUT, {"width": width, "positions": positions, "pooling": options.pooling})
-    left_out = {"left out": len(group_of) - len(names)} if len(group_of) > len(names) else {}
+    left_out = {"left out": number} if (number := len(_listed(work.folder / LEFT_OUT))) else {}
     return {"utterances": len(names), **left_out, "MiB": round(size / 2**20, 1)}
 
 
@@ -146,10 +146,11 @@ def readable(names: list[str], embedder: Embedder, work: Work, file: Path, known
     """The names of utterances that can be read: all, unless ``data.on_bad_example`` is skip.
 
     Then each of a ``work`` that isn't ``known`` is read once by the ``embedder``, and those that can't be are listed in
-    ``file``. Raises DataError where none is left.
+    ``file``, after those that its data lack already. Raises DataError where none is left.
     """
     if embedder.values["data"].get("on_bad_example") != "skip":
         return names
+    lacking = embedder.task().prepared.about["statistics"][embedder.split]["unusable"]
     if not file.exists():
         unknown = [name for name in names if name not in known]
         parts = [unknown[first : first + AT_ONCE] for first in range(0, len(unknown), AT_ONCE)]
@@ -159,14 +160,20 @@ def readable(names: list[str], embedder: Embedder, work: Work, file: Path, known
                 found += bad
                 advance(len(part))
         found.sort(key=lambda one: one["name"])
-        write_text(file, "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in found))
-    unread = {json.loads(line)["name"] for line in file.read_text(encoding="utf-8").splitlines()}
+        write_text(file, "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in [*lacking, *found]))
+    unread = set(_listed(file)[len(lacking) :])
     left = [name for name in names if name not in unread]
     if unread:
         log.warning("%d of %d utterances can't be read and are left out; see %s", len(unread), len(names), file)
     if not left:
         raise DataError(f"none of the {len(names)} utterances of {embedder.split} can be read; see {file}")
     return left
+
+
+def _listed(file: Path) -> list[str]:
+    """The names of utterances that a file lists, if there is one."""
+    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    return [json.loads(line)["name"] for line in lines]
 
 
 def names_of(utterances: Utterances) -> list[str]:

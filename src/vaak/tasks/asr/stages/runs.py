@@ -223,7 +223,7 @@ def reads(options: MoeOptions) -> Any:
 
 def _digest_of_data(datasets: list[Values]) -> str:
     from vaak.audio.config import AudioConfig, DatasetConfig
-    from vaak.audio.corpora.corpus import AudioCorpus
+    from vaak.audio.corpora.corpus import AudioCorpus, size_of
     from vaak.audio.waveforms.suffixes import is_audio
 
     digest = hashlib.sha256()
@@ -236,21 +236,12 @@ def _digest_of_data(datasets: list[Values]) -> str:
             add("voices", fingerprint_of(one))
         corpus = AudioCorpus(DatasetConfig(**one), AudioConfig())
         files = corpus.files
-        together = os.path.commonpath([path.absolute().parent for path in files] or ["/"])
+        together = os.path.commonpath([path.absolute().parent for path in files] or [Path("/")])
         root = Path(one.get("corpus_dir") or together).expanduser()
         for path in files:
-            add(os.path.relpath(path, root), _size_of(path) if is_audio(path) else _sha256_of(path))
-        for name, path in corpus.named_files():
-            add(name, _size_of(path))
+            add(os.path.relpath(path, root), size_of(path) if is_audio(path) else _sha256_of(path))
+        add("named", corpus.digest_of_named())
     return digest.hexdigest()
-
-
-def _size_of(path: Path) -> int | None:
-    """The bytes of a file; None where there is none."""
-    try:
-        return path.stat().st_size
-    except (OSError, ValueError):  # ValueError: no file can have such a name
-        return None
 
 
 def _sha256_of(path: Path) -> str:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from vaak.audio.config import AudioConfig
 from vaak.audio.formats.alignments import PAUSES
 from vaak.audio.labelled import Interval
-from vaak.audio.sources.utterances import WITHOUT_TEXT, LeftOut, describe, section, utterances_of
+from vaak.audio.sources.cut_findings import demand_sound
+from vaak.audio.sources.utterances import LeftOut, describe, section, utterances_of
 from vaak.audio.waveforms.reading import alignment_of, demand_frequencies, lacks_times, read_samples, text_of
 from vaak.audio.waveforms.speech_regions import find_speech
 from vaak.core.errors import DataError
@@ -28,17 +29,18 @@ def utterances(
 
     A recording with several labels gives a cut for each. ``audio`` says how recordings are read, ``silence`` how many
     seconds of it stay at the ends (None: all), ``longest`` how many seconds an utterance may have. Raises DataError
-    for a recording that can't be read, unless such ones are skipped.
+    for a recording that can't be read, or is silent, unless such ones are skipped.
     """
     for cut in cuts:
         for one in utterances_of(cut):
             if text_of(one) is None:
-                left_out.counts[WITHOUT_TEXT] += 1
+                left_out.without_text(one, cut)
                 continue
             try:
                 demand_frequencies(one, audio)
                 _demand_alignment_of_audio(one, audio)
                 kept = one if silence is None else trimmed(one, audio, silence)
+                demand_sound(kept, audio)
             except DataError as error:
                 left_out.bad(error)
                 continue
