@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -123,16 +125,18 @@ class Evaluator:
         return {prefix + name: value for name, value in (results | ({"skipped": skipped} if skipped else {})).items()}
 
     def rehearse(self, model: nn.Module, split: str, pieces: int = 1, divide: Divide = _log_division) -> set[str]:
-        """Evaluate the longest batch of ``split`` alone, on this rank; return the names of its figures.
+        """Evaluate the longest batch of ``split`` alone, or that of each part, on this rank; return the figures' names.
 
-        What would fail in the first evaluation, hours later, fails now. The names are empty where one batch doesn't
+        What would fail in the first evaluation, hours later, fails now. The names are empty where these batches don't
         make figures.
         """
-        plan = self._plan(split)
-        longest = _Share(plan, first=len(plan) - 1, stride=len(plan))
-        meters, _ = self._measured(model, split, longest, pieces, divide)
+        plan, sums = self._plan(split), Counter[str]()
+        for place in _longest_batches(plan, self.task.dataset(split).parts):
+            longest = _Share(plan, first=place, stride=len(plan))
+            meters, _ = self._measured(model, split, longest, pieces, divide)
+            sums.update(meters.sums())
         try:
-            results = meters.results(meters.sums())
+            results = meters.results(dict(sums))
         except ZeroDivisionError:
             return set()
         return {PREFIXES.get(split, f"{split}_") + name for name in results}
@@ -188,6 +192,14 @@ class Evaluator:
                             raise _too_large(split, dataset, batch)
                         return None
         return meters, skipped
+
+
+def _longest_batches(plan: BatchPlan, parts: np.ndarray | None) -> list[int]:
+    """The places of the last batch, which has the longest examples, or of that of each part."""
+    if parts is None:
+        return [len(plan) - 1]
+    last = {int(parts[plan.microbatch(place)[0][0]]): place for place in range(len(plan))}
+    return list(last.values())
 
 
 def _fits(meters: Meters, model: nn.Module, batch: Batch, precision: Precision) -> bool:

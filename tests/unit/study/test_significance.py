@@ -39,6 +39,15 @@ def test_t_test_and_wilcoxon_are_scipys(first: list[float], seed: int):
     assert wilcoxon(first, second).p_value == stats.wilcoxon(first, second).pvalue
 
 
+def test_a_result_unpacks_as_scipys():
+    t_stat, p_value = ttest_rel(*KIT)
+    assert (t_stat, p_value) == pytest.approx(tuple(stats.ttest_rel(*KIT)))
+    for first, second in (([1.0, 2.0], [0.5, 1.5]), ([0.5, 1.5], [1.0, 2.0])):
+        with pytest.warns(RuntimeWarning):
+            theirs = tuple(stats.ttest_rel(first, second))
+        assert tuple(ttest_rel(first, second)) == theirs == (math.copysign(math.inf, first[0] - second[0]), 0.0)
+
+
 def test_the_correction_is_that_of_nadeau_and_bengio():
     first, second = (np.array(scores) for scores in KIT)
     differences = first - second

@@ -11,7 +11,7 @@ import typer
 from vaak.cli.config import AsJson, Device, Output, Weights, WhichWeights, files_and_overrides
 
 if TYPE_CHECKING:
-    from vaak.study.comparison.compare import Report
+    from vaak.study.comparison.compare import Comparison, Report
 
 
 def compare(
@@ -73,6 +73,14 @@ def compare(
     print(json.dumps(report.to_json()) if as_json else "\n".join(_lines(report)))
 
 
+def _effect(one: Comparison) -> list[str]:
+    """The size of an effect, in one line, where examples have figures of their own."""
+    if one.effect != one.effect:  # not a number
+        return []
+    low, high = one.effect_interval
+    return [f"  effect size {one.effect:.2f} ({low:.2f} to {high:.2f}, Cohen's d of {one.pairs} pairs)"]
+
+
 def _lines(report: Report) -> list[str]:
     from vaak.callbacks.console.figures import in_words
 
@@ -86,8 +94,7 @@ def _lines(report: Report) -> list[str]:
             f"{one.name}: {shown(one.figure)}, a difference of {shown(one.difference)} (95 %: {low} to {high})",
             f"  p {one.p_value:.4f} ({one.tests[0].name}"
             + (f", corrected for {len(report.comparisons)} comparisons)" if len(report.comparisons) > 1 else ")"),
-            f"  effect size {one.effect:.2f} ({one.effect_interval[0]:.2f} to {one.effect_interval[1]:.2f}, Cohen's d "
-            f"of {one.pairs} pairs)",
+            *_effect(one),
             *(f"  {test.name}: p {test.p_value:.4f}" for test in one.tests[1:]),
         ]
     return [*lines, ", ".join(f"{name} {value}" for name, value in report.protocol.items())]

@@ -61,11 +61,13 @@ class Report:
     protocol: dict[str, Any]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values; null for an effect that has no finite size, which JSON can't say."""
+        """Plain values; null for an effect, or a statistic, that has no finite size, which JSON can't say."""
         comparisons = [asdict(one) for one in self.comparisons]
         for one in comparisons:
             if not np.isfinite([one["effect"], *one["effect_interval"]]).all():
                 one |= {"effect": None, "effect_interval": None}
+            for test in one["tests"]:
+                test["statistic"] = test["statistic"] if np.isfinite(test["statistic"]) else None
         return asdict(self) | {"comparisons": comparisons}
 
 
@@ -78,7 +80,7 @@ def compare_runs(systems: Sequence[Examples], metric: str | None = None) -> Repo
     for system in systems:
         if metric not in system.figures:
             raise UserError(f"{system.run} has no figure {metric}; there are {', '.join(sorted(system.figures))}")
-    names = sorted(first.rows)
+    names = first.names_of(metric)
     comparisons = []
     for other in systems[1:]:
         _demand_same(first, other)

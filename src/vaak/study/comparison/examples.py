@@ -75,6 +75,12 @@ class Examples:
         """The names of the sums."""
         return sorted({key for sums in self.rows.values() for key in sums})
 
+    def names_of(self, metric: str) -> list[str]:
+        """The examples that a metric is of: those that count TASK/unit where it is TASK/figure, otherwise all."""
+        task = f"{metric.rpartition('/')[0]}/"
+        own = [name for name, counts in self.counts.items() if any(unit.startswith(task) for unit in counts)]
+        return sorted(own or self.rows)
+
     def table(self, names: Sequence[str], keys: Sequence[str]) -> np.ndarray:
         """Sums of examples ``(example, sum)``."""
         return np.array([[self.rows[name].get(key, 0.0) for key in keys] for name in names])

@@ -8,7 +8,7 @@ Sequentially Rejective Multiple Test Procedure".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,13 +29,20 @@ Scores = Sequence[float] | np.ndarray
 class Test:
     """What a test found: ``p_value`` is the chance of such a difference, or a greater one, between equals.
 
-    ``interval`` is that of the difference at 95 %, where the test gives one.
+    ``interval`` is that of the difference at 95 %, where the test gives one. It unpacks as SciPy's results do:
+
+    >>> statistic, p_value = ttest_rel([1.0, 2.0, 4.0], [1.0, 1.0, 2.0])
+    >>> round(statistic, 3), round(p_value, 3)
+    (1.732, 0.225)
     """
 
     name: str
     p_value: float
-    statistic: float | None = None
+    statistic: float
     interval: tuple[float, float] | None = None
+
+    def __iter__(self) -> Iterator[float]:
+        return iter((self.statistic, self.p_value))
 
 
 def mean_of(sums: np.ndarray) -> np.ndarray:
@@ -74,6 +81,8 @@ def paired_bootstrap(
         drawn = rng.multinomial(number, np.full(number, 1 / number), size)
         found.append(statistic(drawn @ first) - statistic(drawn @ second))
     differences, observed = np.concatenate(found), difference_of(first, second, statistic)
+    if not np.isnan(differences).all():  # where a draw has none of what a figure is of, there is none
+        differences = differences[~np.isnan(differences)]
     low, high = np.quantile(differences, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     beyond = np.abs(differences - observed) >= abs(observed) - _rounding(observed)
     return Test("paired bootstrap", _share(beyond), observed, (float(low), float(high)))
@@ -112,7 +121,7 @@ def mcnemar(first: Scores, second: Scores) -> Test:
 
 
 def ttest_rel(first: Scores, second: Scores) -> Test:
-    """Student's paired t-test (as ``scipy.stats.ttest_rel``), for independent pairs of scores."""
+    """Student's paired t-test, for independent pairs of scores: as ``scipy.stats.ttest_rel``, but 1 for equal lists."""
     return _t_test("paired t-test", _differences(first, second), 1 / len(first))
 
 
@@ -134,7 +143,7 @@ def wilcoxon(first: Scores, second: Scores) -> Test:
     """Wilcoxon's signed-rank test; pairs without a difference are left out."""
     differences = _differences(first, second)
     if not np.any(differences):
-        return Test("Wilcoxon", 1.0)
+        return Test("Wilcoxon", 1.0, 0.0)
     found = scipy_stats().wilcoxon(differences)
     return Test("Wilcoxon", float(found.pvalue), float(found.statistic))
 
@@ -189,7 +198,7 @@ def _t_test(name: str, differences: np.ndarray, inflated: float) -> Test:
     student, mean = scipy_stats().t(len(differences) - 1), float(differences.mean())
     error = float(np.sqrt(inflated * differences.var(ddof=1)))
     if error == 0.0:
-        return Test(name, 0.0 if mean else 1.0, None, (mean, mean))
+        return Test(name, 0.0 if mean else 1.0, mean * np.inf if mean else 0.0, (mean, mean))
     reach = float(student.ppf((1 + LEVEL) / 2)) * error
     return Test(name, float(2 * student.sf(abs(mean / error))), mean / error, (mean - reach, mean + reach))
 

@@ -95,6 +95,10 @@ class JointDataset(Dataset):
         place = int(self.parts[index])
         return f"{self.names[place]}: {self.datasets[place].describe(index - int(self.starts[place]))}"
 
+    def content_of(self, index: int) -> str:
+        place = int(self.parts[index])
+        return self.datasets[place].content_of(index - int(self.starts[place]))
+
 
 def own_batch(batch: Batch) -> OwnBatch:
     """The task of a batch, and the batch with that task's own counts and indices."""

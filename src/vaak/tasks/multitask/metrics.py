@@ -29,16 +29,16 @@ class JointMeters(Meters):
         return {f"{name}/{key}": value for name, one in self.meters.items() for key, value in one.sums().items()}
 
     def results(self, sums: dict[str, float]) -> dict[str, float]:
-        """Raises ZeroDivisionError where a task has no batch among those measured."""
-        figures, loss = dict[str, float](), 0.0
+        """Those of the tasks of which there are examples; ``loss`` only where there are of each."""
+        figures, losses = dict[str, float](), list[float]()
         for name, one in self.meters.items():
             own = {key.removeprefix(f"{name}/"): sums[key] for key in sums if key.startswith(f"{name}/")}
-            if not own:
-                raise ZeroDivisionError
+            if not any(own.values()):
+                continue
             results = one.results(own)
-            loss += self.weights.get(name, 1.0) * results.get("loss", 0.0)
+            losses.append(self.weights.get(name, 1.0) * results.get("loss", 0.0))
             figures |= {f"{name}/{figure}": value for figure, value in results.items()}
-        return {"loss": loss, **figures}
+        return {"loss": sum(losses), **figures} if len(losses) == len(self.meters) else figures
 
     def pictures(self) -> dict[str, bytes]:
         return {f"{name}_{key}": value for name, one in self.meters.items() for key, value in one.pictures().items()}

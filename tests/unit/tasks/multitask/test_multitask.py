@@ -237,6 +237,26 @@ def test_a_run_of_two_tasks_is_evaluated_and_used_by_name(folder, capsys):
     assert again.step == 6 * outcome.step // 5
 
 
+def test_runs_are_compared_by_the_figures_of_one_task_on_its_own_examples(folder, vaak):
+    for seed in (1, 2):
+        train(load(["tiny.yml"], [f"training.random_seed={seed}", f"run_dir=runs/{seed}", "training.epochs=2"]))
+    for metric, number in (("word/accuracy", 18), ("word/loss", 18), ("loss", 36)):
+        code, out, err = vaak("compare", "runs/1", "runs/2", "--metric", metric, "--json")
+        assert (code, err) == (0, "")
+        [found] = json.loads(out)["comparisons"]
+        assert found["pairs"] == number
+        assert np.isfinite(found["interval"]).all()
+        assert (found["effect"] is None) == (metric == "loss"), "an example has no loss of two tasks"
+        names = [test["name"] for test in found["tests"][2:]]
+        assert names == {"word/accuracy": ["McNemar"], "loss": []}.get(metric, ["paired t-test", "Wilcoxon"])
+    assert "nan" not in vaak("compare", "runs/1", "runs/2", "--metric", "loss")[1]
+
+
+def test_the_longest_batch_of_each_task_is_evaluated_before_training(folder):
+    trainer = trainer_of(joint({}), folder / "run")
+    assert trainer.evaluator.rehearse(trainer.model, "train") >= {"train_loss", "train_a/loss", "train_b/loss"}
+
+
 def test_what_a_file_says_of_its_own_loop_is_left_out_but_its_loss(folder):
     experiment = load(["tiny.yml"]).experiment
     assert experiment.training.epochs == 5
