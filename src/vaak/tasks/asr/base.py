@@ -26,6 +26,13 @@ def base_of(options: AsrModelConfig, folder: Path) -> str:
     return source_of(KEY, VERSIONS.get(options.base, options.base), folder)
 
 
+def name_of(base: str, folder: Path) -> str:
+    """What a base is called for other software: its whole name on the Hub, or the absolute path of its folder."""
+    name = VERSIONS.get(base, base)
+    places = (Path(name).expanduser(), folder / name)
+    return next((str(path.resolve()) for path in places if path.is_dir()), name)
+
+
 def scratch_config(options: ScratchConfig, ids: SpecialIds, num_mel_bins: int, seconds: float) -> WhisperConfig:
     """A Whisper of the given sizes, for ``ids`` of a vocabulary and ``seconds`` of audio in ``num_mel_bins`` bins."""
     transformers = transformers_of(PURPOSE, "asr")

@@ -50,6 +50,8 @@ def write_whisper(model: AsrModel, vocabulary: Vocabulary, folder: Path, expert:
 def write_adapter(model: AsrModel, options: AsrModelConfig, folder: Path, expert: int | None = None) -> None:
     """Write ``folder``, completely or not at all, with the low-rank adapters alone.
 
+    They name the base of ``options``, which is to be the one that peft finds (``vaak.tasks.asr.base.name_of``).
+
     Raises UserError for a model without any, where the folder has something in it, or no ``expert`` is chosen.
     """
     _demand_one(model, expert)

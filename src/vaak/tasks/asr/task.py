@@ -25,7 +25,7 @@ from vaak.core.task import DataFinding
 from vaak.engine.objective.losses import losses_of_logits
 from vaak.nn.lora_experts import USE, load_balancing, uses_of
 from vaak.runs.prepared import Recipe
-from vaak.tasks.asr.base import base_of, loaded_whisper, positions_of, random_whisper, scratch_config
+from vaak.tasks.asr.base import base_of, loaded_whisper, name_of, positions_of, random_whisper, scratch_config
 from vaak.tasks.asr.checks import LOAD_BALANCING
 from vaak.tasks.asr.config import SCRATCH, AsrDecodingConfig, AsrExperiment
 from vaak.tasks.asr.data import AsrDataset, WhisperFeatures
@@ -202,7 +202,8 @@ class AsrTask(PreparedTask[AsrExperiment, Prepared]):
 
     def export_peft(self, model: nn.Module, folder: Path, expert: int | None = None) -> None:
         """Write the low-rank adapters as an adapter that peft loads on the base; of experts, the one that is chosen."""
-        write_adapter(cast("AsrModel", model), self.options, folder, expert)
+        options = self.options.model_copy(update={"base": name_of(self.options.base, self.folder)})
+        write_adapter(cast("AsrModel", model), options, folder, expert)
 
     def samples(self, model: nn.Module) -> list[str]:
         """What is written for the first validation utterances, with their transcripts."""

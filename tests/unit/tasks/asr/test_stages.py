@@ -25,9 +25,12 @@ from vaak.pipeline import rows as rows_of_keys
 from vaak.pipeline.jobs import Jobs
 from vaak.pipeline.rows import RowStore
 from vaak.pipeline.run import Plan, Request
+from vaak.pipeline.stage import Work
+from vaak.runs.open_run import open_run
 from vaak.tasks.asr.base import loaded_whisper
 from vaak.tasks.asr.clustering.files import Clusters
 from vaak.tasks.asr.data import SAMPLING_RATE, WhisperFeatures
+from vaak.tasks.asr.stages.experts import export
 from vaak.tasks.asr.stages.forecasts import KEPT, PASSES, STARTING
 from vaak.tasks.asr.stages.gate import calibration_of, load_gate, probabilities
 from vaak.tasks.asr.stages.gate_task import held_out
@@ -153,6 +156,24 @@ def test_joint_training_begins_with_the_gate_and_the_adapters(finished: Path) ->
     assert {"val_wer", "val_wer/high", "val_expert_use/1"} <= about["figures"].keys()
 
 
+@pytest.mark.parametrize(
+    ("base", "name"), [("v2", "openai/whisper-large-v2"), ("v3", "openai/whisper-large-v3"), ("relative", None)]
+)
+def test_an_adapter_names_its_base_as_peft_finds_it(
+    base: str, name: str | None, finished: Path, whisper_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(whisper_folder.parent)
+    name, base = (name, base) if name else (str(whisper_folder.resolve()), whisper_folder.name)
+    options: Any = from_options(PIPELINE.options, {"whisper_model": base}, PIPELINE.name)
+    run = finished / "experts" / "expert-0"
+    export(Work(tmp_path, options, {}, Jobs()), run, tmp_path / "stage")
+    opened: Any = open_run(run, device="cpu")
+    opened.task.options = opened.task.options.model_copy(update={"base": base})
+    opened.task.export_peft(opened.model, tmp_path / "command")
+    for folder in ("stage", "command"):
+        assert read_json(tmp_path / folder / "adapter_config.json")["base_model_name_or_path"] == name
+
+
 @pytest.mark.parametrize("pooling", ["flatten", "none"])
 def test_states_that_are_not_pooled_give_the_same_means(
     pooling: str, finished: Path, given: dict[str, Any], tmp_path: Path
@@ -186,14 +207,16 @@ def test_the_function_of_the_other_pipeline_embeds(corpus: Path, given: dict[str
         "whisper_model": given["whisper_model"],
         "data": given["data"],
         "output_dir": str(tmp_path / "made"),
-        "mapping_path": str(tmp_path / "mapping.json"),
+        "mapping_path": str(tmp_path / "copies" / "mapping.json"),
         "overwrite": True,
     }
     (tmp_path / "embeddings.json").write_text(json.dumps(values))
     path = extract_embeddings(tmp_path / "embeddings.json")
-    assert path == tmp_path / "mapping.json"
+    assert path == tmp_path / "copies" / "mapping.json"
     assert len(read_json(path)) == 12
     store = tmp_path / "made" / "embeddings" / "rows" / "rows-00000.bin"
+    files = {(path.parent / one["file"]).resolve() for one in read_json(path).values()}
+    assert files == set(store.parent.glob("rows-*.bin"))
     before = store.stat().st_mtime_ns
     extract_embeddings(tmp_path / "embeddings.json")
     assert store.stat().st_mtime_ns > before, "overwrite: they are recomputed"

@@ -129,15 +129,16 @@ def train_expert(work: Work, expert: int, lists: dict[str, list[str]]) -> tuple[
 
 
 def export(work: Work, run: Path, folder: Path) -> None:
-    """Write the adapter of a run for peft; its base is named without the place of this pipeline."""
+    """Write the adapter of a run for peft; a base that was made here is named without the place of this pipeline."""
     from vaak.runs.open_run import open_run
+    from vaak.tasks.asr.base import name_of
     from vaak.tasks.asr.export import write_adapter
 
     if folder.exists():
         return
     opened = open_run(run, device="cpu")
     model: Any = opened.model
-    name = "../../../base/whisper" if "base" in work.inputs else base_of(work.options)
+    name = "../../../base/whisper" if "base" in work.inputs else name_of(base_of(work.options), Path())
     write_adapter(model, opened.experiment.model.model_copy(update={"base": name}), folder)
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from vaak.core.errors import UserError
-from vaak.core.storage.files import read_json, write_bytes
+from vaak.core.storage.files import read_json, write_json
 
 OVERRIDES = {
     "dataset_root": "dataset_root",
@@ -30,7 +31,7 @@ def translated(values: dict[str, Any]) -> dict[str, Any]:
     if str(override.get("split", "train")).lower() != "train":
         raise UserError("data_config_override.split: experts come from the training split; leave it out")
     if override.get("modes"):
-        raise UserError("data_config_override.modes: give --embedding-percent, --expert-percent and --asr-percent")
+        raise UserError("data_config_override.modes: leave it out; give --embedding-, --expert- and --asr-percent")
     for name, option in OVERRIDES.items():
         if override.get(name) is not None:
             found.setdefault(option, override[name])
@@ -42,8 +43,8 @@ def translated(values: dict[str, Any]) -> dict[str, Any]:
 def extract_embeddings(path: str | PathLike[str]) -> Path:
     """Run the stage of embeddings by a JSON file of options; the path of its ``mapping.json``.
 
-    ``output_dir`` in it is where the pipeline runs, ``mapping_path`` where the mapping is copied to; with ``overwrite``
-    what is there is recomputed. Raises UserError for options that can't be used.
+    ``output_dir`` in it is where the pipeline runs, ``mapping_path`` where the mapping is copied to, its files relative
+    to the copy; with ``overwrite`` what is there is recomputed. Raises UserError for options that can't be used.
     """
     from vaak.config.base import from_options
     from vaak.pipeline.registry import find_pipeline
@@ -64,6 +65,17 @@ def extract_embeddings(path: str | PathLike[str]) -> Path:
     if values.get("mapping_path"):
         copy = Path(values["mapping_path"])
         copy.parent.mkdir(parents=True, exist_ok=True)
-        write_bytes(copy, mapping.read_bytes())
+        seen = read_json(mapping)
+        for one in seen.values():
+            one["file"] = _seen_from(copy, mapping.parent / one["file"])
+        write_json(copy, seen)
         return copy
     return mapping
+
+
+def _seen_from(copy: Path, file: Path) -> str:
+    """A file relative to the folder of a copy; its absolute path where it is on another drive."""
+    try:
+        return os.path.relpath(file.resolve(), copy.resolve().parent)
+    except ValueError:
+        return str(file.resolve())
