@@ -93,7 +93,8 @@ class Trainer:
         options = {"random_seed": TrainingConfig().random_seed, **self.training, **training}
         options |= {} if epochs is None else {"epochs": epochs}
         options["random_seed"] += self._done
-        rate = self._stages.rate_set(self.optimizer) if self._done else None
+        configured = [options.get(name) for name in ("learning_rate", "optimizer")]
+        rate = self._stages.rate(self.optimizer if self._done else None, configured)
         if rate is not None:
             options.pop("learning_rate", None)
             own = options.get("optimizer") or {}
@@ -102,7 +103,7 @@ class Trainer:
         directory = self.directory.with_name(self.directory.name + ending)
         run = fit(self._task, directory, callbacks=(self._stages,), **options)
         self._done += 1
-        self._stages.remember(self.optimizer)
+        self._stages.remember(self.optimizer, self._stages.peak)
         return run
 
 

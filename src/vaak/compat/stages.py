@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 from torch.optim import Optimizer
 
 from vaak.core.callback import Callback, Run
+from vaak.core.errors import UserError
 from vaak.engine.trainer import Trainer
 
 
@@ -14,16 +18,40 @@ class Stages(Callback):
     def __init__(self) -> None:
         self.optimizers: list[Optimizer] = []
         self.rates: list[float] = []
+        self.peak = 0.0
+        self.configured: Any = None
+        self.chosen: float | None = None
 
-    def remember(self, optimizer: Optimizer) -> None:
-        """Note the rates that nobody has set."""
-        self.rates = [group["lr"] for group in optimizer.param_groups]
+    def remember(self, optimizer: Optimizer, peak: float) -> None:
+        """Note the rates that nobody has set; ``peak`` is the one that they follow."""
+        self.rates, self.peak = [group["lr"] for group in optimizer.param_groups], peak
 
-    def rate_set(self, optimizer: Optimizer | None) -> float | None:
-        """The learning rate that was set since; None where none was."""
-        groups = [] if optimizer is None else optimizer.param_groups
-        changed = [float(group["lr"]) for group, rate in zip(groups, self.rates, strict=False) if group["lr"] != rate]
-        return changed[0] if changed else None
+    def rate(self, optimizer: Optimizer | None, configured: Any) -> float | None:
+        """The peak learning rate that was set in ``param_groups``, now or before an earlier training.
+
+        None where none was, or where what is ``configured`` has changed since. Raises UserError for groups that are to
+        have other rates than one option can say.
+        """
+        newly = None if optimizer is None else self._newly_set(optimizer)
+        if newly is not None or configured != self.configured:
+            self.chosen = newly
+        self.configured = configured
+        return self.chosen
+
+    def _newly_set(self, optimizer: Optimizer) -> float | None:
+        groups = list(zip(optimizer.param_groups, self.rates, strict=False))
+        changed = [group for group, rate in groups if group["lr"] != rate]
+        if not changed:
+            return None
+        scales = [group["lr"] / group["base_lr"] for group in changed]
+        whole = len(changed) == len(groups) or changed[0] is optimizer.param_groups[0]  # the first stands for all
+        if not whole or not all(math.isclose(scale, scales[0], rel_tol=1e-6) for scale in scales):
+            raise UserError(
+                "the groups of optimizer.param_groups were given rates of their own: one rate holds for all of a training; "
+                "rates by name or depth are options: training.optimizer.groups and layer_decay"
+            )
+        first = changed[0]
+        return float(first["lr"] if first["base_lr"] == self.peak else self.peak * scales[0])
 
     def take_over(self, engine: Trainer | None) -> None:
         """Have the next training begin with the moments of this one."""
@@ -31,6 +59,7 @@ class Stages(Callback):
 
     def on_fit_start(self, trainer: Run) -> None:
         assert isinstance(trainer, Trainer)
+        self.peak = trainer.config.optimizer.lr
         if not trainer.position.step:  # one that is resumed has its moments
             self._hand_over(trainer.state.optimizers)
         self.take_over(trainer)

@@ -22,6 +22,11 @@ class Position:
     duties_pending: bool = False
     non_finite_steps: int = 0
 
+    @property
+    def epoch_of_step(self) -> int:
+        """The epoch of the last step: at an epoch's end, ``epoch`` is the one to come."""
+        return self.epoch - 1 if self.step and not self.place else self.epoch
+
     def advance(self, microbatches: int, ends_epoch: bool, counts: dict[str, float]) -> None:
         """Advance by one step of this many microbatches, over all ranks."""
         self.step += 1

@@ -323,8 +323,8 @@ class Trainer:
         return self.agreed.counts
 
     def record(self, kind: str, values: dict[str, Any]) -> None:
-        """Log figures under the present step: to ``metrics.jsonl`` and to every tracker."""
-        self.records.write({"kind": kind, "step": self.position.step, "epoch": self.position.epoch, **values})
+        """Log figures under the last step and its epoch: to ``metrics.jsonl`` and to every tracker."""
+        self.records.write({"kind": kind, "step": self.position.step, "epoch": self.position.epoch_of_step, **values})
 
     def tell(self, event: str, *arguments: Any) -> None:
         """Call an event of every callback, then raise what went wrong first, with the name of the callback."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,6 +34,12 @@ READ_IN_USE = (
     *("training.deterministic", "training.performance.", "training.loss.", "training.eval_knobs."),
 )
 """The options of training that using a trained model reads, too."""
+
+ONLY_TRAINING_READS = re.compile(
+    r"(data\.tasks\.\w+\.)?(training|wandb|distillation|data\.(target_)?tokenizer|data\.augmentation|data\.cache_dir"
+    r"|data\.token_dropout|data\.shift_windows|model\.(.*\.)?(attention_)?dropout)(\.|$)"
+)
+"""Options that make a model, or what it learned from its data: a trained one has its own."""
 
 DATA_SECTIONS = ("data", "datasets", "global_config")
 
@@ -156,7 +163,7 @@ def _refuse_another_model(own: Experiment[Any, Any], asked: Experiment[Any, Any]
 def _say_what_is_not_read(own: Experiment[Any, Any], asked: Experiment[Any, Any]) -> None:
     """Warn of options that are asked for and that only training reads."""
     changes = changes_between(resolved_values(own), resolved_values(asked), own.reference)
-    of_training = [change.key for change in changes if change.key.startswith(("training.", "wandb."))]
+    of_training = [change.key for change in changes if ONLY_TRAINING_READS.match(change.key)]
     unread = [key for key in of_training if not key.startswith(READ_IN_USE)]
     if unread:
         log.warning("%s: only training reads this, so here it has no effect", ", ".join(unread))

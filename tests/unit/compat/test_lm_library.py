@@ -382,6 +382,25 @@ def test_freeze_train_lower_a_rate_and_train_on(parts, project):
         trainer.train(num_epochs=1, epochs=1)
 
 
+def test_a_rate_that_was_set_stays_until_it_is_set_again(parts, project):
+    config, tokenizer, train, valid, model = parts
+    trainer = HindiLanguageModelTrainer(model, tokenizer, config)
+    trainer.train(train, valid, epochs=1)
+    trainer.optimizer.param_groups[0]["lr"] = 1e-5
+    for _ in range(2):
+        trainer.train(epochs=1)
+        assert max(trainer.metrics["learning_rate"][1:]) <= 1e-5, "it returned to the configuration's"
+    groups = trainer.optimizer.param_groups
+    assert len(groups) > 1
+    groups[1]["lr"] = 1e-6
+    with pytest.raises(UserError, match=r"given rates of their own: .*training\.optimizer\.groups and layer_decay"):
+        trainer.train(epochs=1)
+    for group in groups:
+        group["lr"] = 1e-6
+    trainer.train(epochs=1)
+    assert load([project / "runs/base-4/config.yml"]).experiment.training.optimizer.lr == 1e-6
+
+
 def test_a_rate_set_before_the_first_training_is_its_rate(parts, project):
     config, tokenizer, train, valid, model = parts
     trainer = HindiLanguageModelTrainer(model, tokenizer, config)

@@ -75,6 +75,9 @@ def test_the_fine_tuning_strategy(tmp_path: Path):
     assert int(trainer.optimizer.state[model.head.weight]["step"]) == steps + 8 * 3, "moments were taken over"
     assert run.config.training.random_seed == 43, "its batches are in another order"
 
+    assert trainer.train(epochs=1).config.training.optimizer.lr == 1e-5, "it stays until it is set again"
+    assert trainer.train(epochs=1, learning_rate=2e-4).config.training.optimizer.lr == 2e-4
+
     run = trainer.train(epochs=4, learning_rate=0.01)
     assert run.metrics["val_accuracy"] > 0.9
     assert not model.training

@@ -29,6 +29,8 @@ def test_options_of_training_alone_are_reported(run, tmp_path, caplog, monkeypat
     monkeypatch.setattr("vaak.runs.open_run.log.propagate", True)
     caplog.set_level(logging.WARNING)
     (tmp_path / "base.yml").write_text("training: {optimizer: {lr: 0.5}, validation: {batch_size: 4}}\n")
-    evaluate_run(run, [tmp_path / "base.yml"], ["training.max_steps=9"], ["valid"], "cpu")
+    overrides = ["training.max_steps=9", "model.dropout=0.7", "data.tokenizer.vocab_size=100"]
+    evaluate_run(run, [tmp_path / "base.yml"], overrides, ["valid"], "cpu")
     said = [record.message for record in caplog.records if "only training reads" in record.message]
-    assert said == ["training.max_steps, training.optimizer.lr: only training reads this, so here it has no effect"]
+    keys = "model.dropout, data.tokenizer.vocab_size, training.max_steps, training.optimizer.lr"
+    assert said == [f"{keys}: only training reads this, so here it has no effect"]

@@ -55,8 +55,8 @@ class ConsoleCallback(Callback):
             self.next_redraw = time.monotonic() + REDRAW_SECONDS
             self._add(sum(trainer.loss_weights.get(name, 1.0) * float(mean) for name, mean in report.losses.items()))
             self.memory = _memory(trainer)
-            shown = {"loss": _loss(self.loss), "rate": f"{report.learning_rate:.2e}", "evaluated": self.evaluated}
-            shown |= {"memory": self.memory, "epoch": f"epoch {trainer.position.epoch + 1}"}
+            shown = {"loss": _loss(self.loss), "rate": f"lr {report.learning_rate:.2e}", "evaluated": self.evaluated}
+            shown |= {"memory": self.memory, "epoch": f"epoch {report.epoch + 1}"}
             self.progress.update(0, completed=report.step, **shown)
 
     def on_evaluate_end(self, trainer: Run, metrics: dict[str, float]) -> None:
@@ -79,8 +79,7 @@ class ConsoleCallback(Callback):
         step, gone = record["step"], time.monotonic() - self.begun
         yield f"step {step}/{self.total_steps}"
         yield f"loss {record['loss']:.4f}  lr {record['learning_rate']:.2e}  grad {record['gradient_norm']:.3f}"
-        if trainer is not None:
-            yield f"epoch {trainer.position.epoch + 1}"
+        yield f"epoch {record['epoch'] + 1}"
         yield self.evaluated
         rates = {name: value for name, value in record["clock"].items() if name != "seconds"}
         yield from (f"{value:,.0f} {name.replace('_per_second', '/s')}" for name, value in list(rates.items())[:1])

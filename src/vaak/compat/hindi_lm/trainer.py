@@ -92,7 +92,7 @@ class HindiLanguageModelTrainer:
         if self._before is None:
             options = self._loaded(None).experiment.training.optimizer
             self._before = optimizers_of(trained_parameters(self.model), options, Path())[0]
-            self._stages.remember(self._before)
+            self._stages.remember(self._before, options.lr)
         return self._before
 
     def train(
@@ -121,7 +121,7 @@ class HindiLanguageModelTrainer:
         self._stages.take_over(self._history.engine)
         start.train(loaded, (*self.callbacks, self._history, self._stages), task)
         self._loaders, self._stage = (train, valid), self._stage + 1
-        self._stages.remember(self.optimizer)
+        self._stages.remember(self.optimizer, self._stages.peak)
         return self.metrics
 
     def train_epoch(self, dataloader: TextLoader) -> float:
@@ -203,7 +203,8 @@ class HindiLanguageModelTrainer:
         """The experiment of the stage to come: the first is the configuration's, the others draw differently."""
         training = experiment.training
         changed: dict[str, Any] = {}
-        rate = self._stages.rate_set(self._before if self._history.engine is None else self.optimizer)
+        optimizer = self._before if self._history.engine is None else self.optimizer
+        rate = self._stages.rate(optimizer, training.optimizer.lr)
         if rate is not None:
             changed["optimizer"] = training.optimizer.model_copy(update={"lr": rate})
         if self._stage:

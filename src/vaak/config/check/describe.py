@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from typing import Any
+
+from vaak.config.base import LARGEST_NUMBER
 
 Schema = dict[str, Any]
 
@@ -83,6 +86,27 @@ def in_words(schema: Schema, root: Schema) -> str:
         return "text without / or \\"
     bounds = [f"{word} {json.dumps(schema[name])}" for name, word in _BOUNDS.items() if name in schema]
     return " ".join([_TYPES.get(str(kind), "any value"), " and ".join(bounds)]).strip()
+
+
+def is_within_bounds(number: float, schema: Schema, root: Schema) -> bool:
+    """Whether a number is neither too large nor too small; of several types, for one of them.
+
+    >>> is_within_bounds(1e20, {"anyOf": [{"type": "integer", "maximum": 1024}, {"type": "null"}]}, {})
+    False
+    """
+    schema = resolved(schema, root)
+    if "anyOf" in schema:
+        numbers = (option for option in schema["anyOf"] if resolved(option, root).get("type") != "null")
+        return any(is_within_bounds(number, option, root) for option in numbers)
+    if "allOf" in schema:
+        return is_within_bounds(number, schema["allOf"][0], root)
+    inside = (
+        number >= schema.get("minimum", -math.inf),
+        number > schema.get("exclusiveMinimum", -math.inf),
+        number <= schema.get("maximum", LARGEST_NUMBER),
+        number < schema.get("exclusiveMaximum", math.inf),
+    )
+    return all(inside)
 
 
 def _list_in_words(schema: Schema, root: Schema) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from vaak.config.base import REGISTERED, OpenSection
-from vaak.config.check.describe import choices, in_words, resolved, schema_at
+from vaak.config.check.describe import choices, in_words, is_within_bounds, resolved, schema_at
 from vaak.config.check.of_one_task import why_unknown
 from vaak.config.components import seen_from, unknown_name, what_is_missing
 from vaak.config.experiment import Experiment
@@ -98,7 +98,8 @@ class Validation:
             text += _if_registered(node.place)
         if isinstance(node.value, str) and node.value.lower() in ("yes", "no", "on", "off"):
             return text + " (yes, no, on and off are text in YAML 1.2)"
-        if isinstance(node.value, float) and node.value.is_integer() and kind.startswith("int"):
+        whole = isinstance(node.value, float) and node.value.is_integer() and kind.startswith("int")
+        if whole and is_within_bounds(node.value, schema, self.schema):
             return text + f"; write {int(node.value)}"
         if isinstance(node.value, int | float) and schema.get("type") == "string":
             return text + "; put it in quotes"

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from vaak.core.errors import UserError
-from vaak.core.progress import progress
 from vaak.runs.doctor.finding import DoctorFinding
 
 __all__ = ["DoctorFinding", "examine"]
@@ -26,8 +25,7 @@ def examine(
     from vaak.runs.doctor.packages import examine_packages, try_imports
 
     yield from examine_machine(Path.cwd())
-    with progress("importing each package"):
-        imports = try_imports()
+    imports = try_imports()
     yield from examine_packages(imports)
     if imports["torch"].error is not None:
         return

@@ -9,20 +9,26 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from packaging.requirements import Requirement
 
 import vaak
+from vaak.core.progress import progress
 from vaak.runs.doctor.finding import DoctorFinding
 
 ABOUT = "packages"
 PATIENCE_SECONDS = 180.0
+POLLING_SECONDS = 0.05
 
 MODULES = {"ruamel.yaml": "ruamel.yaml"}
 """Packages whose module has another name than the package with underscores."""
@@ -88,22 +94,29 @@ def try_imports(names: Sequence[str] | None = None) -> dict[str, Import]:
     """The result of importing each module, tried in separate processes; by default all that matter to Vaak."""
     if names is None:
         names = [*map(module_of, required()), *OPTIONAL, *OTHERS]
-    found: dict[str, Import] = {}
-    while left := [name for name in dict.fromkeys(names) if name not in found]:
-        found |= _tried(left)
+    names, found = list(dict.fromkeys(names)), dict[str, Import]()
+    with progress("importing each package", len(names)) as advance:
+        while left := [name for name in names if name not in found]:
+            found |= _tried(left, advance)
     return found
 
 
-def _tried(names: Sequence[str]) -> dict[str, Import]:
+def _tried(names: Sequence[str], advance: Callable[[float], None]) -> dict[str, Import]:
     """The result for the first names, at least of one: a process that ends early leaves the rest untried."""
     command = [sys.executable, "-P", "-c", TRIAL, *names]
-    try:
-        said = subprocess.run(command, capture_output=True, timeout=PATIENCE_SECONDS).stdout
-        ending = "it crashes Python"
-    except subprocess.TimeoutExpired as late:
-        said, ending = late.stdout or b"", f"it takes more than {PATIENCE_SECONDS:.0f} s"
+    ending, read, end = "it crashes Python", 0, time.monotonic() + PATIENCE_SECONDS
+    with tempfile.TemporaryFile() as said:  # a pipe would stay open in what a module may leave running
+        with subprocess.Popen(command, stdout=said, stderr=subprocess.DEVNULL) as process:
+            while process.poll() is None:
+                if time.monotonic() > end:
+                    process.kill()
+                    ending = f"it takes more than {PATIENCE_SECONDS:.0f} s"
+                read, before = len(_lines_of(said)), read
+                advance(read - before)
+                time.sleep(POLLING_SECONDS)
+        lines = _lines_of(said)
     found = {}
-    for line in said.decode("utf-8", "replace").splitlines():
+    for line in lines:
         try:
             result = json.loads(line)
             name, there, error = result["name"], bool(result["there"]), result.get("error")
@@ -111,6 +124,12 @@ def _tried(names: Sequence[str]) -> dict[str, Import]:
             continue
         found[name] = Import(there, ending if error == "it crashes Python" else error)
     return found or {names[0]: Import(True, ending)}
+
+
+def _lines_of(file: IO[bytes]) -> list[str]:
+    """The lines so far; where the process writes next is not changed."""
+    size = os.fstat(file.fileno()).st_size
+    return os.pread(file.fileno(), size, 0).decode("utf-8", "replace").splitlines()
 
 
 def module_of(package: str) -> str:

@@ -64,6 +64,10 @@ def _unread_by_the_model(experiment: DiarizationExperiment) -> Iterator[CheckFin
     for name in unread:
         yield no_effect(f"model.{name}", f"front_end is {model.front_end}, which has none")
     yield from augmentation_findings(experiment.data.augmentation)
+    if experiment.datasets and all(dataset.conversations is not None for dataset in experiment.datasets):
+        for name in ("window", "shift_windows"):
+            why = "conversations aren't cut: they are as long as their train_duration (or duration) says"
+            yield no_effect(f"data.{name}", f"has no effect on simulated data: {why}")
     if experiment.data.inference.num_speakers is not None:
         for name in ("min_speakers", "max_speakers"):
             yield no_effect(f"data.inference.{name}", "num_speakers is given, so it isn't estimated")

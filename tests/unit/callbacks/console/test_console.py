@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
 from pathlib import Path
 
@@ -31,6 +32,19 @@ def test_every_record_is_a_line(tmp_path: Path, caplog: pytest.LogCaptureFixture
     assert written == [f"checkpoint written: {folder}" for folder in folders]
 
 
+def test_the_last_step_of_an_epoch_is_of_that_epoch(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    with caplog.at_level(logging.INFO, "vaak"):
+        trainer = toy_trainer(tmp_path, StepLogCallback(1), ConsoleCallback(), validation={"interval": 4})
+        trainer.fit()
+    said = [
+        next(part for part in line.split("  ") if part.startswith("epoch")) for line in caplog.messages if "/8" in line
+    ]
+    assert said == ["epoch 1"] * 4 + ["epoch 2"] * 4
+    records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [record["epoch"] for record in records if record["kind"] == "step"] == [0] * 4 + [1] * 4
+    assert [record["epoch"] for record in records if record["kind"] == "evaluation"] == [0, 1]
+
+
 def test_parts_of_parts_stay_in_the_file(caplog: pytest.LogCaptureFixture):
     record = {"kind": "evaluation", "step": 3, "val_accuracy": 0.5, "val_accuracy/number": 0.25, "scheduled": True}
     with caplog.at_level(logging.INFO, "vaak"):
@@ -57,11 +71,15 @@ def test_a_narrow_bar_breaks_no_word(monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(progress, "console", lambda console=console: console)
         monkeypatch.setattr(progress, "show", lambda bar: None)
         bar = progress.start_progress(2, 1000, "val_loss 5.3117 (best 5.3117)")
-        bar.update(TaskID(0), completed=20, loss="5.1234", rate="1.00e-02", epoch="epoch 1", memory="0.3 GiB")
-        table = bar.make_tasks_table(bar.tasks)
-        lines = [segment.text for segment in console.render(table)]
-        assert "".join(lines).count("\n") == 1, (width, lines)
-        assert "nan" not in "".join(lines)
+        bar.update(TaskID(0), completed=20, loss="5.1234", rate="lr 1.00e-02", epoch="epoch 1", memory="0.3 GiB")
+        text = "".join(segment.text for segment in console.render(bar.get_renderable()))
+        assert text.count("\n") == (1 if width == 160 else 2), (width, text)
+        assert "nan" not in text
+        assert max(map(len, text.splitlines())) <= width
+        assert ("val_loss 5.3117 (best 5.3117)" in text) == (width >= 30)
+        if width >= 80:
+            for figure in ("epoch 1", "20/1000", "loss 5.1234", "left", "elapsed", "lr 1.00e-02", "0.3 GiB", "steps/s"):
+                assert figure in text, (width, figure)
 
 
 def test_a_resumed_run_shows_its_losses_from_the_first_line_on(tmp_path: Path, caplog: pytest.LogCaptureFixture):

@@ -54,6 +54,20 @@ def test_a_class_named_in_a_base_is_seen_from_there(read: Read, tmp_path: Path):
     assert knobs(loaded).label_type.type == "../own.py:Mine"
 
 
+CONVERSATIONS = "datasets: [{type: voices, conversations: {train: 8, duration: 5}}]"
+
+
+@pytest.mark.parametrize(
+    ("datasets", "said"),
+    [(CONVERSATIONS, True), (CONVERSATIONS[:-1] + ", {type: voices, name: others}]", False), ("", False)],
+    ids=["conversations alone", "recordings, too", "built-in voices"],
+)
+def test_conversations_are_not_cut_into_windows(read: Read, datasets: str, said: bool):
+    warnings = "\n".join(read("binary", "data: {window: 5, shift_windows: false}", datasets).warnings)
+    for name in ("window", "shift_windows"):
+        assert (f"data.{name}: has no effect on simulated data" in warnings) == said, warnings
+
+
 KEY = "f.yml:4: training.eval_knobs.label_type"
 
 

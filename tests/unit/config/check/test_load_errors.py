@@ -84,6 +84,13 @@ def test_one_wrong_option(mistakes, text, expected):
     assert lines[0].startswith(expected)
 
 
+@pytest.mark.parametrize("text", ["max_steps: 1e30", "epochs: 1e20", "batch_size: 1e12", "num_workers: -3.0"])
+def test_nothing_is_suggested_that_would_be_refused_again(mistakes, text):
+    (line,) = mistakes(training(text))
+    assert "expected a whole number" in line
+    assert "write" not in line
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
