@@ -35,7 +35,9 @@ def _names_a_file(text: str) -> bool:
     if "://" in text or any(map(str.isspace, text)):
         return False
     folder = text.rpartition("/")[0]
-    return text.endswith(FILE_ENDINGS) or text.startswith(("/", "./", "../")) or bool(folder) and os.path.isdir(folder)
+    return (
+        text.endswith(FILE_ENDINGS) or text.startswith(("/", "./", "../")) or (bool(folder) and os.path.isdir(folder))
+    )
 
 
 def _decoded_lines(content: bytes, name: str) -> list[str]:

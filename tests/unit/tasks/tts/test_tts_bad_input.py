@@ -82,6 +82,7 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "no wav": (lambda corpus: wav(corpus).unlink(), r"metadata\.csv:2: .*a1\.wav: .*No such file"),
     "empty wav": (lambda corpus: wav(corpus).write_bytes(b""), r"a1\.wav: the file is empty"),
     "silent wav": (lambda corpus: silence(corpus), "a1 .*silent"),
+    "silent wav without alignment": (lambda corpus: (silence(corpus), textgrid(corpus).unlink()), "a1 .*silent"),
     "low rate": (at_a_low_rate, r"a1 .*it has 4,000 Hz.*f_max is 4,000 Hz; leave it out, or lower f_max"),
     "NaN": (with_nan, r"a1\.wav: the sample at 0\.125 s is nan, not a number"),
     "no alignment": (lambda corpus: textgrid(corpus).unlink(), r"a1 .*it has no alignment"),
@@ -94,7 +95,6 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
 def silence(corpus: Path) -> None:
     samples, _ = soundfile.read(wav(corpus))
     soundfile.write(wav(corpus), np.zeros_like(samples), RATE)
-    textgrid(corpus).unlink()
 
 
 @pytest.fixture

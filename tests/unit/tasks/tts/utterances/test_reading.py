@@ -90,3 +90,14 @@ def test_silence_is_an_error_that_names_the_file_or_is_skipped(tmp_path: Path):
         read([quiet])
     found, counts = read([quiet], skip_bad=True)
     assert (found, sum(counts.values())) == ([], 1)
+
+
+@pytest.mark.parametrize("silence", [0.05, None])
+def test_aligned_recordings_are_listened_to_too(spoken, tmp_path: Path, silence: float | None):
+    whole, _ = spoken
+    samples, _ = soundfile.read(tmp_path / "a.wav")
+    soundfile.write(tmp_path / "a.wav", samples * 1e-3, RATE)
+    with pytest.raises(DataError, match=r"a .*a\.wav\): it is silent; remove it"):
+        read([whole], silence)
+    found, counts = read([whole], silence, skip_bad=True)
+    assert (found, sum(counts.values())) == ([], 1)
