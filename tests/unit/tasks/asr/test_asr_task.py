@@ -270,6 +270,16 @@ def test_audio_that_is_missing_or_unreadable_is_skipped_and_listed(
     assert "train.jsonl:1: " in out
 
 
+def test_another_recording_is_prepared_again_in_a_shared_folder(corpus: Path, tmp_path: Path):
+    data = shutil.copytree(corpus, tmp_path / "c")
+    shared = {"cache_dir": str(tmp_path / "shared")}
+    before = task_of(data, tmp_path / "a", data=shared).dataset("train").utterances.durations[0]
+    samples, rate = soundfile.read(data / "train0.wav")
+    soundfile.write(data / "train0.wav", samples[: len(samples) // 2], rate)
+    after = task_of(data, tmp_path / "b", data=shared).dataset("train").utterances.durations[0]
+    assert after == pytest.approx(before / 2)
+
+
 def test_nothing_usable_says_why(corpus: Path, tmp_path: Path):
     shutil.copytree(corpus, tmp_path / "c")
     (tmp_path / "c" / "train.jsonl").write_text('{"audio": "train0.wav", "text": "", "speaker": "a"}\n')

@@ -270,6 +270,16 @@ def test_a_damaged_output_is_found_and_recomputed(finished: Path, given: dict[st
     assert tiny_mixture.outputs(folder) == tiny_mixture.outputs(finished)
 
 
+def test_another_way_of_decoding_leaves_the_embeddings_and_what_follows_from_them(
+    finished: Path, given: dict[str, Any]
+) -> None:
+    other = {**given, "data": {**given["data"], "decoding": {"max_new_tokens": 5}, "cache_dir": "elsewhere"}}
+    made: Any = from_options(PIPELINE.options, other, PIPELINE.name)
+    rows = [row for row, _ in Plan(PIPELINE, made, finished, Request(resume=True)).forecast()]
+    assert [row.state for row in rows] == ["done"] * 3 + ["starts"] * 2
+    assert {row.why for row in rows[3:]} == {"data.decoding.max_new_tokens was 4, is 5 now"}
+
+
 def test_fewer_utterances_than_experts(finished: Path, given: dict[str, Any], tmp_path: Path) -> None:
     shutil.copytree(finished, tmp_path / "run")
     many = {**given, "num_experts": 30}
