@@ -107,8 +107,9 @@ class AudioConfig(Section):
         values = {"sampling_rate": mel.sampling_rate, "num_mel_bins": mel.n_mels, "frame_shift": mel.frame_shift}
         for name, value in values.items():
             if name in self.model_fields_set and getattr(self, name) != value:
+                options = "mel" if self.mel is not None or self.pitch is None else "mel, to which pitch belongs"
                 raise ValueError(
-                    f"{name} is {getattr(self, name)}, but {value} by the options of mel: leave {name} out"
+                    f"{name} is {getattr(self, name)}, but {value} by the options of {options}: leave {name} out"
                 )
             object.__setattr__(self, name, value)
         object.__setattr__(self, "mel", mel)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vaak.config.task_spec import CheckFinding, impossible, no_effect, remark
-from vaak.nn.checks import lora_findings, stack_findings, stack_parameters
+from vaak.nn.checks import lora_findings, preset_findings, stack_findings, stack_parameters
 from vaak.nn.config import StackConfig
 from vaak.tasks.audio_checks import dataset_findings, mel_findings
 from vaak.tasks.tts.config import (
+    SMALL,
     FlowMatchingConfig,
     PredictorConfig,
     SpeakingConfig,
@@ -40,6 +41,10 @@ def checks(experiment: TtsExperiment) -> Iterator[CheckFinding]:
     yield from stack_findings("model.encoder", model.encoder, is_encoder=True, longest=longest * SYMBOLS_PER_SECOND)
     if model.has_decoder_stack:
         yield from stack_findings("model.decoder", model.decoder, is_encoder=True, longest=longest / audio.frame_shift)
+    stacks = (model.encoder, model.decoder) if model.has_decoder_stack else (model.encoder,)
+    overridden = [list(preset_findings("model.preset", model.preset, {"small": SMALL}, stack)) for stack in stacks]
+    if all(overridden):
+        yield from overridden[0]
     yield from lora_findings(experiment, model.lora, is_pretrained=False)
     yield from _unread_by_decoder(model)
     yield from _unread_by_front_end(experiment.data.front_end)
