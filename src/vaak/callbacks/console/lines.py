@@ -22,7 +22,7 @@ log = logging.getLogger("vaak.console")
 
 REDRAW_SECONDS = 0.5
 LIVE_WEIGHT = 0.9
-"""The weight of the past in the bar's loss."""
+"""The weight of the past in the bar's loss, after one step."""
 
 
 class ConsoleCallback(Callback):
@@ -35,6 +35,7 @@ class ConsoleCallback(Callback):
         self.progress: Any = None
         self.total_steps, self.first_step = 0, 0
         self.loss: float | None = None
+        self.seen_step = 0
         self.evaluated = ""
         self.begun = self.next_redraw = 0.0
         self.memory = ""
@@ -53,7 +54,9 @@ class ConsoleCallback(Callback):
     def on_step_end(self, trainer: Run, report: StepReport) -> None:
         if self.progress is not None and time.monotonic() >= self.next_redraw:  # a step can be quicker than the bar
             self.next_redraw = time.monotonic() + REDRAW_SECONDS
-            self._add(sum(trainer.loss_weights.get(name, 1.0) * float(mean) for name, mean in report.losses.items()))
+            losses = (trainer.loss_weights.get(name, 1.0) * float(mean) for name, mean in report.losses.items())
+            self._add(sum(losses), report.step - self.seen_step)
+            self.seen_step = report.step
             self.memory = _memory(trainer)
             shown = {"loss": _loss(self.loss), "rate": f"lr {report.learning_rate:.2e}", "evaluated": self.evaluated}
             shown |= {"memory": self.memory, "epoch": f"epoch {report.epoch + 1}"}
@@ -89,10 +92,11 @@ class ConsoleCallback(Callback):
             left = gone / (step - self.first_step) * (self.total_steps - step)
             yield f"{time_of(gone)} elapsed, {time_of(left)} left"
 
-    def _add(self, loss: float) -> None:
-        """Smooth the bar's loss; one that isn't finite is left to the log."""
+    def _add(self, loss: float, steps: int) -> None:
+        """Smooth the bar's loss, ``steps`` after the last one; one that isn't finite is left to the log."""
         if math.isfinite(loss):
-            self.loss = loss if self.loss is None else LIVE_WEIGHT * self.loss + (1 - LIVE_WEIGHT) * loss
+            past = LIVE_WEIGHT**steps
+            self.loss = loss if self.loss is None else past * self.loss + (1 - past) * loss
 
     @staticmethod
     def _last_evaluation(trainer: Run) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import math
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,14 @@ def test_a_narrow_bar_breaks_no_word(monkeypatch: pytest.MonkeyPatch):
         if width >= 80:
             for figure in ("epoch 1", "20/1000", "loss 5.1234", "left", "elapsed", "lr 1.00e-02", "0.3 GiB", "steps/s"):
                 assert figure in text, (width, figure)
+
+
+def test_the_loss_of_the_bar_forgets_by_steps_and_not_by_redraws():
+    """With hundreds of steps between two redraws it stayed near the loss of the first step."""
+    console = ConsoleCallback()
+    for loss, steps in ((9.0, 1), (3.0, 100), (math.nan, 100), (2.0, 1)):
+        console._add(loss, steps)
+    assert console.loss == pytest.approx(0.9 * 3.0 + 0.1 * 2.0, rel=1e-3)
 
 
 def test_a_resumed_run_shows_its_losses_from_the_first_line_on(tmp_path: Path, caplog: pytest.LogCaptureFixture):
