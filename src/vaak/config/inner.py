@@ -29,7 +29,7 @@ from vaak.config.show.resolved import resolved_values
 from vaak.config.tasks import spec_of
 from vaak.config.training import TrainingConfig
 from vaak.config.yaml.errors import ConfigError, Problem
-from vaak.config.yaml.tree import Node, from_plain, to_plain
+from vaak.config.yaml.tree import Node, find, from_plain, to_plain
 
 SECTIONS = ("task", "model", "global_config", "datasets", "data")
 LOOP = ({*LOOP_OPTIONS, *TrainingConfig.model_fields}) - {"loss", "label_smoothing"}
@@ -52,16 +52,19 @@ class InnerExperiment(Open):
 def settle_experiments(tree: Node, kind: SectionType, read: Read | None) -> tuple[list[Problem], list[str]]:
     """Replace each inner experiment by what it is, resolved; return what is wrong in them, and the warnings.
 
-    ``read`` makes an experiment of layers, and its warnings; None: there may be none here.
+    ``read`` makes an experiment of layers, and its warnings; None: there may be none here. Each begins with the weights
+    that the whole begins with.
     """
     problems, warnings = list[Problem](), list[str]()
+    weights = find(tree, ("training", "checkpoint", "init_from"))
+    begun = from_plain({} if weights is None else {"training": {"checkpoint": {"init_from": weights.value}}})
     for path, node, section in [*sections_in(tree, kind)]:
         if not issubclass(section, InnerExperiment):
             continue
         try:
             if read is None:
                 raise ConfigError([Problem(node.place, "", "an experiment inside of another can't hold further ones")])
-            experiment, said = read(_layers(node))
+            experiment, said = read([*_layers(node), begun])
             node.value, warnings = from_plain(_kept(experiment)).value, [*warnings, *said]
         except ConfigError as error:
             node.value = {}

@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -51,9 +52,12 @@ class DryPass:
 
 @contextlib.contextmanager
 def numberless(device: torch.device) -> Iterator[fake_tensor.FakeTensorMode]:
-    """Within this context, tensors are made for ``device`` and take no memory; a single number read from one is 0."""
+    """Within this context, tensors are made for ``device`` and take no memory; a single number read from one is 0.
+
+    Modules stay as they are when they are moved (by peft, for one): torch can't move fake parameters.
+    """
     fake = fake_tensor.FakeTensorMode()
-    with fake, torch.device(device), _Zeros():
+    with fake, torch.device(device), _Zeros(), mock.patch.object(nn.Module, "to", lambda module, *_, **__: module):
         yield fake
 
 

@@ -56,14 +56,14 @@ def find_batch_size(
     with temporary_trainer(loaded) as trainer:
         trials = Trials(trainer, option, limit)
         smallest = 1 if option == "batch_size" else math.ceil(float(trainer.data.reader.dataset.lengths.max()))
-        most = max(up_to or 2**62, smallest)
+        most = max(min(up_to or trials.most(), trials.most()), smallest)
         tried: list[Trial] = []
         with progress("trying batch sizes", 1.0) as advance:
 
             def told(trial: Trial) -> None:
-                before = share_done(tried, trials.everything(most)) if tried else 0.0
+                before = share_done(tried, most) if tried else 0.0
                 tried.append(trial)
-                advance(share_done(tried, trials.everything(most)) - before)
+                advance(share_done(tried, most) - before)
                 tell(trial)
 
             search(trials, smallest, most, told)

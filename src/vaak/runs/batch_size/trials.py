@@ -7,6 +7,7 @@ equal cells, from what the model takes alone.
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, replace
 from typing import Any
@@ -32,7 +33,7 @@ class Trial:
     """The result of trying one size. ``problem`` says why it doesn't fit; None where it does.
 
     ``memory_bytes`` is what this process uses at worst (of what was only forecast, the forecast); ``per_second`` is how
-    much of each unit is trained on; ``holds_all`` says that the whole epoch is one microbatch.
+    much of each unit is trained on; ``holds_all`` says that the whole epoch is one microbatch, or one of each part.
     """
 
     size: int
@@ -84,7 +85,8 @@ class Trials:
         """Try one size."""
         planner = self._planner(size)
         cells, rows = self._largest(planner)
-        holds_all = planner.num_microbatches == 1
+        parts = self.dataset.parts
+        holds_all = planner.num_microbatches == (1 if parts is None else len(np.unique(parts)))
         expected = self._forecast(cells)
         if self.device.type == "cpu" and expected > self.available():
             return Trial(size, len(rows), expected, {}, "too large by forecast", holds_all)
@@ -102,11 +104,13 @@ class Trials:
         rates = {unit: count / seconds for unit, count in counts.items()} if problem is None else {}
         return Trial(size, len(rows), used, rates, problem, holds_all)
 
-    def everything(self, up_to: float) -> float:
-        """The size that holds all the data, or ``up_to`` if that is less."""
-        lengths = self.dataset.lengths
-        whole = len(lengths) if self.option == "batch_size" else len(lengths) * float(lengths.max())
-        return min(whole, up_to)
+    def most(self) -> int:
+        """The largest size that is of use: one that holds all the data, or that the option can have if it is less."""
+        lengths, config = self.dataset.lengths, self.trainer.config
+        whole = len(lengths) if self.option == "batch_size" else math.ceil(len(lengths) * float(lengths.max()))
+        options = type(config if self.option == "batch_size" else config.batching).model_fields
+        limits = [bound.le for bound in options[self.option].metadata if getattr(bound, "le", None)]
+        return min([whole, *limits])
 
     def names(self, size: int) -> str:
         """The examples of the first row of a size's largest microbatch, for an error message."""

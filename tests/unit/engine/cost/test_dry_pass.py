@@ -11,6 +11,8 @@ from vaak.core.task import Task
 from vaak.engine.cost.dry_pass import NEEDS_NUMBERS, dry_pass, numberless
 from vaak.engine.cost.flops import count_flops
 from vaak.engine.devices.precision import Precision
+from vaak.nn.config import LoraConfig
+from vaak.nn.lora import add_lora
 from vaak.tasks.lm.model import LanguageModel
 from vaak.tasks.lm.task import LanguageModelTask
 
@@ -115,3 +117,10 @@ def test_nothing_is_allocated():
     with numberless(CPU):
         model = nn.Linear(2**20, 2**20)
     assert model.weight.numel() == 2**40
+
+
+def test_low_rank_adapters_are_made_without_numbers():
+    """peft moves each to its layer's device, which torch can't do with fake parameters."""
+    with numberless(torch.device("cpu")):
+        model = add_lora(nn.Sequential(nn.Linear(3, 4)), LoraConfig(rank=2, targets=("0",)))
+    assert {name.rpartition(".")[0] for name, _ in model.named_parameters()} >= {"0.lora_A.default", "0.base_layer"}

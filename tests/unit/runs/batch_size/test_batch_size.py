@@ -8,11 +8,15 @@ import textwrap
 
 import pytest
 import torch
+from annotated_types import Le
 from hypothesis import given
 from hypothesis import strategies as st
 
 import tiny_runs
 from toy import toy_trainer
+from vaak.config.load import load
+from vaak.config.training import TrainingConfig
+from vaak.config.yaml.writer import yaml_text
 from vaak.core.errors import UserError
 from vaak.engine.memory.device import MemoryReading
 from vaak.runs.batch_size import trials as batch_trials
@@ -50,6 +54,26 @@ def test_all_the_data_is_where_it_ends(tiny_text, tmp_path):
     assert advice.trials[-1].holds_all
     assert advice.trials[-1].rows == tiny_runs.SIZES["train"]
     assert not any(trial.holds_all for trial in advice.trials[:-1])
+
+
+def test_several_tasks_have_a_largest_batch(tmp_path):
+    """A microbatch is of one task, so an epoch is never one: sizes went on doubling without end."""
+    words = {
+        "task": "lm",
+        "model": {"d_model": 16, "num_layers": 1, "num_heads": 2},
+        "data": {"corpus": {"type": "grammar", "num_sentences": 60}, "tokenizer": {"type": "character"}},
+    }
+    options = {"tasks": {"a": words, "b": words}, "run_dir": str(tmp_path / "run"), "training": {"device": "cpu"}}
+    (tmp_path / "two.yml").write_text(yaml_text(options))
+    advice = find_batch_size(load([tmp_path / "two.yml"]))
+    number = advice.trials[-1].rows
+    assert advice.trials[-1].holds_all
+    assert number <= sizes(advice)[-1] <= 2 * number
+
+
+def test_no_size_is_tried_that_the_option_cannot_have(tiny_text, tmp_path, monkeypatch):
+    monkeypatch.setattr(TrainingConfig.model_fields["batch_size"], "metadata", [Le(6)])
+    assert sizes(find_batch_size(tiny_runs.loaded(tiny_text, tmp_path / "run"), up_to=50)) == [1, 2, 4, 6]
 
 
 def test_a_budget_of_bucketed_batches_begins_with_the_longest_example(tiny_text, tmp_path):

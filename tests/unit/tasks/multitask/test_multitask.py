@@ -237,6 +237,21 @@ def test_a_run_of_two_tasks_is_evaluated_and_used_by_name(folder, capsys):
     assert again.step == 6 * outcome.step // 5
 
 
+def test_adapters_of_one_task_adapt_the_weights_that_all_begin_with(folder):
+    options = ["shared=[]", "training.max_steps=2"]
+    model = "model: {architecture: transformer, d_model: 16, num_layers: 1, num_heads: 2}"
+    (folder / "child.yml").write_text(CHILD.replace("FOLDER", str(folder)).replace(CHILD.splitlines()[1], model))
+    lora = "tasks.word.model.lora={rank: 2}"
+    with pytest.raises(UserError, match=r"data.tasks.word.model.lora: .*give training.checkpoint.init_from"):
+        load(["tiny.yml"], [*options, lora])
+    train(load(["tiny.yml"], options))
+    train(load(["tiny.yml"], [*options, "run_dir=runs/adapted", "training.checkpoint.init_from=runs/tiny", lora]))
+    before, after = (vaak.open(f"runs/{name}").model.state_dict() for name in ("tiny", "adapted"))
+    adapted = [name for name in after if name.startswith("tasks.word.") and name.endswith("base_layer.weight")]
+    assert adapted
+    assert all(torch.equal(after[name], before[name.replace("base_layer.", "")]) for name in adapted)
+
+
 def test_runs_are_compared_by_the_figures_of_one_task_on_its_own_examples(folder, vaak):
     for seed in (1, 2):
         train(load(["tiny.yml"], [f"training.random_seed={seed}", f"run_dir=runs/{seed}", "training.epochs=2"]))
