@@ -53,7 +53,7 @@ TAKES = {
     "data get": "json",  # writes --corpus-dir
     "data prepare": "output json",
     "data preprocess": "output json",  # the YAML's training.device has no part in it
-    "pipeline moe-asr": "json",  # has --output-dir; the device is the fastest
+    "pipeline moe-asr": "device json",  # has --output-dir
     "score der": "json",
     "score speech": "json",
 }

@@ -17,7 +17,7 @@ from vaak.tasks.asr.stages.base import values_of as base_values
 from vaak.tasks.asr.stages.options import MoeOptions
 from vaak.tasks.asr.stages.original import translated
 from vaak.tasks.asr.stages.pipeline import PIPELINE
-from vaak.tasks.asr.stages.runs import data_of, training_of
+from vaak.tasks.asr.stages.runs import data_of, precision_of, training_of
 
 PRESETS = Path(__file__).parents[4] / "configs" / "pipelines" / "moe-asr"
 READING = ("embeddings", "experts", "joint")
@@ -69,6 +69,16 @@ def test_presets_reach_the_runs(name: str, numbers: tuple[int, ...], precision: 
     assert (options.mode, found, joint["mixed_precision"]) == ("full", numbers, precision)
     assert options.draw is (name != "production")
     assert {path.stem for path in PRESETS.iterdir()} == {"a100-40gb", "a100-80gb", "h100-80gb", "production", "h200"}
+
+
+def test_a_device_reaches_the_runs_and_is_no_reason_to_start_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = MoeOptions(mode="quick", whisper_model="scratch", device="cpu")
+    runs = [base_values(options)["training"], *(training_of(options, stage, "val_wer") for stage in ("gate", "joint"))]
+    assert [run["device"] for run in runs] == ["cpu"] * 3
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    assert [run["mixed_precision"] for run in runs[2:]] == ["no"]
+    assert (precision_of(MoeOptions(device="cpu")), precision_of(MoeOptions(device="cuda"))) == ("no", "fp16")
+    assert not any("device" in stage.options for stage in PIPELINE.stages)
 
 
 def test_a_base_never_hears_the_accents_that_are_adapted_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,6 +38,7 @@ def values_of(options: MoeOptions) -> Values:
         "training": {
             "max_steps": STEPS[options.mode],
             "random_seed": options.seed,
+            "device": options.device,
             "optimizer": {"lr": 2e-3},
             "scheduler": {"type": "linear", "warmup_steps": 30},
             "validation": {"interval": STEPS[options.mode] // 2, "interval_epochs": None},

@@ -75,6 +75,7 @@ class Embedder:
     pooling: str
     batch_size: int
     precision: str
+    device: str
 
     @classmethod
     def of(cls, work: Work, stage: str, split: str) -> Embedder:
@@ -84,7 +85,7 @@ class Embedder:
         values["model"] = {"base": str(Path(base).resolve()) if Path(base).is_dir() else base}
         values["data"] = {**values["data"], "augmentation": None}
         values["global_config"] = {"cache_gigabytes": 0.0}  # each utterance is read once
-        about = (options.pooling, options.embedding_batch_size, precision_of(options))
+        about = (options.pooling, options.embedding_batch_size, precision_of(options), options.device)
         return cls(values, (work.folder / "data").resolve(), split, *about)
 
     def task(self) -> AsrTask:
@@ -115,7 +116,7 @@ class Embedder:
 
         from vaak.engine.distributed.launcher import pick_device
 
-        task, device = self.task(), pick_device("auto")
+        task, device = self.task(), pick_device(self.device)
         features_of, model = _features(task, self.split), task.model().to(device).eval()
         kind = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(self.precision)
 

@@ -123,7 +123,7 @@ def clusters_forecast(options: MoeOptions, inputs: Mapping[str, Path]) -> Foreca
         store = RowStore(rows)
         number, columns = len(store), store.num_columns
     dims = columns if options.reduce == "none" else min(options.reduce_dim, columns)
-    rate = 2 * 256**3 / _seconds_of_product(256, 256, 256)
+    rate = 2 * 256**3 / _seconds_of_product("cpu", 256, 256, 256)
     seconds = (1 + options.bootstraps) * 2 * number**2 * dims / rate
     if options.reduce == "umap" or (options.draw and options.plot_method == "umap"):
         seconds += UMAP
@@ -138,7 +138,9 @@ def gate_forecast(options: MoeOptions, inputs: Mapping[str, Path]) -> Forecast:
         return Forecast(certainty=found)
     number, rows, hidden = _embedded(options, found), options.batch_size_of("gate"), options.gate_width
     steps = options.epochs_of("gate") * -(-number // rows)
-    seconds = STARTING + 3 * steps * _seconds_of_product(rows, found.width, hidden)  # forward, and two backward
+    seconds = STARTING + 3 * steps * _seconds_of_product(
+        options.device, rows, found.width, hidden
+    )  # forward, and two backward
     memory = found.memory + 4 * number * found.width
     return Forecast(seconds, KEPT * 12 * found.width * hidden, memory, "by timing a product of its size: at least this")
 
@@ -194,7 +196,7 @@ def _computed(of: str) -> Basis | str:
     encoder, all_weights = _parameters(config, positions)
     operations = 2 * positions * encoder + 4 * config["encoder_layers"] * positions**2 * width
     inner = config["encoder_ffn_dim"]
-    per_second = 2 * ROWS_TIMED * width * inner / _seconds_of_product(ROWS_TIMED, width, inner)
+    per_second = 2 * ROWS_TIMED * width * inner / _seconds_of_product(options.device, ROWS_TIMED, width, inner)
     memory = LIBRARIES + 4 * all_weights + 4 * options.embedding_batch_size * positions * inner
     each = READING + operations / per_second
     return Basis(train, valid, each, width, positions, 4 * all_weights, memory, COMPUTED)
@@ -244,13 +246,13 @@ def _utterances(options: MoeOptions) -> tuple[int, int]:
     return counts["train"], min(counts["valid"], most)
 
 
-def _seconds_of_product(rows: int, width: int, hidden: int) -> float:
-    """Of one product of matrices, on the device that the stages use."""
+def _seconds_of_product(device_name: str, rows: int, width: int, hidden: int) -> float:
+    """Of one product of matrices, on a device that a stage uses."""
     import torch
 
     from vaak.engine.distributed.launcher import pick_device
 
-    device = pick_device("auto")
+    device = pick_device(device_name)
     one, other = torch.ones(rows, width, device=device), torch.ones(width, hidden, device=device)
     begun = time.perf_counter()
     for _ in range(TIMED):

@@ -81,6 +81,9 @@ class MoeOptions(ClusteringConfig):
     asr_batch_size: int | None = option("Utterances of a batch in joint training; null: 8.", None, gt=0)
     gradient_accumulation_steps: int = option("Batches of a step of experts and joint training.", 1, gt=0)
     num_workers: int | None = option("Processes that load data; null: as many as are of use.", None, ge=0)
+    device: Literal["auto", "cuda", "mps", "cpu"] = option(
+        "Where models are trained and embed; auto: the fastest that is here.", "auto"
+    )
     fp16: bool | None = option("Mixed precision; null: on CUDA, unless --bf16.", None)
     bf16: bool = option("Mixed precision in bfloat16.", False)
     gating_epochs: int | None = option("Passes over the data of the gate; null: 100, in quick 20.", None, gt=0)

@@ -135,6 +135,7 @@ def training_of(options: MoeOptions, stage: str, metric: str) -> Values:
         "epochs": options.epochs_of(stage),
         "batch_size": options.batch_size_of(stage),
         "random_seed": options.seed,
+        "device": options.device,
         "optimizer": {"lr": {"gate": options.gating_lr, "experts": options.expert_lr, "joint": options.asr_lr}[stage]},
         "validation": {"interval_epochs": options.eval_every_n_epochs},
         "early_stopping": {"patience": options.patience, "metric": metric},
@@ -158,11 +159,12 @@ def metric_of(options: MoeOptions) -> str:
 
 def precision_of(options: MoeOptions) -> str:
     """no, fp16 or bf16."""
-    import torch
+    from vaak.engine.distributed.launcher import pick_device
 
     if options.bf16:
         return "bf16"
-    return "fp16" if (torch.cuda.is_available() if options.fp16 is None else options.fp16) else "no"
+    is_fp16 = pick_device(options.device).type == "cuda" if options.fp16 is None else options.fp16
+    return "fp16" if is_fp16 else "no"
 
 
 def prepared_task(values: Mapping[str, Any], directory: Path) -> AsrTask:
