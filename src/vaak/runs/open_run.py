@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from vaak.config.tasks import task_class
 from vaak.core.errors import CheckpointError, UserError
 from vaak.core.task import Task
 from vaak.engine.checkpoint.files import load_checkpoint, load_weights, resolve_checkpoint
+from vaak.engine.checkpoint.names import is_checkpoint
 from vaak.engine.distributed.launcher import pick_device
 from vaak.engine.trained import model_of
 from vaak.runs.folder.registered_names import names_of_training_known
@@ -57,14 +59,30 @@ class OpenedRun:
 
 
 def run_of(path: Path) -> Path:
-    """The run directory of a run, a checkpoint or its pointer. Raises CheckpointError where there is none."""
-    for folder in (path, path.parent, path.parent.parent):
+    """The run directory of a run, a checkpoint or its pointer; a checkpoint without its run is one itself.
+
+    Raises CheckpointError where there is none.
+    """
+    around = (path, path.parent, path.parent.parent)
+    for folder in around:
         if (directory := run_with_checkpoints(folder)) is not None:
             return directory
-        if (folder / "config.yml").exists():
+    for folder in around:
+        if (folder / "config.yml").exists() and not _is_in_a_run(folder):
             return folder
+    with contextlib.suppress(CheckpointError):
+        if ((checkpoint := resolve_checkpoint(path)) / "config.yml").exists():
+            return checkpoint
     raise CheckpointError(
         f"{path} is not a run directory, nor inside one (no config.yml); give a run directory or a checkpoint in it"
+    )
+
+
+def _is_in_a_run(checkpoint: Path) -> bool:
+    """Whether a folder is a checkpoint in a run, wherever that was moved or copied to."""
+    checkpoints = checkpoint.absolute().parent
+    return (
+        is_checkpoint(checkpoint) and checkpoints.name == "checkpoints" and (checkpoints.parent / "config.yml").exists()
     )
 
 
@@ -141,7 +159,7 @@ def part_of(opened: OpenedRun, name: str | None) -> OpenedRun:
 
 
 def _prepare_again(task: Task, own: Experiment[Any, Any], folder: Path, splits: tuple[str, ...]) -> None:
-    """Prepare what isn't kept with checkpoints elsewhere than their run. Raises UserError where it has gone."""
+    """Prepare what isn't kept with checkpoints without their run. Raises UserError where it has gone."""
     try:
         task.prepare_others(own, folder, splits)
     except UserError as error:

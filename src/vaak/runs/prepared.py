@@ -32,7 +32,7 @@ Store = TypeVar("Store")
 SIZES = "sizes"
 """The key of the files' sizes in it."""
 LEFT_OUT = "left_out"
-"""The key of the splits that a copy next to checkpoints doesn't have."""
+"""The key of the splits that a copy in a checkpoint doesn't have."""
 NOT_TRAINED_WITH = "test"
 """The split that training doesn't read."""
 
@@ -67,13 +67,13 @@ class PreparedFolder:
             raise UserError(f"unknown split {split}; expected one of {', '.join(sorted(there))}")
         if self.lacks((split,)):
             raise UserError(
-                f"the data of {split} isn't kept with the checkpoints in {self.folder.parent}; open the run itself"
+                f"the data of {split} isn't kept with the checkpoint {self.folder.parent}; open the run itself"
             )
         self._check({name: size for name, size in _sizes(about).items() if _split_of(name) == split})
         return self.folder / split
 
     def lacks(self, splits: Iterable[str]) -> bool:
-        """Whether one of ``splits`` was left out, as from what is kept next to checkpoints elsewhere."""
+        """Whether one of ``splits`` was left out, as from what a checkpoint has."""
         return not set(self.about.get(LEFT_OUT, ())).isdisjoint(splits)
 
     def open_split(self, split: str, reader: Callable[[Path], Store]) -> Store:

@@ -1,47 +1,48 @@
-"""What a folder of checkpoints elsewhere (training.checkpoint.save_dir) needs to be opened without its run.
+"""What a checkpoint needs to be opened without its run, kept in each.
 
-    SAVE_DIR/NAME/config.yml      the run's configuration
-    SAVE_DIR/NAME/prepared/       what the run prepared, such as its tokenizer, without the data of its splits
+    step-00001000/config.yml      the run's configuration
+                  prepared/       what the run prepared, such as its tokenizer, without the data of its splits
+                  tasks/NAME/     the same of each of several tasks
+                  code/           users' own classes
 
-As long as the run is where it was, its checkpoints there stand for it.
+As long as the run is where it was, its checkpoints stand for it.
 """
 
 from __future__ import annotations
 
-import shutil
+import json
 from pathlib import Path
 
 from vaak.core.storage import files
-from vaak.runs.folder.directory import TASKS
+from vaak.runs.folder.directory import CODE, TASKS
 from vaak.runs.folder.owner import owner_at_home
-from vaak.runs.prepared import DONE, LEFT_OUT, LOCK, is_prepared, prepared_folder
+from vaak.runs.prepared import DONE, LEFT_OUT, is_prepared, prepared_folder
 
 
-def keep_beside_checkpoints(directory: Path, configuration: str) -> None:
-    """Write configuration and prepared data next to checkpoints that aren't in the run directory."""
-    checkpoints = (directory / "checkpoints").resolve()
-    if checkpoints.is_relative_to(directory.resolve()):
-        return
-    files.write_text(checkpoints / "config.yml", configuration)
-    for folder in (directory, *(directory / TASKS).glob("*")):
+def companions_of(directory: Path, configuration: str) -> dict[str, str | Path]:
+    """The files that each checkpoint of a run is to have, by their path in it: texts, or files to copy."""
+    found: dict[str, str | Path] = {"config.yml": configuration}
+    found |= {path.relative_to(directory).as_posix(): path for path in _files_below(directory / CODE)}
+    for folder in (directory, *sorted((directory / TASKS).glob("*"))):
         if is_prepared(folder):
-            _copy_without_splits(prepared_folder(folder), prepared_folder(checkpoints / folder.relative_to(directory)))
+            prepared = prepared_folder(folder)
+            about = files.read_json(prepared / DONE)
+            splits = sorted(about.get("statistics", {}))
+            parts = [path for path in prepared.iterdir() if path.name not in splits]
+            for path in (file for part in parts for file in ([part] if part.is_file() else _files_below(part))):
+                if not path.name.startswith("."):
+                    found[path.relative_to(directory).as_posix()] = path
+            done = (prepared / DONE).relative_to(directory).as_posix()
+            found[done] = json.dumps({**about, LEFT_OUT: splits}, ensure_ascii=False)
+    return found
 
 
-def _copy_without_splits(prepared: Path, copy: Path) -> None:
-    about = files.read_json(prepared / DONE)
-    splits = set(about.get("statistics", {}))
-    copy.mkdir(parents=True, exist_ok=True)
-    for item in prepared.iterdir():
-        if item.is_dir() and item.name not in splits:
-            shutil.copytree(item, copy / item.name, dirs_exist_ok=True)
-        elif item.is_file() and item.name not in (LOCK, DONE):
-            shutil.copyfile(item, copy / item.name)
-    files.write_json(copy / DONE, {**about, LEFT_OUT: sorted(splits)})
+def _files_below(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
 
 
 def run_with_checkpoints(folder: Path) -> Path | None:
-    """The directory of the run whose checkpoints are in a folder elsewhere; None where there is none."""
+    """The directory of the run whose checkpoints are in a folder; None where there is none."""
     directory = owner_at_home(folder)
     if directory is None or not (directory / "config.yml").exists():
         return None

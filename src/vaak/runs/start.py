@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import platform
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from vaak.core.callback import Callback
 from vaak.core.errors import UserError
 from vaak.core.interrupts import leaving
 from vaak.core.progress import progress_allowed
+from vaak.core.storage.files import write_json
 from vaak.core.task import Task
 from vaak.engine.checkpoint.initial_weights import initialise
 from vaak.engine.checkpoint.names import list_checkpoints, step_folder
@@ -47,6 +49,7 @@ from vaak.runs.build_callbacks import callbacks_of
 from vaak.runs.distillation.task import distilled
 from vaak.runs.doctor.finding import size
 from vaak.runs.folder.directory import (
+    PREPROCESSED,
     checkpoints_elsewhere,
     command_to_go_on,
     demand_room,
@@ -62,7 +65,7 @@ from vaak.runs.folder.sessions import begin_session, write_current
 from vaak.runs.folder.user_code import config_of_run
 from vaak.runs.forecast.memory import at_rest
 from vaak.runs.prepared import prepared_folder
-from vaak.runs.standalone import keep_beside_checkpoints
+from vaak.runs.standalone import companions_of
 
 log = logging.getLogger("vaak")
 
@@ -130,14 +133,41 @@ def _samples(trainer: Trainer) -> list[str]:
 
 
 def prepare(loaded: Loaded) -> Path:
-    """Prepare a run's data without training, and return where they are; training then finds them."""
+    """Prepare a run's data without training, and return where they are; training then finds them.
+
+    Where there is a run already, it keeps the data that it was trained with, and ``data.cache_dir`` has the new ones.
+    Raises UserError where there is a run and no ``data.cache_dir``, unless the run is to resume.
+    """
     experiment, directory = loaded.experiment, loaded.experiment.run_dir
+    cache = getattr(experiment.data, "cache_dir", None)
+    if holds_a_run(directory) and cache is not None:
+        return _prepared_in_cache(loaded, Path(cache))
+    if holds_a_run(directory) and experiment.training.checkpoint.resume is None:
+        raise UserError(
+            f"{directory} holds a run, which keeps the data that it was trained with; name a folder for the new ones by "
+            "--output (data.cache_dir), or give another name="
+        )
     ranks = start_ranks(experiment.training)
     logs = logging_to(directory, ranks.rank, experiment.training.logging.json_lines)
     with contextlib.closing(ranks), _held_directory(loaded, ranks), logs:
         task: Task = task_class(experiment.reference)(experiment, directory, loaded.folder)
         ranks.decide_on_main(distilled(task, experiment, directory).prepare)
-    return prepared_folder(directory).resolve()
+        folder = prepared_folder(directory)
+        if ranks.is_main and not folder.is_symlink() and not holds_a_run(directory):
+            write_json(directory / PREPROCESSED, {"folder": folder.name, "vaak": vaak.__version__})
+    return folder.resolve()
+
+
+def _prepared_in_cache(loaded: Loaded, cache: Path) -> Path:
+    """Where the data are, in a cache; no run is touched."""
+    with tempfile.TemporaryDirectory(prefix="vaak-data-") as temporary:
+        directory = Path(temporary)
+        experiment = loaded.experiment.model_copy(update={"run_dir": directory})
+        with logging_to(directory, 0, experiment.training.logging.json_lines):
+            task: Task = task_class(experiment.reference)(experiment, directory, loaded.folder)
+            distilled(task, experiment, directory).prepare()
+        folder = prepared_folder(directory)
+        return folder.resolve() if folder.is_symlink() else cache
 
 
 @contextlib.contextmanager
@@ -210,7 +240,7 @@ def _held_directory(loaded: Loaded, ranks: Ranks) -> Iterator[list[str]]:
 def _begin_session(trainer: Trainer, loaded: Loaded) -> None:
     configuration = config_of_run(loaded.experiment, loaded.folder, trainer.directory)
     begin_session(trainer, configuration)
-    keep_beside_checkpoints(trainer.directory, configuration)
+    trainer.saving.writer.companions = companions_of(trainer.directory, configuration)
 
 
 def _begin(trainer: Trainer) -> None:

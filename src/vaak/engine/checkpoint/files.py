@@ -6,6 +6,7 @@
                   average.safetensors    the averaged weights, where training.ema keeps them
                   loss.safetensors       parameters and buffers of losses, where they have some
                   state.json             position, loss scale, what callbacks remember
+                  config.yml  prepared/  what opens it without its run (companions); small files, on disk once
                   MANIFEST.json          size and SHA-256 of the others; who wrote it and why
                   completed.json         state.json as it is after what was due at this step (an evaluation)
 
@@ -18,6 +19,7 @@ import contextlib
 import logging
 import os
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,9 +32,9 @@ from torch import nn
 from vaak.core.errors import CheckpointError
 from vaak.core.storage import files
 from vaak.engine.checkpoint.names import MANIFEST as MANIFEST
+from vaak.engine.checkpoint.names import inside, step_of
 from vaak.engine.checkpoint.names import list_checkpoints as list_checkpoints
 from vaak.engine.checkpoint.names import step_folder as step_folder
-from vaak.engine.checkpoint.names import step_of
 
 log = logging.getLogger("vaak")
 
@@ -88,10 +90,16 @@ def _on_its_way(tensor: torch.Tensor) -> torch.Tensor:
     return copy.copy_(tensor, non_blocking=True)
 
 
-def save_checkpoint(folder: Path, snapshot: Snapshot, about: dict[str, Any] | None = None) -> Path:
+def save_checkpoint(
+    folder: Path,
+    snapshot: Snapshot,
+    about: dict[str, Any] | None = None,
+    companions: Mapping[str, str | Path] | None = None,
+) -> Path:
     """Write ``folder``/step-N completely or not at all and return it; an existing one is replaced.
 
     ``about`` goes into the manifest: facts about this checkpoint that are not part of the run's state.
+    ``companions`` are further files by their path in it: texts, or files to copy, those that are still there.
 
     Raises CheckpointError where the disk is full or can't be written; existing files are unharmed.
     """
@@ -101,7 +109,7 @@ def save_checkpoint(folder: Path, snapshot: Snapshot, about: dict[str, Any] | No
         folder.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir()
-        _write_files(temporary, snapshot, about or {})
+        _write_files(temporary, snapshot, about or {}, companions or {})
         replaced = folder / f".{final.name}{REPLACED}"
         if final.exists():
             final.rename(replaced)
@@ -114,7 +122,7 @@ def save_checkpoint(folder: Path, snapshot: Snapshot, about: dict[str, Any] | No
     return final
 
 
-def _write_files(folder: Path, snapshot: Snapshot, about: dict[str, Any]) -> None:
+def _write_files(folder: Path, snapshot: Snapshot, about: dict[str, Any], companions: Mapping[str, str | Path]) -> None:
     """The files of a checkpoint, flushed to the disk, the manifest last."""
     parts = [part for part in TENSORS if part in ALWAYS_WRITTEN or getattr(snapshot, part)]
     tensors = {f"{part}.safetensors": getattr(snapshot, part) for part in parts}
@@ -126,22 +134,37 @@ def _write_files(folder: Path, snapshot: Snapshot, about: dict[str, Any]) -> Non
             save_file(own, folder / name)
         files.sync_file(folder / name)
     files.write_json(folder / STATE, snapshot.state)
+    copied = [name for name, content in companions.items() if _write_companion(folder / name, content)]
     listed = {
         name: {"bytes": (folder / name).stat().st_size, "sha256": files.sha256_of(folder / name)}
-        for name in (*tensors, STATE)
+        for name in (*tensors, STATE, *copied)
     }
-    if frozen:
-        _share(folder / FROZEN, str(listed[FROZEN]["sha256"]))
+    for name in (*([FROZEN] if frozen else []), *copied):
+        _share(folder, name, str(listed[name]["sha256"]))
     files.write_json(folder / MANIFEST, {"format": 1, "step": snapshot.step, **about, "files": listed})
 
 
-def _share(file: Path, digest: str) -> None:
+def _write_companion(file: Path, content: str | Path) -> bool:
+    """Write a companion, flushed to the disk; return whether it is there to be written."""
+    if isinstance(content, Path) and not content.is_file():
+        return False
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(content, Path):
+        shutil.copyfile(content, file)
+        files.sync_file(file)
+    else:
+        files.write_text(file, content)
+    return True
+
+
+def _share(folder: Path, name: str, digest: str) -> None:
     """Make a file one with that of the newest checkpoint that has one, if its content is the same and links exist."""
-    for other in reversed(list_checkpoints(file.parent.parent)):
-        if (known := other / file.name).is_file():
+    file = folder / name
+    for other in reversed(list_checkpoints(folder.parent)):
+        if (known := other / name).is_file():
             with contextlib.suppress(OSError):
                 if files.sha256_of(known) == digest:
-                    os.link(known, link := file.with_suffix(".link"))
+                    os.link(known, link := file.with_name(f"{file.name}.link"))
                     link.replace(file)
             return
 
@@ -176,7 +199,7 @@ def verify(path: Path) -> None:
     """Raise CheckpointError unless every file of a checkpoint is there with the size and SHA-256 its manifest gives."""
     try:
         manifest = files.read_json(path / MANIFEST)["files"]
-        listed = {str(name): (int(about["bytes"]), str(about["sha256"])) for name, about in manifest.items()}
+        listed = {inside(name): (int(about["bytes"]), str(about["sha256"])) for name, about in manifest.items()}
     except FileNotFoundError as error:
         raise CheckpointError(f"{path} is not a complete checkpoint: it has no {MANIFEST}; use another one") from error
     except OSError as error:
@@ -184,7 +207,7 @@ def verify(path: Path) -> None:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"checkpoint {path} is damaged: its {MANIFEST} is not valid; use another one") from error
     for name, (size, digest) in listed.items():
-        file = path / Path(name).name
+        file = path / name
         if not file.is_file():
             raise CheckpointError(f"checkpoint {path} is damaged: {name} is missing")
         if file.stat().st_size != size or files.sha256_of(file) != digest:

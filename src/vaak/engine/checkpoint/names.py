@@ -24,9 +24,21 @@ def step_of(path: Path) -> int | None:
     return int(match[1]) if match else None
 
 
+def is_checkpoint(path: Path) -> bool:
+    """Whether a folder is a whole checkpoint, under any name."""
+    return (path / MANIFEST).is_file()
+
+
 def list_checkpoints(folder: Path) -> list[Path]:
     """The checkpoints of a folder, oldest first; neither half-written nor set-aside ones."""
     if not folder.is_dir():
         return []
     found = [(step_of(path), path) for path in folder.iterdir() if path.is_dir()]
     return [path for _, path in sorted((step, path) for step, path in found if step is not None)]
+
+
+def inside(name: str) -> str:
+    """The path of a file in a checkpoint, as its manifest has it. Raises ValueError for one that leads out of it."""
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        raise ValueError(name)
+    return name

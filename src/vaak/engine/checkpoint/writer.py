@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import shutil
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,8 @@ class Order:
 class CheckpointWriter:
     """Writes snapshots into ``folder`` on a separate thread. ``session`` is that of the run, noted in each manifest.
 
+    ``companions`` are files that each checkpoint gets, by their path in it: what opens it without the run.
+
     Of those written periodically (or asked for) it keeps the newest ``total_limit``; of those written only because
     they were the best, the best.
     """
@@ -42,6 +45,7 @@ class CheckpointWriter:
         self.metrics = metrics
         self.total_limit = total_limit
         self.session: int | None = None
+        self.companions: Mapping[str, str | Path] = {}
         self._finished: list[Path] = []
         self.thread: threading.Thread | None = None
         self.failure: BaseException | None = None
@@ -102,7 +106,7 @@ class CheckpointWriter:
         try:
             if self.metrics.exists():
                 files.sync_file(self.metrics)
-            path = checkpoint.save_checkpoint(self.folder, order.snapshot, self._about(order))
+            path = checkpoint.save_checkpoint(self.folder, order.snapshot, self._about(order), self.companions)
             checkpoint.point(self.folder, "last", path.name)
             if order.is_best:
                 checkpoint.point(self.folder, "best", path.name)

@@ -4,7 +4,7 @@ RUN/config.yml  environment.json  train.log  metrics.jsonl  status.json  checkpo
     run.json  which run this is        sessions.jsonl  sessions/  each start of it, with its configuration
     pictures/  pictures of evaluations, if there are any        tuned.yml  left by vaak tune
     code/  users' own classes        set-aside/  what a resume moved out of the way
-    tasks/  where a run has several, the data of each
+    tasks/  where a run has several, the data of each        preprocessed.json  vaak data preprocess made prepared/
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ from vaak.config.resolve.run_files import run_of_configuration
 from vaak.core.errors import UserError
 from vaak.core.storage import files
 from vaak.core.storage.lock import holder_of, is_locked, locked
-from vaak.engine.checkpoint.names import list_checkpoints
+from vaak.engine.checkpoint.names import is_checkpoint, list_checkpoints, step_of
 from vaak.runs.folder.owner import demand_free, owner_of
 
 LOCK = ".lock"
 CODE = "code"
 """Where users' own classes are copied to."""
 TASKS = "tasks"
+PREPROCESSED = "preprocessed.json"
+"""What says that data were prepared without training, and stay until they are trained on."""
 ASKING_SECONDS = 0.5  # listing runs holds the lock for a moment, too
 
 
@@ -131,11 +133,20 @@ def is_being_written(path: Path) -> bool:
 
 
 def configurations_below(folder: Path) -> Iterator[Path]:
-    """Every ``config.yml`` below a folder, which need not be there. Raises UserError where it is a file."""
+    """Every ``config.yml`` below a folder, which need not be there, but those that checkpoints have.
+
+    Raises UserError where it is a file.
+    """
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is not a folder; give the one that has the runs")
     # walk skips folders that go while it looks, as a run in training removes checkpoints
-    return (Path(place) / "config.yml" for place, _, files in os.walk(folder) if "config.yml" in files)
+    places = (Path(place) for place, _, files in os.walk(folder) if "config.yml" in files)
+    return (place / "config.yml" for place in places if not _is_of_a_checkpoint(place))
+
+
+def _is_of_a_checkpoint(folder: Path) -> bool:
+    """Whether a folder is a checkpoint, perhaps half-written, damaged, or copied under another name."""
+    return folder.name.startswith(".step-") or step_of(folder) is not None or is_checkpoint(folder)
 
 
 def command_to_go_on(path: Path) -> str:

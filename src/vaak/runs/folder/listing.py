@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from vaak.core.storage import files
-from vaak.engine.checkpoint.names import step_of
+from vaak.engine.checkpoint.names import inside, step_of
 from vaak.engine.records.metrics_file import read_records
 from vaak.runs.folder.directory import (
+    PREPROCESSED,
     command_to_go_on,
     configurations_below,
     holds_a_run,
@@ -33,6 +34,7 @@ class RunSummary:
     - ``running``: a process holds its lock
     - ``finished``, ``stopped`` (asked to) or ``failed`` (an error): it came to an end, for this ``reason``
     - ``crashed``: it was started, and ended without a status (it was killed, or the machine was)
+    - ``prepared``: its data were prepared on purpose, and training hasn't begun
     - ``not begun``: it never reached its first step
 
     ``task`` and ``parameters`` (None: unknown) are the model's; ``trained`` says whether it took a step or has a
@@ -126,7 +128,9 @@ def _state(run: Path, status: dict[str, Any]) -> str:
         return "running"
     if status.get("state") in STATES:
         return str(status["state"])
-    return "crashed" if _has_trained(run) else "not begun"
+    if _has_trained(run):
+        return "crashed"
+    return "prepared" if (run / PREPROCESSED).exists() else "not begun"
 
 
 def _has_trained(run: Path) -> bool:
@@ -162,7 +166,7 @@ def _checkpoints(run: Path) -> tuple[dict[int, Path], list[str]]:
 def _damage(path: Path) -> Iterator[str]:
     """What is wrong with a checkpoint as far as the sizes of its files tell; a resume compares their hashes, too."""
     try:
-        listed = {Path(name).name: int(file["bytes"]) for name, file in _manifest(path)["files"].items()}
+        listed = {inside(name): int(file["bytes"]) for name, file in _manifest(path)["files"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         yield "its MANIFEST.json can't be read"
         return

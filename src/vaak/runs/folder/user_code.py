@@ -19,6 +19,7 @@ from vaak.config.show.resolved import resolved_values
 from vaak.config.yaml.writer import yaml_text
 from vaak.core.errors import UserError
 from vaak.core.storage import files
+from vaak.engine.checkpoint.names import is_checkpoint
 from vaak.runs.folder.directory import CODE, holds_a_run
 
 log = logging.getLogger("vaak")
@@ -29,9 +30,10 @@ HASHES = "SHA256.json"
 def demand_trust(experiment: Experiment[Any, Any], configurations: Iterable[Path]) -> None:
     """Refuse to train a run again that names classes from outside Vaak, which training would execute.
 
-    Raises UserError where one of the ``configurations`` is in a run directory and there is such a class.
+    Raises UserError where one of the ``configurations`` is a run's or a checkpoint's and there is such a class.
     """
-    runs = [file for file in configurations if holds_a_run(run_of_configuration(file) or file.parent)]
+    places = {file: run_of_configuration(file) or file.parent for file in configurations}
+    runs = [file for file, place in places.items() if holds_a_run(place) or is_checkpoint(place)]
     outside = [where[key] for where, key in _references(resolved_values(experiment)) if ":" in where[key]]
     if runs and outside:
         raise UserError(

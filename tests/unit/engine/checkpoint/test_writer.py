@@ -63,7 +63,7 @@ def test_without_a_limit_all_are_kept(tmp_path: Path):
 def test_training_goes_on_while_one_is_written_and_a_second_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     release, writing = threading.Event(), []
 
-    def slow(folder: Path, snapshot: Snapshot, about: dict[str, Any]) -> Path:
+    def slow(folder: Path, snapshot: Snapshot, about: dict[str, Any], *_: Any) -> Path:
         writing.append(snapshot.step)
         assert release.wait(10)
         assert len(writing) == 1 or release.is_set()
@@ -95,7 +95,7 @@ def test_without_room_for_a_thread_it_is_written_at_once(tmp_path: Path, monkeyp
 
 
 def test_a_failure_is_raised_once_and_later_checkpoints_succeed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    def broken(folder: Path, snapshot: Snapshot, about: dict[str, Any]) -> Path:
+    def broken(folder: Path, snapshot: Snapshot, about: dict[str, Any], *_: Any) -> Path:
         raise CheckpointError("the disk is full")
 
     writer = CheckpointWriter(tmp_path, tmp_path / "metrics.jsonl", None)
@@ -113,7 +113,7 @@ def test_a_failure_is_raised_once_and_later_checkpoints_succeed(tmp_path: Path, 
 
 
 def test_the_run_hears_of_a_failure_at_its_next_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    def broken(folder: Path, snapshot: Snapshot, about: dict[str, Any]) -> Path:
+    def broken(folder: Path, snapshot: Snapshot, about: dict[str, Any], *_: Any) -> Path:
         raise CheckpointError("the disk is full")
 
     monkeypatch.setattr(checkpoint, "save_checkpoint", broken)
@@ -132,7 +132,7 @@ def test_the_run_hears_of_a_failure_at_its_next_step(tmp_path: Path, monkeypatch
 
 
 def test_a_failure_of_the_last_checkpoint_fails_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    def broken(folder: Path, snapshot: Snapshot, about: dict[str, Any]) -> Path:
+    def broken(folder: Path, snapshot: Snapshot, about: dict[str, Any], *_: Any) -> Path:
         raise CheckpointError("the disk is full")
 
     monkeypatch.setattr(checkpoint, "save_checkpoint", broken)
