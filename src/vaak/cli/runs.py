@@ -111,7 +111,8 @@ def list_(
     elif not found:
         print(f"no runs in {folder}" if not there else f"no such runs in {folder}, of {len(there)}")
     if len(found) > len(shown):
-        print(f"{_starts(len(found) - len(shown))} not shown: --all shows them, vaak runs clean removes them")
+        which = "those not begun" if any(run.state == "prepared" for run in found) else "them"
+        print(f"{_starts(len(found) - len(shown))} not shown: --all shows them, vaak runs clean removes {which}")
 
 
 @app.command()

@@ -144,8 +144,8 @@ def prepare(loaded: Loaded) -> Path:
         return _prepared_in_cache(loaded, Path(cache))
     if holds_a_run(directory) and experiment.training.checkpoint.resume is None:
         raise UserError(
-            f"{directory} holds a run, which keeps the data that it was trained with; name a folder for the new ones by "
-            "--output (data.cache_dir), or give another name="
+            f"{directory} holds a run, which keeps the data that it was trained with; name a folder for the new ones "
+            "by --output (data.cache_dir), or give another name="
         )
     ranks = start_ranks(experiment.training)
     logs = logging_to(directory, ranks.rank, experiment.training.logging.json_lines)

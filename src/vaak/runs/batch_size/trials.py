@@ -109,7 +109,7 @@ class Trials:
         lengths, config = self.dataset.lengths, self.trainer.config
         whole = len(lengths) if self.option == "batch_size" else math.ceil(len(lengths) * float(lengths.max()))
         options = type(config if self.option == "batch_size" else config.batching).model_fields
-        limits = [bound.le for bound in options[self.option].metadata if getattr(bound, "le", None)]
+        limits: list[int] = [bound.le for bound in options[self.option].metadata if getattr(bound, "le", None)]
         return min([whole, *limits])
 
     def names(self, size: int) -> str:

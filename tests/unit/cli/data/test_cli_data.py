@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import tiny_runs
 from tiny_audio import write_audio
 
 
@@ -77,6 +78,38 @@ def test_preprocess_prepares_without_training_and_training_finds_it(vaak, tiny_t
     assert code == 0, errors
     assert "are up to date" in (run / "train.log").read_text()
     assert (run / "prepared" / "prepared.json").stat().st_mtime_ns == made
+
+
+def test_preprocessed_data_stay_until_they_are_trained_on(vaak, tiny_text, tmp_path):
+    run = tmp_path / "runs" / "mine"
+    assert vaak("data", "preprocess", tiny_text / "tiny.yml", f"run_dir={run}")[0] == 0
+    assert vaak("runs", "clean", run.parent, "--yes")[0] == 0
+    assert (run / "prepared" / "prepared.json").exists()
+    [listed] = json.loads(vaak("runs", run.parent, "--all", "--json")[1])
+    assert listed["state"] == "prepared"
+    assert "vaak runs clean removes those not begun" in vaak("runs", run.parent)[1]
+
+
+def test_data_that_changed_are_prepared_next_to_the_run_that_has_others(vaak, tmp_path):
+    folder = tmp_path / "text"
+    folder.mkdir()
+    tiny_runs.write_corpus(folder)
+    options = (folder / "tiny.yml", f"run_dir={tmp_path / 'run'}")
+    code, out, errors = vaak("train", *options, f"data.cache_dir={tmp_path / 'cache'}", "training.max_steps=1")
+    assert code == 0, errors
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")}
+    first = (tmp_path / "run" / "prepared").resolve()
+    text = folder / "train.txt"
+    text.write_text(text.read_text(encoding="utf-8") * 2, encoding="utf-8")
+    code, out, errors = vaak("data", "preprocess", *options, "--output", tmp_path / "cache")
+    assert code == 0, errors
+    made = Path(out.removeprefix("prepared data are in ").strip())
+    assert (made.parent, made == first) == (tmp_path / "cache", False)
+    assert (made / "prepared.json").exists()
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")} == before
+    code, out, errors = vaak("data", "preprocess", *options)
+    assert code == 2
+    assert "holds a run, which keeps the data that it was trained with; name a folder" in errors
 
 
 def test_preprocess_with_the_research_kits_options(vaak, tmp_path, monkeypatch):
