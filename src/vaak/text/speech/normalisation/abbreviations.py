@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from vaak.text.speech.normalisation.dates_and_times import SHORT_DAYS
 from vaak.text.speech.normalisation.tables import table
 
 TITLES = table(
@@ -51,6 +52,10 @@ LATIN = {
 _LATIN = re.compile("|".join(rf"(?<![\w.]){re.escape(one)}(?!\w)" for one in sorted(LATIN, key=len, reverse=True)))
 _TITLE = re.compile(rf"\b({'|'.join(TITLES)})(?:\.(?=\s?[A-Z\"']|\s|$)|(?<=Mr|Ms|Dr)(?=\s[A-Z])|(?<=Mrs)(?=\s[A-Z]))")
 _ABBREVIATION = re.compile(rf"\b({'|'.join(ABBREVIATIONS)})\.(?!\w)")
+_WEEKDAY = re.compile(
+    rf"\b((?!Sat|Sun)(?:{'|'.join(SHORT_DAYS)})|(?:(?<=\. and )|(?<=\. or )|(?<=\.[–-]))(?:Sat|Sun)"
+    r"|(?:Sat|Sun)(?=\.(?:[,;:)–-]|\s(?:and|or|to|through|from|at|morning|afternoon|evening|night)\b)))\.(?!\w)"
+)
 _NUMBERED = re.compile(
     rf"(?<![\w.])({'|'.join(BEFORE_NUMBERS)})\.?\s?(?=#?[0-9]|[IVX]+\b|[A-Z]{{1,3}}-?\d)|(№)\s?(?=\d)"
 )
@@ -79,12 +84,20 @@ def abbreviations(text: str) -> str:
     text = _LATIN.sub(lambda match: LATIN[match[0]], text)
     text = _SAINTS.sub("Saints ", text)
     text = _STREET.sub(_street, text)
-    text = _TITLE.sub(lambda match: TITLES[match[1]], text)
+    text = _TITLE.sub(_title, text)
     text = _SAINT.sub("Saint ", text)
     text = _NUMBERED.sub(_numbered, text)
+    text = _WEEKDAY.sub(
+        lambda match: SHORT_DAYS[match[1]] + ("." if sentence_ends(match.string, match.end()) else ""), text
+    )
     return _ABBREVIATION.sub(
         lambda match: ABBREVIATIONS[match[1]] + ("." if sentence_ends(match.string, match.end()) else ""), text
     )
+
+
+def _title(match: re.Match[str]) -> str:
+    """A title, with a space before a name that was written without one."""
+    return TITLES[match[1]] + (" " if match.string[match.end() : match.end() + 1].isalpha() else "")
 
 
 def _street(match: re.Match[str]) -> str:

@@ -27,7 +27,7 @@ _SHORT_MONTH = re.compile(
 )
 _SHORT_DAY = re.compile(rf"\b({'|'.join(SHORT_DAYS)})(?:\.,?|,)(?=\s+(?:{MONTH}|\d))")
 _ISO = re.compile(
-    r"(?<![\d/.-])(1\d{3}|20\d\d|21\d\d)-(1[0-2]|0?[1-9])-([12]\d|3[01]|0?[1-9])(?!\d|[/.-]\d)(?:T(?=\d))?"
+    r"(?<![\d/.-])(1\d{3}|20\d\d|21\d\d)([-/])(1[0-2]|0?[1-9])\2([12]\d|3[01]|0?[1-9])(?!\d|[/.-]\d)(?:T(?=\d))?"
 )
 _NUMERIC = re.compile(r"(?<![\d/.-])(\d{1,2})([/.-])(\d{1,2})\2(\d{4}|\d\d)(?![\d/-]|\.\d)")
 _MONTH_YEAR = re.compile(rf"\b({MONTH},?(?: (?:{_DAY}(?:st|nd|rd|th)?),?)? )([12]\d{{3}})\b(?![,.]\d)")
@@ -66,7 +66,7 @@ def dates_and_times(text: str) -> str:
     """
     text = _SHORT_MONTH.sub(lambda match: SHORT_MONTHS[match[1] or match[2]], text)
     text = _SHORT_DAY.sub(lambda match: f"{SHORT_DAYS[match[1]]},", text)
-    text = _ISO.sub(lambda match: _date(int(match[1]), int(match[2]), int(match[3])), text)
+    text = _ISO.sub(lambda match: _date(int(match[1]), int(match[3]), int(match[4])), text)
     text = _NUMERIC.sub(_numeric, text)
     text = _DAY_MONTH.sub(lambda match: f"{ordinal(int(match[1]))} {match[2]}", text)
     text = _MONTH_YEAR.sub(lambda match: match[1] + year(int(match[2])), text)

@@ -46,6 +46,7 @@ _PHONE = re.compile(
 )
 _FOREIGN_PHONE = re.compile(r"(?<![\w.,-])(?:\+\d{1,3}|0\d{2,4})(?:[ -]\d{2,4}){2,5}(?![\w-])")
 _LARGE = re.compile(rf"(?<![\w.,])(\d+\.\d+)({'|'.join(MAGNITUDES)})(?!\w)")
+_WITH_LETTERS = re.compile(r"(?<![\w.])(\d*\.\d+)([A-Za-z]+)(?!\w|\.\d)")
 _DOT = re.compile(r"(?<=[A-Z])\.(?=\d)")
 _POWER = re.compile(r"(?<=\w)\^(?=-?\w)")
 _VERSION = re.compile(r"(?<![\w.])\d+(?:\.\d+){2,}(?!\w)")
@@ -90,10 +91,13 @@ def numerals(text: str) -> str:
     'seven of one thousand sixty-three beds in eighteen oh five, Box two nine one five, serial C two seven six six'
     >>> numerals("2½ to 3/4, the 21st, 5-10 and -3.5")
     'two and a half to three quarters, the twenty-first, five to ten and minus three point five'
+    >>> numerals("1.5x as fast")
+    'one point five X as fast'
     """
     text = _PHONE.sub(lambda match: ", ".join(digits(part) for part in match.groups() if part), text)
     text = _FOREIGN_PHONE.sub(lambda match: ", ".join(map(digits, re.findall(r"\d+", match[0]))), text)
     text = _LARGE.sub(lambda match: f"{decimal(match[1])} {MAGNITUDES[match[2]]}", text)
+    text = _WITH_LETTERS.sub(lambda match: f"{decimal(match[1])} {code(match[2])}", text)
     text = _DOT.sub(" dot ", text)
     text = _POWER.sub(" to the power of ", text)
     text = _VERSION.sub(lambda match: " point ".join(whole(part) for part in match[0].split(".")), text)

@@ -30,8 +30,10 @@ UNITS = table(
 )
 """Unit → its name; the plural is separated by a slash where it isn't the name with an s."""
 
-ATTACHED_ONLY = frozenset(("s", "h", "in", "W", "V", "L", "l", "g", "bit", "cal", "mi"))
+ATTACHED_ONLY = frozenset(("s", "h", "in", "bit", "cal"))
 """Those that after a whole number and a space are more often something else."""
+CAPITALS = frozenset(("W", "V", "L"))
+"""Those that after a whole number and a space may be an initial or a direction: 1026 W Main."""
 
 _SQUARED = {"²": "square", "2": "square", "³": "cubic", "3": "cubic"}
 _UNIT = "|".join(re.escape(unit) for unit in sorted(UNITS, key=len, reverse=True))
@@ -39,6 +41,7 @@ _MEASURE = re.compile(
     rf"(?P<sign>(?<![\w.%°)])[-−])?(?<![\w.,/])(?P<amount>{NUMBER})"
     rf"(?:\s?(?:{_UNIT})?\s?(?:-|–|to\b)\s?(?P<to>{NUMBER}))?(?P<gap>[\s-]?)(?P<unit>{_UNIT})(?P<power>[²³]|(?<=m)[23])?(?![\w/²³])"
 )
+_NO_NAME = re.compile(r"[.?!]?$|[,;:!?)]|\s+[a-z(]")
 _PER = re.compile(r"(?<=[a-z])/(?=(?:day|night|week|month|year|hour|minute|second|person|mile|kilometer|unit)\b)")
 _FEET_INCHES = re.compile(r"(?<![\w.])(\d{1,3})\s?['′]\s?(\d{1,2}(?:\.\d+)?)\s?(?:\"|″|'')")
 _ANGLE = re.compile(r"(\d+)°\s?(\d+(?:\.\d+)?)[′'](?:\s?(\d+(?:\.\d+)?)[″\"])?")
@@ -72,6 +75,8 @@ def units(text: str) -> str:
 def _measure(match: re.Match[str]) -> str:
     unit, gap = match["unit"], match["gap"]
     if gap and unit in ATTACHED_ONLY and match["amount"].isdecimal():
+        return match[0]
+    if gap and unit in CAPITALS and not _NO_NAME.match(match.string, match.end()):
         return match[0]
     names = UNITS[unit]
     if match["power"]:

@@ -16,6 +16,7 @@ from vaak.text.speech.normalisation.number_words import cardinal, ordinal, year
 
 EXAMPLES = {
     "counts": {
+        "1.5x, 0.75x and 5.1ch": "one point five X, zero point seven five X and five point one C H",
         "She has 7 cats and 1,308 dogs.": "She has seven cats and one thousand three hundred eight dogs.",
         "1,000,000 and 234567": "one million and two hundred thirty-four thousand five hundred sixty-seven",
         "ten lakhs: 10,00,000": "ten lakhs: one million",
@@ -39,6 +40,9 @@ EXAMPLES = {
         "the 5th century": "the fifth century",
     },
     "dates": {
+        "2001/09/11": "September eleventh, two thousand one",
+        "Mon., Tues. and Fri.; Sat. or Sun. On Wed. He sat. Then": "Monday, Tuesday and Friday; Saturday or Sunday. On "
+        "Wednesday. He sat. Then",
         "July 20, 1969": "July twenty, nineteen sixty-nine",
         "on the 14th June, 1800,": "on the fourteenth June, eighteen hundred,",
         "Jan. 5, 2001; Sept. 2020": "January five, two thousand one; September twenty twenty",
@@ -72,6 +76,8 @@ EXAMPLES = {
         "-$5": "minus five dollars",
     },
     "units": {
+        "It needs 12 V, a 60 W bulb, 2 l and 2 mi.": "It needs twelve volts, a sixty watts bulb, two liters and two miles.",
+        "1026 W Main, 3 V. Smith, Henry V": "ten twenty-six W Main, three V Smith, Henry the fifth",
         "5kg, 11 lbs, 1 km": "five kilograms, eleven pounds, one kilometer",
         "a 10-km run at 60 mph": "a ten kilometer run at sixty miles per hour",
         "72°F, -40 °C, 45°": "seventy-two degrees Fahrenheit, minus forty degrees Celsius, forty-five degrees",
@@ -87,6 +93,7 @@ EXAMPLES = {
         "40°26′46″": "forty degrees twenty-six minutes forty-six seconds",
     },
     "abbreviations and titles": {
+        "Mr.Smith, Dr.Roe, Prof.Green": "Mister Smith, Doctor Roe, Professor Green",
         "Mr. and Mrs. Hunt met Dr. Roe, Jr., etc.": "Mister and Missus Hunt met Doctor Roe, Junior, et cetera.",
         "Gen. Lee, Col. Ray, Lt. Day, Sgt. Poe": "General Lee, Colonel Ray, Lieutenant Day, Sergeant Poe",
         "123 Main St. near St. Paul's": "one twenty-three Main Street near Saint Paul's",
@@ -100,6 +107,7 @@ EXAMPLES = {
         "w/o it and/or w/ it": "without it and or with it",
     },
     "Roman numerals": {
+        "WWII after WWI, WW2": "World War two after World War one, World War two",
         "Louis XIV, Henry VIII and John Paul II": "Louis the fourteenth, Henry the eighth and John Paul the second",
         "Charles I. of England, George III. was": "Charles the first of England, George the third was",
         "Chapter IV, Part I, World War II": "Chapter four, Part one, World War two",
@@ -134,6 +142,8 @@ EXAMPLES = {
         "C++ and C#": "C plus plus and C sharp",
     },
     "addresses": {
+        "https://example.com:8080/a_b?x=1": "example dot com colon eight thousand eighty slash a underscore B question mark "
+        "X equals one",
         "see https://example.com/a_b?q=1.": "see example dot com slash a underscore B question mark Q equals one.",
         "www.bbc.co.uk": "W W W dot B B C dot co dot U K",
         "jane.doe@mail.com": "jane dot doe at mail dot com",
