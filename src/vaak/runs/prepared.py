@@ -10,19 +10,18 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import vaak
-from vaak.config.yaml.reader import read_yaml
-from vaak.config.yaml.tree import find
 from vaak.core.errors import DataError, FormatError, UserError
 from vaak.core.storage.files import fingerprint_of, moved_together, read_json, write_json
 from vaak.core.storage.lock import locked
 from vaak.core.storage.sizes import damage_in, sizes_of
 from vaak.runs.folder.directory import holds_a_run
+from vaak.runs.folder.places import places_of
 
 log = logging.getLogger("vaak")
 
@@ -181,7 +180,7 @@ def _keep(recipe: Recipe, prepared: PreparedFolder, directory: Path) -> None:
     prepared.check_what_training_reads()
     before = prepared.about.get("options", recipe.options)
     if before != recipe.options and not any(
-        moved_together(before, recipe.options, place, str(directory)) for place in _places(directory)
+        moved_together(before, recipe.options, place, str(directory)) for place in places_of(directory)
     ):
         raise UserError(
             f"{recipe.sections} has other options than this run was started with: restore them, or give "
@@ -196,14 +195,6 @@ def _keep(recipe: Recipe, prepared: PreparedFolder, directory: Path) -> None:
             "the corpus may have changed since this run started (other paths, sizes or dates): it continues with %s",
             prepared.folder,
         )
-
-
-def _places(directory: Path) -> Iterator[str]:
-    """Where a run was in each of its sessions."""
-    for path in directory.glob("sessions/*.yml"):
-        place = find(read_yaml(path), ("run_dir",))
-        if place is not None:
-            yield str(place.value)
 
 
 def fingerprint_with_files(options: dict[str, Any], files: Iterable[Path]) -> str:

@@ -12,6 +12,7 @@ from vaak.audio.features.griffin_lim import waveform_of
 from vaak.audio.features.mel import MelSpectrogram
 from vaak.audio.mel_config import MelConfig
 from vaak.core.errors import UserError
+from vaak.runs.folder.places import places_of_another
 from vaak.runs.open_run import open_run
 
 Vocoder = Callable[[Tensor], Tensor]
@@ -24,11 +25,17 @@ def griffin_lim(mel: MelConfig, num_iterations: int) -> Vocoder:
     return lambda spectrogram: waveform_of(spectrogram.cpu(), layer, num_iterations)
 
 
-def trained_vocoder(run: Path, mel: MelConfig, device: torch.device) -> Vocoder:
-    """The vocoder of a run, for spectrograms as ``mel`` describes them.
+def trained_vocoder(name: str, directory: Path, mel: MelConfig, device: torch.device) -> Vocoder:
+    """The vocoder of the run that the run in ``directory`` names, for spectrograms as ``mel`` describes them.
 
-    Its task has ``vocoder(model)``. Raises UserError where it hasn't, or where it was trained on other spectrograms.
+    Its task has ``vocoder(model)``. Raises UserError where it hasn't, where it was trained on other spectrograms, and
+    where there is no such run.
     """
+    places = places_of_another(Path(name).expanduser(), directory)
+    run = next((place for place in places if place.exists()), None)
+    if run is None:
+        looked = ", ".join(str(place.absolute()) for place in places)
+        raise UserError(f"data.speaking.vocoder: no run {name}; looked for {looked}")
     opened = open_run(run, device=device.type)
     task = opened.experiment.task
     if not hasattr(opened.task, "vocoder"):

@@ -98,8 +98,11 @@ class Speaker:
         speakers: tuple[str, ...],
         mel: MelConfig,
         options: SpeakingConfig,
+        directory: Path,
     ) -> None:
         """``speakers`` are the model's, of whom ``options`` choose one; ``mel`` describes its spectrograms.
+
+        ``directory`` is that of the model's run, near which a vocoder is looked for.
 
         ``processor`` is the front end that it was trained with. Raises UserError for an unknown speaker, and for
         ``options`` that the model can't follow, a vocoder of other spectrograms among them.
@@ -117,7 +120,7 @@ class Speaker:
         if options.vocoder is None:
             self.vocoder = griffin_lim(mel, options.num_iterations)
         else:
-            self.vocoder = trained_vocoder(Path(options.vocoder), mel, next(model.parameters()).device)
+            self.vocoder = trained_vocoder(options.vocoder, directory, mel, next(model.parameters()).device)
 
     def speech(self, text: str) -> Speech:
         """The whole text as audio. Raises DataError, with the text, where it can't be spoken."""

@@ -76,7 +76,7 @@ class TtsTask(PreparedTask[TtsExperiment, Prepared]):
     def prepare(self) -> None:
         vocoder = self.data.speaking.vocoder
         if vocoder is not None and self.audio.mel is not None:  # a mistake shows now, and not after training
-            trained_vocoder(Path(vocoder), self.audio.mel, torch.device("cpu"))
+            trained_vocoder(vocoder, self.directory, self.audio.mel, torch.device("cpu"))
         super().prepare()
 
     def prepare_others(self, own: TtsExperiment, folder: Path, splits: tuple[str, ...]) -> None:
@@ -188,7 +188,7 @@ class TtsTask(PreparedTask[TtsExperiment, Prepared]):
         assert isinstance(model, TtsModel)
         assert self.audio.mel is not None
         speaking = SpeakingConfig(**{**self.data.speaking.model_dump(), **options})
-        return Speaker(model, self.prepared.processor, self.prepared.speakers, self.audio.mel, speaking)
+        return Speaker(model, self.prepared.processor, self.prepared.speakers, self.audio.mel, speaking, self.directory)
 
     def export_onnx(self, model: nn.Module, folder: Path) -> None:
         """Write a folder with the acoustic model for onnxruntime."""

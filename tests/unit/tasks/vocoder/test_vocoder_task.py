@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import re
+import shutil
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -181,6 +183,30 @@ def test_a_voice_speaks_with_a_vocoder(vaak, voice_run: Path, vocoder_run: Path,
     assert np.abs(spoken["own"] - spoken["plain"]).max() > 1e-3
 
 
+@pytest.mark.parametrize("absolute", [False, True])
+def test_the_vocoder_of_a_run_is_found_from_anywhere_and_after_both_moved(
+    voice_run: Path, vocoder_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, absolute: bool
+):
+    project = tmp_path / "project"
+    voice, vocoder = (shutil.copytree(run, project / "runs" / run.name) for run in (voice_run, vocoder_run))
+    given = {"run_dir": voice, "vocoder": vocoder}
+    for file in (voice / "config.yml", *voice.glob("sessions/*.yml")):
+        text = file.read_text()
+        for key, path in given.items():
+            path = path if absolute else path.relative_to(project)
+            text = re.sub(rf"^( *{key}:) .*$", rf"\1 {path}", text, count=1, flags=re.MULTILINE)
+        file.write_text(text)
+    monkeypatch.chdir(tmp_path)
+    for place in (project, tmp_path / "moved"):
+        if place != project:
+            project.rename(place)
+        opened = open_run(place / "runs" / voice.name)
+        assert len(opened.task.speaker(opened.model).speech("He saw me.").samples)
+    shutil.rmtree(place / "runs" / vocoder.name)
+    with pytest.raises(UserError, match=rf"data\.speaking\.vocoder: no run .*{vocoder.name}; looked for .*moved"):
+        opened.task.speaker(opened.model)
+
+
 def test_a_vocoder_of_other_spectrograms_is_refused(vaak, voice_run: Path, vocoder_run: Path, tmp_path: Path):
     other = {"global_config": {"mel": {**tiny_voice.MEL, "hop_length": 32}}}
     corpus = tiny_voice.write_voice(tmp_path / "corpus")
@@ -188,7 +214,7 @@ def test_a_vocoder_of_other_spectrograms_is_refused(vaak, voice_run: Path, vocod
     for vocoder, message in {
         run: "was trained with global_config.mel.hop_length 32, but the spectrograms to speak have 64",
         voice_run: f"data.speaking.vocoder: {voice_run} is a run of task tts; expected one of task vocoder",
-        tmp_path / "gone": "gone is not a run directory",
+        tmp_path / "gone": f"data.speaking.vocoder: no run {tmp_path / 'gone'}; looked for {tmp_path / 'gone'}",
     }.items():
         code, _, err = vaak("speak", voice_run, "He saw me.", "-o", tmp_path / "a.wav", "--vocoder", vocoder)
         assert code == 2

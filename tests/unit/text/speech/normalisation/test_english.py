@@ -76,7 +76,7 @@ EXAMPLES = {
         "-$5": "minus five dollars",
     },
     "units": {
-        "It needs 12 V, a 60 W bulb, 2 l and 2 mi.": "It needs twelve volts, a sixty watts bulb, two liters and two miles.",
+        "It needs 12 V, a 60 W bulb, 2 l, 2 mi.": "It needs twelve volts, a sixty watts bulb, two liters, two miles.",
         "1026 W Main, 3 V. Smith, Henry V": "ten twenty-six W Main, three V Smith, Henry the fifth",
         "5kg, 11 lbs, 1 km": "five kilograms, eleven pounds, one kilometer",
         "a 10-km run at 60 mph": "a ten kilometer run at sixty miles per hour",
@@ -142,8 +142,8 @@ EXAMPLES = {
         "C++ and C#": "C plus plus and C sharp",
     },
     "addresses": {
-        "https://example.com:8080/a_b?x=1": "example dot com colon eight thousand eighty slash a underscore B question mark "
-        "X equals one",
+        "https://example.com:8080/a_b?x=1": "example dot com colon eight thousand eighty slash a underscore B question "
+        "mark X equals one",
         "see https://example.com/a_b?q=1.": "see example dot com slash a underscore B question mark Q equals one.",
         "www.bbc.co.uk": "W W W dot B B C dot co dot U K",
         "jane.doe@mail.com": "jane dot doe at mail dot com",
