@@ -22,6 +22,7 @@ from vaak.compat.english_tts import (
     get_small_config,
     load_checkpoint,
     load_phoneme_processor,
+    save_checkpoint,
     save_phoneme_processor,
 )
 from vaak.config.tasks import task_class
@@ -170,7 +171,11 @@ def test_a_configuration_trains_a_voice_that_speaks(tmp_path: Path, monkeypatch:
     assert len(opened.task.speaker(opened.model).speech("He saw me.").samples)
     newest = find_latest_checkpoint(outcome.directory / "checkpoints")
     assert newest is not None
-    assert load_checkpoint(newest).step == 1
+    snapshot = load_checkpoint(newest)
+    assert snapshot.step == 1
+    written = save_checkpoint("written", snapshot)
+    assert find_latest_checkpoint("written") == written
+    assert load_checkpoint(str(written)).step == 1
     processor = load_phoneme_processor(outcome.directory)
     assert save_phoneme_processor(processor, tmp_path / "mine").parent == tmp_path / "mine"
     assert load_phoneme_processor(tmp_path / "mine").encode("He saw me.") == processor.encode("He saw me.")

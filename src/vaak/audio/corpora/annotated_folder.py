@@ -49,11 +49,11 @@ class Found:
 
 
 class FolderReader:
-    """Recordings of folders (``vaak.core.corpus.Source``)."""
+    """Recordings of folders (``vaak.core.corpus.Source``); with ``dataset.alignments``, those without labels, too."""
 
     def __init__(self, dataset: DatasetConfig) -> None:
         """Look up the files. Raises DataError if a split has no audio, or two have the same."""
-        self.lacks_train = lacks_train(dataset)
+        self.lacks_train, self.without_labels = lacks_train(dataset), dataset.alignments is not None
         self._found = {split: _found(entries) for split, entries in entries_of(dataset).items()}
         self.given = tuple(self._found)
         self.files = [path for found in self._found.values() for path in found.files]
@@ -77,7 +77,7 @@ class FolderReader:
             if name in names:
                 raise DataError(f"{path}: {names[name]} is recording {name}, too; rename one, or name one by a pattern")
             names[name] = path
-            yield attempted(name, partial(_reading, name, path, annotations))
+            yield attempted(name, partial(_reading, name, path, annotations, self.without_labels))
         for path, reason in why_not(found.not_read).items():
             yield ReadRecording(path.name, None, (reason,))
         own = Annotations(path for path in found.annotations if path.suffix.lower() == ".rttm")
@@ -103,11 +103,14 @@ def labelled_cut(audio: Path, annotations: Path | None = None) -> Cut:
     return cut
 
 
-def _reading(name: str, path: Path, annotations: Annotations) -> ReadRecording:
+def _reading(name: str, path: Path, annotations: Annotations, without_labels: bool = False) -> ReadRecording:
+    """A recording with its labels; ``without_labels``, also one that has none yet: an alignment may give it some."""
     labels, remarks = annotations.labels_of(name)
-    if labels is None:
+    if labels is None and not without_labels:
         return ReadRecording(name, None, (UNLABELLED,))
     cut = recording_cut(name, path, read_header(path))
+    if labels is None:
+        return ReadRecording(name, cut, ())
     inside, more = within(labels, cut.duration, str(path))
     label(cut, inside)
     set_uem(cut, annotations.uem_of(name), str(path))

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.alignment_folder import AlignmentFolder
+from vaak.audio.corpora.annotated_folder import UNLABELLED
 from vaak.audio.corpora.ljspeech import LJSpeechReader, in_place
 from vaak.audio.labelled import Segment
 from vaak.audio.waveforms.reading import segments_of
@@ -199,6 +200,9 @@ class AudioCorpus(SplitCorpus[ReadRecording, "Cut", AudioStatistics]):
                     raise DataError(f"{self.where}: {split} has two cuts with the name {cut.id}; names must be unique")
                 seen.add(digest_of(cut.id))
                 if self.alignments is not None and not self.alignments.attach(cut):
+                    if self.dataset.type == "folder" and not cut.supervisions:
+                        counts.dropped[UNLABELLED] += 1
+                        continue
                     counts.remarks[UNALIGNED] += 1
             except DataError as error:
                 self.on_bad(error, name)

@@ -91,7 +91,7 @@ def _on_its_way(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def save_checkpoint(
-    folder: Path,
+    folder: str | Path,
     snapshot: Snapshot,
     about: dict[str, Any] | None = None,
     companions: Mapping[str, str | Path] | None = None,
@@ -103,6 +103,7 @@ def save_checkpoint(
 
     Raises CheckpointError where the disk is full or can't be written; existing files are unharmed.
     """
+    folder = Path(folder)
     final = folder / step_folder(snapshot.step)
     temporary = folder / f".{final.name}.{os.getpid()}.tmp"
     try:
@@ -217,11 +218,12 @@ def verify(path: Path) -> None:
 _verify = verify
 
 
-def load_checkpoint(path: Path, *, weights_only: bool = False, verify: bool = True) -> Snapshot:
+def load_checkpoint(path: str | Path, *, weights_only: bool = False, verify: bool = True) -> Snapshot:
     """The content of a checkpoint, its files mapped; ``verify`` compares their hashes first.
 
     Raises CheckpointError where it is missing or damaged.
     """
+    path = Path(path)
     if not path.is_dir():
         raise CheckpointError(f"no checkpoint at {path}")
     if verify:
@@ -258,12 +260,12 @@ def load_weights(model: nn.Module, tensors: dict[str, torch.Tensor], source: Pat
             tensor.copy_(tensors[name])
 
 
-def find_latest_checkpoint(folder: Path) -> Path | None:
+def find_latest_checkpoint(folder: str | Path) -> Path | None:
     """The newest complete checkpoint, None if there are none; newer ones that are damaged are set aside.
 
     Raises CheckpointError, with nothing changed, where every one is damaged.
     """
-    path, damaged = newest_whole(folder)
+    path, damaged = newest_whole(Path(folder))
     for newer, damage in damaged.items():
         set_damaged_aside(newer, damage)
     return path

@@ -149,6 +149,24 @@ def test_a_folder_of_alignments_for_any_corpus(folder: Path, tmp_path_factory: p
     assert other / "speaker" / f"a.{ending}" in corpus.files
 
 
+@pytest.mark.parametrize("ending", ["TextGrid", "ctm", "json"])
+def test_a_folder_of_alignments_for_a_folder_of_plain_audio(folder: Path, tmp_path: Path, ending: str):
+    """As the aligner arranges both: CORPUS/ann/a.wav and ALIGNED/ann/a.TextGrid."""
+    audio, aligned = tmp_path / "corpus" / "ann", tmp_path / "aligned" / "ann"
+    for name in ("a", "b"):
+        write_audio(audio / f"{name}.wav", 2.0)
+    aligned.mkdir(parents=True)
+    (folder / f"a.{ending}").rename(aligned / f"a.{ending}")
+    options: dict[str, Any] = {"train": (str(audio.parent),), "alignments": str(aligned.parent), **WHOLE}
+    dataset = DatasetConfig(name="d", type="folder", **options)
+    found = examples(dataset, tmp_path)
+    assert {name: one.text for name, one in found.items()} == {"a": "so"}
+    assert found["a"].alignment == ({"word": (WORDS[1],)} if ending == "ctm" else ALIGNMENT)
+    corpus = AudioCorpus(dataset, AudioConfig())
+    list(corpus.cuts("train"))
+    assert corpus.statistics["train"].dropped == {UNLABELLED: 1}
+
+
 def test_alignments_named_after_the_recording_count_from_its_start(folder: Path, tmp_path: Path):
     cut = AudioCorpus(manifest(folder, {"audio": "a.wav", "speaker": "A"}), AudioConfig()).cuts("train")
     [whole] = cut
