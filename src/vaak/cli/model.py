@@ -84,8 +84,10 @@ def print_figures(estimate: ModelEstimate) -> None:
         lines["average"] = rest.average
     for name, number in lines.items():
         print(f"  {name:<12} {size(number):>10}")
-    if estimate.work is None:
-        print(f"  activations  unknown: {estimate.unknown}")
+    if estimate.needed is None:
+        print(f"  activations     unknown  {estimate.unknown}; the total depends on them")
     else:
         print(f"  activations  {size(estimate.activations):>10}  counted in a dry pass of that microbatch")
-    print(f"  total        {size(estimate.needed):>10}  of {size(estimate.limit)}; the libraries' own memory is extra")
+        print(
+            f"  total        {size(estimate.needed):>10}  of {size(estimate.limit)}; the libraries' own memory is extra"
+        )

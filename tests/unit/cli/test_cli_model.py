@@ -91,6 +91,15 @@ def test_a_shipped_configuration(vaak, tmp_path, monkeypatch, config):
     assert json.loads(out)["parameters"] > 0
 
 
+@pytest.mark.parametrize("decoder", ["transformer", "flow_matching"])
+def test_learned_durations_are_counted_too(vaak, tmp_path, monkeypatch, decoder):
+    monkeypatch.chdir(tmp_path)
+    options = ("model.durations=learned", f"model.decoder_type={decoder}", "data.max_duration=2")
+    code, out, errors = vaak("model", "show", str(CONFIGS / "tts" / "quickstart.yml"), *options, "--json")
+    assert (code, errors) == (0, "")
+    assert json.loads(out)["memory_bytes"]["activations"] > 0
+
+
 def test_frozen_parameters_take_no_gradient(shown):
     found = shown(LM, "training.freeze=[{match: embedding}]")
     assert found["parameters"] - found["trained"] == 500 * 64
@@ -132,7 +141,10 @@ def test_what_a_task_does_not_tell_is_said(vaak, tmp_path, monkeypatch):
     monkeypatch.setattr(LanguageModel, "forward", lambda self, ids, **k: forward(self, ids[ids.nonzero()[:, 0]], **k))
     code, out, _ = vaak("model", "show", "f.yml")
     assert code == 0
-    assert "activations  unknown: a shape depends on numbers" in out
+    assert "activations     unknown  a shape depends on numbers" in out
+    assert "\n  total" not in out
+    code, out, _ = vaak("model", "show", "f.yml", "--json")
+    assert (code, json.loads(out)["memory_bytes"]["needed"]) == (0, None)
 
 
 def test_a_diarizer_is_shown_before_there_are_recordings(shown):

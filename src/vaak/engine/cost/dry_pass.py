@@ -137,5 +137,5 @@ class _Selection(TorchFunctionMode):
             places = args[0].flatten(0, args[1].ndim - 1)
             return places.index_select(0, torch.arange(min(self.number, len(places)), device=places.device))
         if func is Tensor.numpy:
-            return np.zeros(tuple(args[0].shape))
+            return np.ones(tuple(args[0].shape), str(args[0].dtype).removeprefix("torch."))
         return func(*args, **(kwargs or {}))

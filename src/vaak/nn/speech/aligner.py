@@ -96,14 +96,22 @@ def _slopes(features: Tensor, lengths: Tensor) -> Tensor:
     return slopes
 
 
-def beta_binomial_prior(frame_lengths: Tensor, symbol_lengths: Tensor, scaling: float = 1.0) -> Tensor:
+def beta_binomial_prior(
+    frame_lengths: Tensor,
+    symbol_lengths: Tensor,
+    scaling: float = 1.0,
+    padded: tuple[int | None, int | None] = (None, None),
+) -> Tensor:
     """Log-probabilities of symbols at each frame that favour the diagonal, ``(batch, frame, symbol)``.
+
+    ``padded`` is how many frames and symbols a row has with its padding; None is the longest row's.
 
     Of frame t of T, counted from 1, they are beta-binomial with n = symbols - 1, a = ``scaling`` · t and
     b = ``scaling`` · (T - t + 1): the larger ``scaling``, the narrower. -inf at padded symbols, 0 at padded frames.
     """
     frames, symbols = most_exact(frame_lengths)[:, None, None], most_exact(symbol_lengths)[:, None, None]
-    is_frame, is_symbol = length_mask(frame_lengths)[..., None], length_mask(symbol_lengths)[:, None]
+    is_frame = length_mask(frame_lengths, padded[0])[..., None]
+    is_symbol = length_mask(symbol_lengths, padded[1])[:, None]
     t = torch.arange(1, is_frame.shape[1] + 1, device=frames.device)[:, None]
     k = torch.arange(is_symbol.shape[2] - 1, device=frames.device)
     a, b = scaling * t, scaling * (frames - t + 1).clamp(min=1)

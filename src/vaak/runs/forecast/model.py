@@ -44,9 +44,9 @@ class ModelEstimate:
         return max(0, self.work.peak_bytes - self.at_rest.gradients) if self.work else 0
 
     @property
-    def needed(self) -> int:
-        """Peak bytes of training; without a microbatch's, if they aren't known."""
-        return self.at_rest.total + self.activations
+    def needed(self) -> int | None:
+        """Peak bytes of training; None where a microbatch's aren't known."""
+        return self.at_rest.total + self.activations if self.work else None
 
     @property
     def flops(self) -> float | None:

@@ -21,7 +21,6 @@ from typing import Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from vaak.core.batch import Term
 from vaak.core.random_keys import Purpose, draw_key
@@ -174,10 +173,9 @@ class TtsModel(nn.Module):
         embedded = self.embedded(text)
         alignment, durations = None, recording.durations
         if self.aligner is not None:
-            prior = beta_binomial_prior(recording.lengths, text.lengths).to(recording.mel.dtype)
-            padding = symbol_mask.shape[1] - prior.shape[2], frame_mask.shape[1] - prior.shape[1]
-            prior = F.pad(prior, (0, padding[0], 0, padding[1]))  # a piece of a batch may be padded more than it needs
-            alignment = self.aligner(embedded, recording.mel, symbol_mask, frame_mask, prior)
+            padded = frame_mask.shape[1], symbol_mask.shape[1]
+            prior = beta_binomial_prior(recording.lengths, text.lengths, padded=padded)
+            alignment = self.aligner(embedded, recording.mel, symbol_mask, frame_mask, prior.to(recording.mel.dtype))
             durations = monotonic_alignment(alignment, recording.lengths, text.lengths)
         assert durations is not None
         of_symbols, of_frames = norms or (None, None)
