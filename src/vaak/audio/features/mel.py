@@ -6,7 +6,9 @@
     frame 0  ‹──────n_fft────┼─›                  frame t is centred at sample t * hop_length
     frame 1      ‹───────n_fft──────›
 
-The window is a periodic Hann window. Values are librosa's (``center=True, pad_mode="reflect"``).
+The window is a periodic Hann window. Values are librosa's (``center=True, pad_mode="reflect"``): in float64 to 1e-5. In
+float32, as they are extracted, they are so before the logarithm; it magnifies what rounding leaves in the quietest bins
+of loud frames (of LJ Speech, 2 % of the logarithms are more than 1e-5 off, none more than 1e-3).
 """
 
 from __future__ import annotations
