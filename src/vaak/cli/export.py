@@ -39,16 +39,14 @@ def export(
     from vaak.core.errors import UserError
     from vaak.nn.lora import merged
     from vaak.runs.open_run import open_run
+    from vaak.tasks.exports import demand_format
 
     opened = open_run(run, device="cpu", weights=weights, trust_code=trust_code)
-    writer = getattr(opened.task, f"export_{format.value}", None)
-    if writer is None:
-        others = [other.value for other in Format if hasattr(opened.task, f"export_{other.value}")]
-        instead = f"; use --format {others[0]}" if others else ""
-        raise UserError(
-            f"--format {format.value}: a run of task {opened.experiment.task} can't be exported so{instead}"
-        )
+    demand_format(opened.task, format.value)
+    if expert is not None and getattr(opened.experiment.model, "experts", None) is None:
+        raise UserError("--expert: this model is not a mixture of experts; leave it out")
     folder = output or opened.directory / "export" / format.value
     model = opened.model if format is Format.peft else merged(opened.model)
+    writer = getattr(opened.task, f"export_{format.value}")
     writer(model, folder, **({} if expert is None else {"expert": expert}))
     print(json.dumps({"folder": str(folder)}) if as_json else f"exported {opened.checkpoint} to {folder}")

@@ -282,6 +282,10 @@ class Task:
         """What a trained model makes of new inputs."""
         raise UserError(f"{type(self).__name__} has no predict(model, inputs)")
 
+    def refused_exports(self) -> dict[str, str]:
+        """Formats that this run can't be written in, though the task has an ``export_FORMAT``, each with the reason."""
+        return {}
+
     def samples(self, model: nn.Module) -> list[str]:
         """A few lines to look at after training."""
         return []

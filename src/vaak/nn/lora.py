@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import importlib
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from vaak.core.errors import UserError, optional_import
-from vaak.core.storage.files import whole_folder
+from vaak.core.storage.files import whole_folder, write_text
 from vaak.nn.config import LoraConfig
 from vaak.nn.lora_experts import LoraExperts
 
@@ -113,11 +113,19 @@ def merged(model: AnyModule, expert: int | None = None) -> AnyModule:
 
 
 def write_adapter(
-    adapters: list[Adapter], options: LoraConfig | None, targets: Iterable[str], base: str | None, folder: Path
+    adapters: list[Adapter],
+    options: LoraConfig | None,
+    targets: Iterable[str],
+    base: str | None,
+    folder: Path,
+    *,
+    whole: Mapping[str, nn.Module] | None = None,
+    files: Mapping[str, str | Mapping[str, Tensor]] | None = None,
 ) -> None:
     """Write ``folder``, completely or not at all, with the low-rank ``adapters`` alone, as ``options`` made them.
 
-    ``targets`` are the layers' names, or their ends, in the ``base`` that peft is to put them on.
+    ``targets`` are the layers' names, or their ends, in the ``base`` that peft is to put them on. ``whole`` are modules
+    that were trained whole, by their names in it; ``files`` are further ones: texts, or tensors.
 
     Raises UserError where there are none, or the folder has something in it.
     """
@@ -128,13 +136,57 @@ def write_adapter(
         lora_alpha=options.alpha,
         lora_dropout=options.dropout,
         target_modules=list(targets),
+        modules_to_save=list(whole) if whole else None,
         base_model_name_or_path=base,
+        inference_mode=True,
     )
     tensors = {
         f"base_model.model.{adapter.name}.{name}.weight": weight.detach().cpu().contiguous()
         for adapter in adapters
         for name, weight in (("lora_A", adapter.first), ("lora_B", adapter.second))
     }
+    for name, module in (whole or {}).items():
+        weights = module.state_dict(prefix=f"base_model.model.{name}.")
+        tensors |= {key: one.cpu().contiguous() for key, one in weights.items()}
     with whole_folder(folder) as temporary:
         config.save_pretrained(str(temporary))
-        save_file(tensors, temporary / "adapter_model.safetensors", metadata={"format": "pt"})
+        for file, content in {"adapter_model.safetensors": tensors, **(files or {})}.items():
+            if isinstance(content, str):
+                write_text(temporary / file, content)
+            else:
+                save_file(dict(content), temporary / file, metadata={"format": "pt"})
+
+
+def write_own_adapter(
+    model: nn.Module, options: LoraConfig | None, base: str | None, folder: Path, whole: Iterable[str] = ()
+) -> None:
+    """Write the low-rank adapters of one of our models, under the names of its modules, with how they are loaded.
+
+    ``base`` is the run that it began with; the modules ``whole`` were trained whole, and are written, too.
+
+    ``options`` are those of the adapters. Raises UserError where there are none, or ``folder`` has something in it.
+    """
+    adapters = list(adapters_of(model))
+    modules = {name: model.get_submodule(name) for name in whole}
+    readme = README.format(run=base or "RUN", folder=folder.name)
+    names = [adapter.name for adapter in adapters]
+    write_adapter(adapters, options, names, base, folder, whole=modules, files={"README.md": readme})
+
+
+README = """\
+# Low-rank adapters of a Vaak model
+
+In the format of peft, under the names of the model's modules in Vaak: no other software has this model. They belong to
+the model that their run began with, here called `{run}`:
+
+```python
+import peft
+import vaak
+
+base = vaak.open("{run}").model  # of a run of several tasks: .model.tasks["NAME"]
+model = peft.PeftModel.from_pretrained(base, "{folder}")
+```
+
+What was trained whole, such as a classifier's head, is in the file, too, and replaces the base's, which must have the
+same shape. Vaak's commands read the run that was exported, not this folder.
+"""

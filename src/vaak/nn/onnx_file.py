@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +36,27 @@ class OnnxModule:
     """Inputs of other sizes, with which the file is checked."""
     metadata: Mapping[str, str] = field(default_factory=dict)
     """Stored in the file."""
+    multiples: Mapping[str, int] = field(default_factory=dict)
+    """Of axes, by their names, what their sizes are multiples of."""
+
+
+class Called(nn.Module):
+    """A model as what is exported: ``call`` gives a tuple of tensors, from the model and the inputs."""
+
+    def __init__(self, model: nn.Module, call: Callable[..., tuple[Tensor, ...]]) -> None:
+        super().__init__()
+        self.model, self.call = model, call
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        return self.call(self.model, *inputs)
+
+
+def some_tokens(vocab_size: int, num_rows: int, length: int, names: Sequence[str]) -> dict[str, Tensor]:
+    """Ids ``(row, token)`` and their mask, True where they are real, by two ``names``; the same each time."""
+    generator = torch.Generator().manual_seed(num_rows)
+    ids = torch.randint(vocab_size, (num_rows, length), generator=generator)
+    lengths = torch.randint(1, length + 1, (num_rows, 1), generator=generator)
+    return dict(zip(names, (ids, torch.arange(length) < lengths), strict=True))
 
 
 def write_onnx(path: Path, exported: OnnxModule) -> float:
@@ -51,7 +72,7 @@ def write_onnx(path: Path, exported: OnnxModule) -> float:
             f"exporting to ONNX requires onnx, onnxscript and onnxruntime ({error}): pip install 'vaak[tts]'"
         ) from error
     names = {name for axes in exported.axes.values() for name in axes.values()}
-    sizes = {name: torch.export.Dim(name) for name in sorted(names)}
+    sizes = {name: exported.multiples.get(name, 1) * torch.export.Dim(name) for name in sorted(names)}
     shapes = tuple({axis: sizes[name] for axis, name in exported.axes.get(one, {}).items()} for one in exported.inputs)
     with _quiet(), torch.no_grad():
         try:
@@ -72,7 +93,7 @@ def write_onnx(path: Path, exported: OnnxModule) -> float:
     with usual_mode(path):
         program.save(path)
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3  # errors
+    options.log_severity_level = 4  # errors are raised, too
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     return max(_difference(session, exported, inputs) for inputs in (exported.inputs, *exported.others))
 
@@ -92,7 +113,10 @@ def _difference(session: Any, exported: OnnxModule, inputs: Mapping[str, Tensor]
     """How far the outputs for ``inputs`` are from PyTorch's. Raises UserError where that is too far."""
     with torch.inference_mode():
         expected = [one.numpy() for one in exported.module(*inputs.values())]
-    found = session.run(list(exported.outputs), {name: value.numpy() for name, value in inputs.items()})
+    try:
+        found = session.run(list(exported.outputs), {name: value.numpy() for name, value in inputs.items()})
+    except Exception as error:  # onnxruntime has its own, without a common class
+        raise UserError(f"the exported model can't be run: {str(error).strip().splitlines()[0]}") from error
     largest = 0.0
     for name, ours, theirs in zip(exported.outputs, expected, found, strict=True):
         if ours.shape != theirs.shape:

@@ -21,6 +21,7 @@ from vaak.core.errors import UserError
 from vaak.core.split_ranges import SPLITS
 from vaak.core.task import Meters
 from vaak.engine.objective.losses import Loss, make_loss
+from vaak.nn.lora import write_own_adapter
 from vaak.runs.prepared import PreparedFolder, Recipe, prepare_for_run, prepared_folder
 from vaak.tasks.meters import LossMeters
 
@@ -52,6 +53,8 @@ class PreparedTask(Task[AnyExperiment], Generic[AnyExperiment, Folder]):
     """
 
     PREPARED: ClassVar[type[PreparedFolder]] = PreparedFolder
+    also_trained: ClassVar[tuple[str, ...]] = ()
+    """Modules of the model that are trained whole where the others have low-rank adapters, and belong to its use."""
 
     def recipe(self, splits: tuple[str, ...] | None = None) -> Recipe:
         """How the data of ``splits`` (default: all) is prepared."""
@@ -85,6 +88,17 @@ class PreparedTask(Task[AnyExperiment], Generic[AnyExperiment, Folder]):
 
     def loss_modules(self) -> dict[str, nn.Module]:
         return self.main_loss.modules()
+
+    def refused_exports(self) -> dict[str, str]:
+        model = self.experiment.model
+        adapted = getattr(model, "lora", None) or getattr(model, "experts", None)
+        return {} if adapted else {"peft": "this model has no low-rank adapters (model.lora)"}
+
+    def export_peft(self, model: nn.Module, folder: Path) -> None:
+        """Write the low-rank adapters alone, in peft's format, for the model of the run that this one began with."""
+        base = self.experiment.training.checkpoint.init_from
+        base = None if base is None else str(Path(base).expanduser().absolute())
+        write_own_adapter(model, self.experiment.model.lora, base, folder, self.also_trained)
 
 
 def in_temporary_folder(make: Callable[[Path], Made]) -> Made:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import importlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,6 +29,22 @@ def transformers_of(purpose: str, extra: str = "hf") -> Any:
         package: Any = importlib.import_module("transformers")
     package.utils.logging.disable_progress_bar()
     return package
+
+
+@contextmanager
+def without_reports(package: Any) -> Iterator[None]:
+    """Without the tables of transformers on what a folder's weights are; what matters of them, the caller says."""
+    level = package.utils.logging.get_verbosity()
+    package.utils.logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        package.utils.logging.set_verbosity(level)
+
+
+def located(name: str, folder: Path) -> str:
+    """The absolute path of a model's folder, where there is one; else its name on the Hub."""
+    return next((str(path.resolve()) for path in (Path(name).expanduser(), folder / name) if path.is_dir()), name)
 
 
 def source_of(key: str, name: str, folder: Path) -> str:

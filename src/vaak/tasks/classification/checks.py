@@ -88,8 +88,10 @@ def _augmentation(model: ClassifierConfig, data: ClassificationDataConfig) -> It
             yield no_effect(f"data.augmentation.{name}", "enabled is false")
     elif not {"synonym_replacement", "random_insertion"} & set(options.techniques):
         yield no_effect("data.augmentation.synonyms", "no technique needs synonyms")
-    elif options.synonyms == "vectors" and model.word_vectors is None:
-        yield impossible("data.augmentation.synonyms", "is vectors, which requires model.word_vectors")
+    elif options.synonyms == "vectors" and model.word_vectors is None and model.pretrained_model is None:
+        yield impossible(
+            "data.augmentation.synonyms", "is vectors, which requires model.word_vectors or model.pretrained_model"
+        )
 
 
 def metrics(experiment: Experiment[Any, Any]) -> list[str]:

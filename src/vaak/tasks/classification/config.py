@@ -164,8 +164,8 @@ class TextAugmentationConfig(Section):
     )
     probability: float = option("Of each technique, for each word.", 0.1, ge=0, lt=1)
     synonyms: str = option(
-        "wordnet (by nltk), vectors (neighbours among model.word_vectors), or a file with words that mean the same in "
-        "each line, separated by tabs or commas.",
+        "wordnet (by nltk), vectors (neighbours among model.word_vectors, or among the words of pretrained_model), or "
+        "a file with words that mean the same in each line, separated by tabs or commas.",
         "wordnet",
     )
     keep_negation: bool = option("Words of negation (not, never, n't, नहीं) stay as and where they are.", True)

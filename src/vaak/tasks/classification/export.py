@@ -1,39 +1,58 @@
-"""A trained classifier as an ONNX file or as a folder for transformers, with its tokenizer and classes.
+"""A trained classifier as an ONNX file, as a folder for transformers, with its tokenizer and classes, or for peft.
 
-Classifiers of transformers that read the first token have a layer with tanh before the classes, which ours doesn't. It
-becomes a small multiple of the identity, where tanh is one, too; the classes' weights undo it. What comes out is
-compared with ours.
+What transformers has of it is in heads.py. What comes out is compared with ours.
 """
 
 from __future__ import annotations
 
 import copy
 import json
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from vaak.core.errors import UserError
 from vaak.core.storage.files import whole_folder
-from vaak.nn.lora import merged
-from vaak.nn.onnx_file import OnnxModule, write_onnx
+from vaak.nn.lora import adapters_of, merged, write_adapter
+from vaak.nn.onnx_file import Called, OnnxModule, some_tokens, write_onnx
 from vaak.tasks.classification.data import RowFormat
+from vaak.tasks.classification.heads import HEADS, configured, write_head
 from vaak.tasks.classification.model import TransformerClassifier
 from vaak.tasks.classification.prepare import Classes
 from vaak.tasks.classification.pretrained import Pretrained
 from vaak.tasks.hub import transformers_of
 from vaak.text.tokenizers.tokenizer import Tokenizer
 
-HEADS = {
-    "bert": ("bert.pooler.dense", "classifier"),
-    **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), ("classifier.dense", "classifier.out_proj")),
-}
-"""The layer with tanh and the one of the classes, by the kind of encoder."""
-SHRUNK = 1e-4
-"""tanh(x · SHRUNK) / SHRUNK is x but for x³ · 3e-9."""
 TOLERANCE = 1e-3
+OF_HEAD = "head.safetensors"
+
+
+def why_not_hf(base: Any, pooling: str, classes: Classes) -> str:
+    """Why transformers has no classifier of these ``classes`` on a ``base`` with this ``pooling``; empty: it has one.
+
+    ``base`` is the configuration of the pretrained encoder; None where a model isn't on one.
+    """
+    if base is None:
+        return "transformers has classifiers on its own encoders only (model.pretrained_model)"
+    kind, head = base.model_type, HEADS.get(base.model_type)
+    if head is None:
+        return f"a classifier on {kind} is none of transformers' {', '.join(HEADS)}"
+    if len(classes) > 1:
+        return "transformers has one label column"
+    if pooling not in head.poolings:
+        return f"transformers' {kind} has pooling {' or '.join(head.poolings)}, not {pooling}"
+    if head.pairs and 2 * sum(map(len, classes.values())) > base.hidden_size:
+        return f"transformers' {kind} of width {base.hidden_size} has at most {base.hidden_size // 2} classes of ours"
+    return ""
+
+
+def _base_of(model: nn.Module) -> Any:
+    """The pretrained encoder; None where a model isn't on one."""
+    base = model.transformer if isinstance(model, TransformerClassifier) else None
+    return base.base if isinstance(base, Pretrained) else None
 
 
 @torch.no_grad()
@@ -44,44 +63,96 @@ def export_hf(classifier: nn.Module, tokenizer: Tokenizer, classes: Classes, mul
 
     The ``classifier``'s ``classes`` are those of each label column, of which texts have several where ``multi_label``.
     """
-    trained = merged(classifier)
-    base = trained.transformer if isinstance(trained, TransformerClassifier) else None
-    if not isinstance(base, Pretrained) or base.base.config.model_type not in HEADS:
-        raise UserError(f"--format hf: a classifier on one of {', '.join(HEADS)} (model.pretrained_model); use onnx")
-    model = cast("TransformerClassifier", trained)
-    if len(classes) > 1 or model.config.pooling != "first":
-        raise UserError("--format hf: transformers has one label column, and pooling first; use onnx")
-    (names,) = classes.values()
-    config = copy.deepcopy(base.base.config)
-    config.update({"id2label": dict(enumerate(names)), "label2id": {name: place for place, name in enumerate(names)}})
-    config.problem_type = "multi_label_classification" if multi_label else "single_label_classification"
-    peer: Any = transformers_of("--format hf").AutoModelForSequenceClassification.from_config(config).float().eval()
-    weights = {name: one for name, one in base.base.state_dict().items() if not name.startswith("pooler.")}
-    peer.base_model.load_state_dict(weights, strict=False)
-    dense, head = map(peer.get_submodule, HEADS[config.model_type])
-    dense.weight.copy_(SHRUNK * torch.eye(len(dense.weight)))
-    dense.bias.zero_()
-    head.weight.copy_(model.class_weights() / SHRUNK)
-    head.bias.copy_(model.head.bias)
-    ids = torch.randint(tokenizer.vocab_size, (2, 9), generator=torch.Generator().manual_seed(0))
-    ours, theirs = model.eval()(ids, torch.ones_like(ids, dtype=torch.bool)), peer(input_ids=ids).logits
-    difference = float((ours - theirs).abs().max())
-    if not difference <= TOLERANCE * float(ours.abs().max().clamp(min=1)):
-        raise UserError(f"--format hf: the outputs of transformers differ by {difference:.2g}; use onnx")
+    peer = _peer(merged(classifier), classes, multi_label, tokenizer.vocab_size)
     with whole_folder(folder) as temporary:
         peer.save_pretrained(temporary)
         tokenizer.save(temporary)
 
 
-class _Exported(nn.Module):
-    """The classifier, with a tuple of outputs."""
+def export_peft(
+    classifier: TransformerClassifier, classes: Classes, multi_label: bool, vocab_size: int, base: str, folder: Path
+) -> None:
+    """Write ``folder`` with the adapters of a pretrained encoder, for peft on ``base``, and with the classes' layers.
 
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
+    These are in the adapter where transformers has such a classifier, else in a file of their own.
 
-    def forward(self, inputs: Tensor, mask: Tensor) -> tuple[Tensor]:
-        return (self.model(inputs, mask),)
+    ``classes``, ``multi_label`` and ``vocab_size`` are those of ``export_hf``.
+    """
+    adapters, names = list(adapters_of(classifier)), list(chain(*classes.values()))
+    files: dict[str, Any] = {}
+    if why_not_hf(_base_of(classifier).config, classifier.config.pooling, classes):
+        prefix, whole, kind = "", {}, README_OF_ENCODER
+        layer = {"weight": classifier.class_weights(), "bias": classifier.head.bias}
+        files[OF_HEAD] = {name: one.detach().cpu() for name, one in layer.items()}
+    else:
+        peer = _peer(merged(classifier), classes, multi_label, vocab_size)
+        head = HEADS[peer.config.model_type]
+        prefix, kind = f"{peer.base_model_prefix}.", README_OF_CLASSIFIER
+        whole = {name: peer.get_submodule(name) for name in head.modules}
+    adapters = [one._replace(name=f"{prefix}{one.name.removeprefix(OF_BASE)}") for one in adapters]
+    files["README.md"] = kind.format(
+        base=base, folder=folder.name, number=len(names), names=", ".join(names), pooling=classifier.config.pooling
+    )
+    targets = [one.name for one in adapters]
+    write_adapter(adapters, classifier.config.lora, targets, base, folder, whole=whole, files=files)
+
+
+OF_BASE = "transformer.base."
+README_OF_CLASSIFIER = """\
+# Low-rank adapters of a text classifier
+
+```python
+import peft
+from transformers import AutoModelForSequenceClassification
+
+base = AutoModelForSequenceClassification.from_pretrained("{base}", num_labels={number})
+model = peft.PeftModel.from_pretrained(base, "{folder}")
+```
+
+The classes, in the order of the logits: {names}. Their layers are in the adapter. `vaak export RUN --format hf` writes
+the whole classifier, which `model.pretrained_model` of another run reads.
+"""
+README_OF_ENCODER = """\
+# Low-rank adapters of a text classifier's encoder
+
+transformers has no classifier such as this one, so the adapters are those of the encoder alone, and the layer of the
+classes is in `head.safetensors`:
+
+```python
+import peft
+from safetensors.torch import load_file
+from torch.nn.functional import linear
+from transformers import AutoModel
+
+model = peft.PeftModel.from_pretrained(AutoModel.from_pretrained("{base}"), "{folder}")
+head = load_file("{folder}/head.safetensors")
+logits = linear(pooled, head["weight"], head["bias"])  # of last_hidden_state; pooling over real tokens: {pooling}
+```
+
+The classes, in the order of the logits: {names}.
+"""
+
+
+@torch.no_grad()
+def _peer(trained: nn.Module, classes: Classes, multi_label: bool, vocab_size: int) -> Any:
+    """The classifier of transformers that says the same. Raises UserError where there is none, or outputs differ."""
+    base, model = _base_of(trained), cast("TransformerClassifier", trained)
+    if reason := why_not_hf(base and base.config, model.config.pooling, classes):
+        raise UserError(f"--format hf: {reason}; use --format onnx")
+    head, (names,) = HEADS[base.config.model_type], classes.values()
+    config = configured(copy.deepcopy(base.config), head, model.config.pooling)
+    config.update({"id2label": dict(enumerate(names)), "label2id": {name: place for place, name in enumerate(names)}})
+    config.problem_type = "multi_label_classification" if multi_label else "single_label_classification"
+    peer: Any = transformers_of("--format hf").AutoModelForSequenceClassification.from_config(config).float().eval()
+    weights = {name: one for name, one in base.state_dict().items() if not name.startswith("pooler.")}
+    peer.base_model.load_state_dict(weights, strict=False)
+    write_head(peer, head, model.class_weights(), model.head.bias)
+    ids = torch.randint(vocab_size, (2, 9), generator=torch.Generator().manual_seed(0))
+    ours, theirs = model.eval()(ids, torch.ones_like(ids, dtype=torch.bool)), peer(input_ids=ids).logits
+    difference = float((ours - theirs).abs().max())
+    if not difference <= TOLERANCE * float(ours.abs().max().clamp(min=1)):
+        raise UserError(f"--format hf: the outputs of transformers differ by {difference:.2g}; use --format onnx")
+    return peer
 
 
 def export_onnx(model: nn.Module, rows: RowFormat, classes: Classes, folder: Path) -> None:
@@ -92,17 +163,15 @@ def export_onnx(model: nn.Module, rows: RowFormat, classes: Classes, folder: Pat
 
     ``model`` reads the ``rows``; ``classes`` are those of each label column.
     """
-    generator = torch.Generator().manual_seed(0)
-
-    def examples(num_rows: int, length: int) -> dict[str, Tensor]:
-        ids = torch.randint(rows.tokenizer.vocab_size, (num_rows, length), generator=generator)
-        lengths = torch.randint(1, length + 1, (num_rows, 1), generator=generator)
-        return {"inputs": ids, "mask": torch.arange(length) < lengths}
-
-    axes = {name: {0: "row", 1: "token"} for name in ("inputs", "mask")}
-    others = [examples(1, min(7, rows.max_length)), examples(3, min(12, rows.max_length))]
+    names = ("inputs", "mask")
+    axes = {name: {0: "row", 1: "token"} for name in names}
+    first, *others = (
+        some_tokens(rows.tokenizer.vocab_size, num_rows, min(length, rows.max_length), names)
+        for num_rows, length in ((2, 9), (1, 7), (3, 12))
+    )
     metadata = {"classes": json.dumps(classes, ensure_ascii=False), "ends": json.dumps(rows.ends)}
-    exported = OnnxModule(_Exported(model), examples(2, min(9, rows.max_length)), axes, ("logits",), others, metadata)
+    called = Called(model, lambda classifier, inputs, mask: (classifier(inputs, mask),))
+    exported = OnnxModule(called, first, axes, ("logits",), others, metadata)
     with whole_folder(folder) as temporary:
         rows.tokenizer.save(temporary)
         write_onnx(temporary / "model.onnx", exported)

@@ -4,6 +4,7 @@ FOLDER (RUN/prepared, or CACHE_DIR/FINGERPRINT, to which RUN/prepared then point
   tokenizer/tokenizer.json     trained here, or the pretrained model's
   base/config.json             the pretrained model's sizes, if there is one
   vectors.npy                  (token, width): given word vectors, NaN where a word has none
+  neighbours.npz               words of the pretrained model, and their embeddings, where synonyms are such neighbours
   classes.json                 the classes by label column, in the order of the model's outputs
   train/  valid/  test/        texts.jsonl, tokens/ and targets.npy: (text, column) numbers of classes or, with
   out_of_scope/                multi_label, (text, class) 0 or 1
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
+from unicodedata import category
 
 import numpy as np
 
@@ -27,8 +29,9 @@ from vaak.core.errors import DataError, UserError
 from vaak.core.storage.files import read_json, write_json
 from vaak.runs.prepared import PreparedFolder, Recipe, fingerprint_with_files
 from vaak.tasks.classification.config import ClassificationExperiment
-from vaak.tasks.classification.pretrained import KEY, save_base
+from vaak.tasks.classification.pretrained import KEY, loaded_embeddings, save_base
 from vaak.tasks.hub import source_of
+from vaak.text.augmentation import OF_SYNONYMS
 from vaak.text.corpora.labelled import LabelledCorpus, TextStore, in_order
 from vaak.text.corpora.readers import find_files
 from vaak.text.corpora.token_store import TokenStore, write_tokens
@@ -39,6 +42,7 @@ log = logging.getLogger("vaak")
 
 OUT_OF_SCOPE = "out_of_scope"
 IGNORED = -100
+SECTIONS = "data.corpus, data.tokenizer or data.augmentation.synonyms"
 Classes = dict[str, list[str]]
 """The classes of each label column."""
 
@@ -100,6 +104,13 @@ class Sources:
         options = self.experiment.model.word_vectors
         return None if options is None or self.classes is not None else options.path
 
+    @property
+    def has_neighbours(self) -> bool:
+        """Whether synonyms are neighbours among the embeddings of a pretrained model."""
+        options = self.experiment.data.augmentation
+        wanted = options.enabled and options.synonyms == "vectors" and bool({*OF_SYNONYMS} & {*options.techniques})
+        return wanted and self.base is not None
+
     def fingerprint(self) -> str:
         """A hash of everything prepared data depend on: options, and size and time of change of every source file."""
         data = self.experiment.data
@@ -116,12 +127,16 @@ class Sources:
         places = {"train", "valid", "test", OUT_OF_SCOPE, "name", FOLDS_FILE}
         corpus = data.corpus.model_dump(mode="json", exclude=places)
         own = self.experiment.model.pretrained_model is None
-        return {"labels": corpus, "words": self.factory.decides() if own else {}, "vectors": bool(self.vectors)}
+        return {
+            "labels": corpus,
+            "words": self.factory.decides() if own else {},
+            "vectors": bool(self.vectors) or self.has_neighbours,
+        }
 
 
 def recipe(sources: Sources, splits: tuple[str, ...] | None = None) -> Recipe:
     """How ``splits`` (default: all) are made. Without classes among the sources, train must be one of them."""
-    return Recipe(partial(_make, sources, splits), sources.fingerprint, sources.options)
+    return Recipe(partial(_make, sources, splits), sources.fingerprint, sources.options, SECTIONS)
 
 
 def _make(sources: Sources, splits: tuple[str, ...] | None, folder: Path) -> dict[str, Any]:
@@ -144,6 +159,11 @@ def _make(sources: Sources, splits: tuple[str, ...] | None, folder: Path) -> dic
     tokenizer = _tokenizer(sources, stores, folder)
     if sources.vectors is not None:
         np.save(folder / "vectors.npy", vectors_of(Path(sources.vectors), tokenizer))
+    if sources.base is not None and sources.has_neighbours:
+        words = whole_words(tokenizer)
+        vectors = loaded_embeddings(sources.base)[[*words.values()]]
+        np.savez(folder / "neighbours.npz", words=np.array([*words]), vectors=vectors)
+        log.info("synonyms: neighbours among %s words of %s", f"{len(words):,}", sources.base)
     for split, store in stores.items():
         tokens = write_targets(store, classes, tokenizer, data.corpus.multi_label).tokens
         statistics[split] |= _told(split, statistics[split], tokens, tokenizer, room_of(sources.experiment))
@@ -231,6 +251,22 @@ def vectors_of(path: Path, tokenizer: Tokenizer) -> np.ndarray:
         vectors[token] = vector
     log.info("word vectors: %s of %s words have one", f"{len(found):,}", f"{tokenizer.vocab_size:,}")
     return vectors
+
+
+def whole_words(tokenizer: Tokenizer) -> dict[str, int]:
+    """The words in small letters that are one token within a text, with its number.
+
+    Raises DataError where there are none: a tokenizer of bytes or characters.
+    """
+    before, found = tokenizer.encode("a"), {}
+    for token in range(tokenizer.vocab_size):
+        word = tokenizer.decode([token]).strip()
+        is_word = len(word) > 1 and word == word.lower() and all(category(letter)[0] in "LM" for letter in word)
+        if is_word and tokenizer.encode(f"a {word}") == [*before, token]:
+            found[word] = token
+    if not found:
+        raise DataError("data.augmentation.synonyms: the tokenizer of model.pretrained_model has no whole words")
+    return found
 
 
 def room_of(experiment: ClassificationExperiment) -> int:

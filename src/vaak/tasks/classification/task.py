@@ -12,8 +12,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -30,14 +31,14 @@ from vaak.tasks.base import PreparedTask, in_temporary_folder, without_unread_fi
 from vaak.tasks.classification.config import ClassificationExperiment
 from vaak.tasks.classification.data import Change, RowFormat, TextDataset, growth_of
 from vaak.tasks.classification.estimate import sketch, sketch_batch, source_files
-from vaak.tasks.classification.export import export_hf, export_onnx
+from vaak.tasks.classification.export import export_hf, export_onnx, export_peft, why_not_hf
 from vaak.tasks.classification.metrics import ClassMeters, ScopeMeters, by_column, targets_by_column
 from vaak.tasks.classification.model import TextClassifier, TextCNN, TransformerClassifier
 from vaak.tasks.classification.predict import Labeller, Prediction
 from vaak.tasks.classification.prepare import OUT_OF_SCOPE, Prepared, Sources, recipe, write_targets
-from vaak.tasks.classification.pretrained import KEY, Pretrained
+from vaak.tasks.classification.pretrained import KEY, Pretrained, loaded_head, saved_config
 from vaak.tasks.classification.spec import SPEC
-from vaak.tasks.hub import loaded_or_drawn, source_of
+from vaak.tasks.hub import loaded_or_drawn, located, source_of
 from vaak.text.augmentation import OF_SYNONYMS, Augmenter, NeighbourSynonyms, listed_synonyms, wordnet_synonyms
 from vaak.text.corpora.labelled import LabelledCorpus, TextStore, labelled_text
 from vaak.text.corpora.readers import Record
@@ -54,6 +55,7 @@ class ClassificationTask(PreparedTask[ClassificationExperiment, Prepared]):
 
     SPEC = SPEC
     PREPARED = Prepared
+    also_trained = ("head",)
 
     def __init__(self, experiment: ClassificationExperiment, directory: Path, folder: Path) -> None:
         super().__init__(experiment, directory, folder)
@@ -142,9 +144,13 @@ class ClassificationTask(PreparedTask[ClassificationExperiment, Prepared]):
 
     @cached_property
     def _neighbours(self) -> NeighbourSynonyms:
+        folder = prepared_folder(self.directory)
+        if self.options.pretrained_model is not None:
+            found = np.load(folder / "neighbours.npz")
+            return NeighbourSynonyms(found["words"].tolist(), found["vectors"])
         tokenizer = self.prepared.tokenizer
         words = [tokenizer.readable(token) for token in range(tokenizer.vocab_size)]
-        return NeighbourSynonyms(words, np.load(prepared_folder(self.directory) / "vectors.npy"))
+        return NeighbourSynonyms(words, np.load(folder / "vectors.npy"))
 
     def sources(self) -> list[Path]:
         """The files that ``prepare`` would read. Raises DataError for one that doesn't exist."""
@@ -156,14 +162,14 @@ class ClassificationTask(PreparedTask[ClassificationExperiment, Prepared]):
         """A model as large as the trained one may become, before its vocabulary is known; None for a pretrained one."""
         users = self.data.tokenizer.is_users(self.data.tokenizer.type)
         given = self.options.pretrained_model is not None or self.options.word_vectors is not None
-        return None if users or given else add_lora(sketch(self.experiment), self.options.lora, also_trained=("head",))
+        return None if users or given else add_lora(sketch(self.experiment), self.options.lora, self.also_trained)
 
     def sketch_batch(self) -> Batch:
         """A microbatch as large as one of training may become."""
         return sketch_batch(self.experiment)
 
     def model(self) -> TextClassifier:
-        return add_lora(self._model(), self.options.lora, also_trained=("head",))
+        return add_lora(self._model(), self.options.lora, self.also_trained)
 
     def _model(self) -> TextClassifier:
         options, vocab_size = self.options, self.prepared.tokenizer.vocab_size
@@ -173,19 +179,28 @@ class ClassificationTask(PreparedTask[ClassificationExperiment, Prepared]):
             vectors = None if options.word_vectors is None else torch.from_numpy(np.load(file))
             return TextCNN(options, vocab_size, num_classes, vectors)
         if options.pretrained_model is not None:
-            return TransformerClassifier(options, self._pretrained(vocab_size), num_classes)
+            return self._pretrained(vocab_size, num_classes)
         transformer = TransformerModel(options, vocab_size, causal=False, max_length=self.data.max_length)
         return TransformerClassifier(options, transformer, num_classes)
 
-    def _pretrained(self, vocab_size: int) -> Pretrained:
-        """The pretrained model. Where a run has checkpoints, which have all weights, it may have gone."""
+    def _pretrained(self, vocab_size: int, num_classes: int) -> TransformerClassifier:
+        """On the pretrained model. Where a run has checkpoints, which have all weights, it may have gone."""
         assert self.options.pretrained_model is not None
         name, options = self.options.pretrained_model, self.options
-        return loaded_or_drawn(
-            self.directory,
-            lambda: Pretrained.load(source_of(KEY, name, self.folder), vocab_size, options),
-            lambda: Pretrained.drawn(prepared_folder(self.directory) / "base", vocab_size, options),
-        )
+
+        def loaded() -> TransformerClassifier:
+            source = source_of(KEY, name, self.folder)
+            model = TransformerClassifier(options, Pretrained.load(source, vocab_size, options), num_classes)
+            found = loaded_head(source, options.pooling, [*chain(*self.prepared.classes.values())])
+            if found is not None:
+                model.head.load_state_dict(dict(zip(("weight", "bias"), found, strict=True)))
+            return model
+
+        def drawn() -> TransformerClassifier:
+            base = Pretrained.drawn(prepared_folder(self.directory), vocab_size, options)
+            return TransformerClassifier(options, base, num_classes)
+
+        return loaded_or_drawn(self.directory, loaded, drawn)
 
     def make_main_loss(self) -> Loss:
         """The loss of ``training.loss.main``; of texts with several labels, cross-entropy is binary."""
@@ -258,6 +273,20 @@ class ClassificationTask(PreparedTask[ClassificationExperiment, Prepared]):
     def export_hf(self, model: nn.Module, folder: Path) -> None:
         """Write a folder that transformers loads as a sequence classifier."""
         export_hf(model, self.prepared.tokenizer, self.prepared.classes, self.multi_label, folder)
+
+    def refused_exports(self) -> dict[str, str]:
+        base = None if self.options.pretrained_model is None else saved_config(prepared_folder(self.directory))
+        reason = why_not_hf(base, self.options.pooling, self.prepared.classes)
+        return {**super().refused_exports(), **({"hf": reason} if reason else {})}
+
+    def export_peft(self, model: nn.Module, folder: Path) -> None:
+        """Write the low-rank adapters and the head, for the pretrained encoder or the run that this one began with."""
+        if self.options.pretrained_model is None:
+            super().export_peft(model, folder)
+        else:
+            base = located(self.options.pretrained_model, self.folder)
+            given = self.prepared.classes, self.multi_label, self.prepared.tokenizer.vocab_size
+            export_peft(cast("TransformerClassifier", model), *given, base, folder)
 
     def export_onnx(self, model: nn.Module, folder: Path) -> None:
         """Write a file that onnxruntime runs without Vaak, with the tokenizer."""

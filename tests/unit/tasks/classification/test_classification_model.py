@@ -128,7 +128,7 @@ def test_a_pretrained_encoder_gives_what_transformers_gives(bert: Path, tmp_path
     assert torch.allclose(found, expected, atol=1e-5)
     assert model.base.config.hidden_dropout_prob == 0.2
     assert model.base.config.attention_probs_dropout_prob == 0.3
-    drawn = Pretrained.drawn(tmp_path / "base", tokenizer.vocab_size, options)
+    drawn = Pretrained.drawn(tmp_path, tokenizer.vocab_size, options)
     assert {name: value.shape for name, value in drawn.state_dict().items()} == {
         name: value.shape for name, value in model.state_dict().items()
     }
@@ -155,9 +155,9 @@ def test_transformers_loads_an_exported_classifier_with_the_same_scores(bert: Pa
     with torch.no_grad():
         torch.testing.assert_close(peer(**read).logits, model(ids, torch.ones_like(ids) > 0), rtol=1e-4, atol=1e-5)
     assert peer.config.id2label == {0: "a", 1: "b", 2: "c"}
-    with pytest.raises(UserError, match="one label column, and pooling first; use onnx"):
+    with pytest.raises(UserError, match="transformers has one label column; use --format onnx"):
         export_hf(model, tokenizer, {"label": ["a", "b"], "other": ["c"]}, False, tmp_path / "two")
-    with pytest.raises(UserError, match="a classifier on one of bert"):
+    with pytest.raises(UserError, match="transformers has classifiers on its own encoders only"):
         export_hf(cnn(), tokenizer, {"label": ["a", "b", "c"]}, False, tmp_path / "two")
 
 
