@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from vaak.nn.decoding.cache import LayerCache
 from vaak.nn.kernels.causal_sums import causal_sums
 from vaak.nn.kernels.full_sums import full_sums, key_sums
-from vaak.nn.kernels.random_features import Kernel, RandomFeatures, precise, query_map
+from vaak.nn.kernels.random_features import Kernel, RandomFeatures, key_map, precise, query_map
 from vaak.nn.kernels.visibility import Visibility
 
 Inputs = tuple[Tensor, Tensor, Tensor]
@@ -58,7 +58,10 @@ def linear_attention(
             sums = query_map(queries, weights, features.kernel) @ cache.tensors["memory"]
         else:
             inputs = (queries, features.key_inputs(key, features.shift()), _values(value, visibility))
-            sums = (_causal if visibility.causal else _full)(inputs, weights, features.kernel, visibility, cache)
+            if torch.compiler.is_exporting():
+                sums = _plain(inputs, weights, features.kernel, visibility.causal)
+            else:
+                sums = (_causal if visibility.causal else _full)(inputs, weights, features.kernel, visibility, cache)
         total, count = sums.split((value.shape[-1], 1), -1)
         mixed: Tensor = (total / (count + SMALLEST_DENOMINATOR)).to(value.dtype)
         return mixed
@@ -70,6 +73,15 @@ def _values(value: Tensor, visibility: Visibility) -> Tensor:
     if visibility.documents is not None or visibility.key_documents is None:
         return values
     return values * (visibility.key_documents >= 0)[:, None, -value.shape[2] :, None]
+
+
+def _plain(inputs: Inputs, weights: Tensor, kernel: Kernel, causal: bool) -> Tensor:
+    """The same in the operations that other software has, for rows of one document; all pairs where ``causal``.
+
+    ``inputs``, ``weights`` and ``kernel`` are those of ``_full``.
+    """
+    queries, keys, values = query_map(inputs[0], weights, kernel), key_map(inputs[1], weights, kernel), inputs[2]
+    return (queries @ keys.mT).tril() @ values if causal else queries @ (keys.mT @ values)
 
 
 def _full(inputs: Inputs, weights: Tensor, kernel: Kernel, visibility: Visibility, cache: LayerCache | None) -> Tensor:

@@ -122,7 +122,7 @@ class RandomFeatures(nn.Module):
 
         It is a factor that all keys share, so attention doesn't change.
         """
-        return (LARGEST_EXPONENT - self.projection.square().sum(-1).amax() / 2).clamp(min=-LARGEST_EXPONENT)
+        return (LARGEST_EXPONENT - self.projection.square().sum(-1).amax(0) / 2).clamp(min=-LARGEST_EXPONENT)
 
 
 def draw_projection(num_features: int, head_width: int, key: int, *, orthogonal: bool) -> Tensor:

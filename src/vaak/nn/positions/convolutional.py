@@ -64,7 +64,9 @@ class ConvolutionalPositions(nn.Module):
         return x, documents
 
     def _convolve_apart(self, x: Tensor, documents: Tensor) -> Tensor:
-        """The convolution of each document by itself."""
+        """The convolution of each document by itself; in an exported model, a row has one."""
+        if torch.compiler.is_exporting():
+            return self._convolve(x.masked_fill(documents[..., None] < 0, 0.0))
         begins = documents[:, 1:] != documents[:, :-1]
         gap = self.kernel_size - 1 if self.causal else self.kernel_size // 2
         places = torch.arange(x.shape[1], device=x.device) + F.pad(gap * begins.cumsum(1), (1, 0))
@@ -76,7 +78,7 @@ class ConvolutionalPositions(nn.Module):
     def _convolve(self, x: Tensor) -> Tensor:
         reach = self.kernel_size - 1
         before = reach if self.causal else reach // 2
-        if paths_on(x.device).toeplitz_convolution:
+        if paths_on(x.device).toeplitz_convolution and not torch.compiler.is_exporting():
             return self._convolve_by_products(x, before)
         padded = F.pad(x.transpose(1, 2), (before, reach - before))
         return F.conv1d(padded, self.weight, self.bias, groups=x.shape[2]).transpose(1, 2)

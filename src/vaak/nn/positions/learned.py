@@ -5,6 +5,7 @@ Source: Gehring et al. 2017, "Convolutional Sequence to Sequence Learning", sect
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 
@@ -18,11 +19,10 @@ class LearnedPositions(nn.Module):
     def forward(self, x: Tensor, positions: Tensor) -> Tensor:
         """Shape and type of ``x`` ``(batch, time, width)`` kept; ``positions`` is ``(batch or 1, time)``.
 
-        Raises ValueError for a place that has no vector. To know, it waits for the device.
+        Raises ValueError for a place that has no vector, except in an exported model. To know, it waits for the device.
         """
-        length = int(positions.max()) + 1
         max_length = self.embedding.num_embeddings
-        if length > max_length:
+        if not torch.compiler.is_exporting() and (length := int(positions.max()) + 1) > max_length:
             raise ValueError(
                 f"{length} tokens are more than the {max_length} that the learned positions reach; shorten the text, "
                 "or train with a larger max_length or another position_type"

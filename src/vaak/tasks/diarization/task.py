@@ -28,7 +28,7 @@ from vaak.audio.sources.cut_source import CutSource
 from vaak.audio.sources.cut_store import write_cuts
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
-from vaak.core.random_keys import Purpose
+from vaak.core.random_keys import EVALUATION_SEED, Purpose
 from vaak.core.task import DataFinding
 from vaak.data.batching.planner import evaluation_plan
 from vaak.data.loader import evaluation_addresses
@@ -56,6 +56,7 @@ from vaak.tasks.diarization.examples.labels import (
     make_collator,
 )
 from vaak.tasks.diarization.examples.stored_features import store_features
+from vaak.tasks.diarization.export import export_onnx
 from vaak.tasks.diarization.inference.samples import show_timelines
 from vaak.tasks.diarization.inference.tuning import Tuning, tune
 from vaak.tasks.diarization.metrics import SHOWN_RECORDINGS, DiarizationMeters, Scored
@@ -74,6 +75,7 @@ from vaak.tasks.diarization.network.losses import (
 from vaak.tasks.diarization.predict import Diarized, Diarizer
 from vaak.tasks.diarization.prepare import Prepared, corpora_differ
 from vaak.tasks.diarization.spec import SPEC
+from vaak.tasks.exports import demand_format
 from vaak.tasks.prepared_cuts import READING, corpora_of, read_for, recipe
 
 log = logging.getLogger("vaak")
@@ -296,9 +298,7 @@ class DiarizationTask(PreparedTask[DiarizationExperiment, Prepared]):
     def _read(self, split: str, addresses: Iterable[Address]) -> Iterator[DiarizationExample]:
         """Examples as an evaluation reads them: without those that can't be read, if these are skipped."""
         dataset, skip_bad = self.dataset(split), self.experiment.skips_bad_examples
-        reader = MicrobatchReader(
-            dataset, (Purpose.EVALUATION, split), self.experiment.training.random_seed, skip_bad=skip_bad
-        )
+        reader = MicrobatchReader(dataset, (Purpose.EVALUATION, split), EVALUATION_SEED, skip_bad=skip_bad)
         for batch in (reader[address].batch for address in addresses):
             yield from batch.extra["examples"] if batch is not None else ()
 
@@ -307,6 +307,18 @@ class DiarizationTask(PreparedTask[DiarizationExperiment, Prepared]):
         diarizer = self.diarizer(model)
         for path in inputs:
             yield diarizer.diarize_file(Path(path), self.audio)
+
+    def refused_exports(self) -> dict[str, str]:
+        reason = "model.head attractors reads frames in an order drawn for each length, which ONNX doesn't have"
+        return {**super().refused_exports(), **({"onnx": reason} if self.options.head == "attractors" else {})}
+
+    def export_onnx(self, model: nn.Module, folder: Path) -> None:
+        """Write a file that onnxruntime runs without Vaak: who speaks in a window of features.
+
+        Raises UserError for a model with attractors.
+        """
+        demand_format(self, "onnx")
+        export_onnx(self.diarizer(model), self.features.dims, self.audio.model_dump_json(), folder)
 
     def samples(self, model: nn.Module) -> list[str]:
         """A line for each of the first validation recordings; writes a picture of their timelines."""

@@ -1,5 +1,7 @@
 """A trained decoder as a folder that transformers loads without Vaak: the same weights under other names (families.py).
 
+Any language model is written as an ONNX file, and its low-rank adapters for peft.
+
     config.json            LlamaForCausalLM, Qwen3ForCausalLM (queries and keys normalised) or GPT2LMHeadModel
     generation_config.json model.safetensors  tokenizer.json  tokenizer_config.json  special_tokens_map.json
 
@@ -16,13 +18,16 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, processors
+from torch import Tensor
 
 from vaak.core.errors import UserError
 from vaak.core.storage.files import sync_directory, sync_file, usual_mode, whole_folder, write_json, write_text
 from vaak.nn.lora import adapters_of, merged, write_adapter
+from vaak.nn.onnx_file import Called, OnnxModule, some_tokens, write_onnx
 from vaak.tasks.lm.families import config_of, family_of
 from vaak.tasks.lm.model import LanguageModel
 from vaak.text.chat_template import template_in
+from vaak.text.tokenizers.tokenizer import Tokenizer as VaaksTokenizer
 
 SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token", "mask_token", "sep_token", "cls_token")
 
@@ -47,21 +52,45 @@ def export_hf(
         _write_files(made, model, tokenizer_file, special_tokens, special_ids, max_length)
 
 
-def export_peft(model: LanguageModel, folder: Path) -> None:
-    """Write ``folder`` with the low-rank adapters alone, which peft loads on the base.
+def export_peft(model: LanguageModel, base: str | None, folder: Path) -> None:
+    """Write ``folder`` with the low-rank adapters alone, which peft loads on the ``base``.
 
-    Raises UserError where there are none, or their layers are parts of one layer in transformers.
+    Raises UserError where there are none, or the folder has something in it.
     """
-    family, adapters = family_of(model.config), []
-    for adapter in adapters_of(model):
-        name, piece = family.theirs(f"{adapter.name}.weight")
-        if piece is not None or family.is_transposed:
-            raise UserError(
-                f"--format peft: {family.architecture} has other layers; use --format hf, which merges them"
-            )
-        adapters.append(adapter._replace(name=name.removesuffix(".weight")))
-    names = [adapter.name for adapter in adapters]
-    write_adapter(adapters, model.config.lora, names, model.config.pretrained, folder)
+    family = family_of(model.config)
+    adapters = [
+        adapter._replace(name=family.theirs(f"{adapter.name}.weight")[0].removesuffix(".weight"))
+        for adapter in adapters_of(model)
+    ]
+    write_adapter(adapters, model.config.lora, [adapter.name for adapter in adapters], base, folder)
+
+
+def export_onnx(model: LanguageModel, tokenizer: VaaksTokenizer, longest: int, folder: Path) -> None:
+    """Write ``model.onnx`` and the tokenizer to ``folder``, completely or not at all.
+
+    ``inputs`` are ids ``(row, token)``; an encoder also has ``mask``, true where they are real. ``logits`` are ``(row,
+    token, vocab)``, ``hidden`` ``(row, token, width)``; an encoder's are 0 in padding. A row has ``longest`` tokens at
+    most. Raises UserError where the model can't be exported, or the outputs differ from PyTorch's.
+    """
+    is_encoder = model.config.model_type == "encoder"
+    names = ("inputs", "mask") if is_encoder else ("inputs",)
+
+    def outputs(given: LanguageModel, inputs: Tensor, mask: Tensor | None = None) -> tuple[Tensor, ...]:
+        hidden = given.hidden(inputs, mask=mask)
+        found = given.logits(hidden), hidden
+        return found if mask is None else tuple(one * mask[..., None] for one in found)
+
+    first, *others = (
+        some_tokens(model.vocab_size, rows, min(length, longest), ("inputs", "mask"))
+        for rows, length in ((2, 9), (1, 7), (3, 70))
+    )
+    given = [{name: one[name] for name in names} for one in (first, *others)]
+    axes = {name: {0: "row", 1: "token"} for name in names}
+    metadata = {"longest": str(longest)}
+    exported = OnnxModule(Called(merged(model), outputs), given[0], axes, ("logits", "hidden"), given[1:], metadata)
+    with whole_folder(folder) as made:
+        tokenizer.save(made)
+        write_onnx(made / "model.onnx", exported)
 
 
 def hf_config(model: LanguageModel, max_length: int) -> dict[str, Any]:

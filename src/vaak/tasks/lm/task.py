@@ -28,12 +28,13 @@ from vaak.nn.kernels.squared_norms import NORM_REG, SquaredNorms, norm_reg
 from vaak.nn.lora import add_lora
 from vaak.runs.prepared import Recipe, prepared_folder
 from vaak.tasks.base import PreparedTask, in_temporary_folder, without_unread_files
-from vaak.tasks.hub import loaded_or_drawn
+from vaak.tasks.hub import loaded_or_drawn, located
 from vaak.tasks.lm import pretrained
 from vaak.tasks.lm.config import LanguageModelConfig, LanguageModelExperiment
 from vaak.tasks.lm.data import IGNORED, ChatDataset, Corruption, SpecialTokens, StreamDataset, TextDataset
 from vaak.tasks.lm.estimate import sketch, sketch_batch, source_files
-from vaak.tasks.lm.export import export_hf, export_peft
+from vaak.tasks.lm.export import export_hf, export_onnx, export_peft
+from vaak.tasks.lm.families import Family, family_of
 from vaak.tasks.lm.metrics import PairMeters, TextMeters, visibility_of
 from vaak.tasks.lm.minimal_pairs import PairDataset, read_pairs
 from vaak.tasks.lm.model import LanguageModel
@@ -339,13 +340,42 @@ class LanguageModelTask(PreparedTask[LanguageModelExperiment, Prepared]):
         if self.data.layout == "stream":  # a document has no end token, only the next one's beginning
             names["eos_token"] = names["bos_token"]
         folder_of = self.prepared.folder
-        length = self.data.max_length if self.own.pretrained is None else pretrained.longest_of(folder_of)
-        export_hf(model, folder_of / "tokenizer" / "tokenizer.json", names, length, folder)
+        export_hf(model, folder_of / "tokenizer" / "tokenizer.json", names, self._longest(), folder)
+
+    def refused_exports(self) -> dict[str, str]:
+        family = self._family()
+        reasons = super().refused_exports()
+        if isinstance(self.tokenizer, UsersTokenizer):
+            reasons["hf"] = f"transformers can't load a data.tokenizer of type {self.data.tokenizer.type}"
+        elif isinstance(family, str):
+            reasons["hf"] = family
+        elif family.is_transposed:
+            reasons.setdefault("peft", f"{family.architecture} has one layer for several of ours, so they are merged")
+        return reasons
+
+    def _family(self) -> Family | str:
+        """What the model is in transformers, or why it is none of its."""
+        try:
+            return family_of(self.options)
+        except UserError as error:
+            return str(error).rstrip(".")
 
     def export_peft(self, model: nn.Module, folder: Path) -> None:
-        """Write the low-rank adapters as an adapter that peft loads on the base."""
+        """Write the low-rank adapters as an adapter that peft loads on the base, in transformers if it has one."""
         assert isinstance(model, LanguageModel)
-        export_peft(model, folder)
+        if isinstance(self._family(), str):
+            super().export_peft(model, folder)
+        else:
+            base = self.own.pretrained
+            export_peft(model, None if base is None else located(base, self.folder), folder)
+
+    def export_onnx(self, model: nn.Module, folder: Path) -> None:
+        """Write a file that onnxruntime runs without Vaak, with the tokenizer."""
+        assert isinstance(model, LanguageModel)
+        export_onnx(model, self.tokenizer, self._longest(), folder)
+
+    def _longest(self) -> int:
+        return self.data.max_length if self.own.pretrained is None else pretrained.longest_of(self.prepared.folder)
 
 
 def _loss_of_text(store: TokenStore) -> str:

@@ -34,6 +34,7 @@ from vaak.runs.prepared import prepared_folder
 from vaak.tasks.base import Task
 from vaak.tasks.multitask.config import MultiTaskExperiment
 from vaak.tasks.multitask.data import JointDataset, Shares, own_batch
+from vaak.tasks.multitask.export import export_parts, refused_by_all
 from vaak.tasks.multitask.metrics import JointMeters
 from vaak.tasks.multitask.model import WEIGHTED, MultiTaskModel, Uncertainty
 from vaak.tasks.multitask.spec import SPEC
@@ -156,6 +157,25 @@ class JointTask(Task[Any]):
         models: Any = model.tasks
         for name, group in groupby(inputs, key=lambda pair: pair[0]):
             yield from self.parts[name].predict(models[name], [one for _, one in group])
+
+    def refused_exports(self) -> dict[str, str]:
+        return refused_by_all(self.parts)
+
+    def export_hf(self, model: nn.Module, folder: Path) -> None:
+        """Write a folder for each task that transformers loads, or what the task has."""
+        self._export(model, "hf", folder)
+
+    def export_onnx(self, model: nn.Module, folder: Path) -> None:
+        """Write a folder for each task that onnxruntime runs, or what the task has."""
+        self._export(model, "onnx", folder)
+
+    def export_peft(self, model: nn.Module, folder: Path) -> None:
+        """Write a folder for each task with its low-rank adapters, or what the task has."""
+        self._export(model, "peft", folder)
+
+    def _export(self, model: nn.Module, format: str, folder: Path) -> None:
+        assert isinstance(model, MultiTaskModel)
+        export_parts(self.parts, model.tasks, format, folder)
 
     def samples(self, model: nn.Module) -> list[str]:
         models: Any = model.tasks

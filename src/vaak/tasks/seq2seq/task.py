@@ -23,7 +23,8 @@ from vaak.nn.kernels.squared_norms import NORM_REG, SquaredNorms, norm_reg
 from vaak.nn.lora import add_lora
 from vaak.runs.prepared import Recipe, prepared_folder
 from vaak.tasks.base import PreparedTask, in_temporary_folder, without_unread_files
-from vaak.tasks.hub import loaded_or_drawn
+from vaak.tasks.exports import demand_format
+from vaak.tasks.hub import loaded_or_drawn, located
 from vaak.tasks.pretrained import Base
 from vaak.tasks.seq2seq import pretrained
 from vaak.tasks.seq2seq.attention_picture import draw_translation
@@ -31,6 +32,7 @@ from vaak.tasks.seq2seq.config import Seq2SeqExperiment
 from vaak.tasks.seq2seq.data import IGNORED, PairDataset
 from vaak.tasks.seq2seq.decoding.settings import DecodingSettings, decoding_settings
 from vaak.tasks.seq2seq.estimate import sketch, sketch_batch, source_files
+from vaak.tasks.seq2seq.export import export_onnx, export_peft
 from vaak.tasks.seq2seq.metrics import TranslationMeters, translation_protocol
 from vaak.tasks.seq2seq.model import Seq2SeqModel
 from vaak.tasks.seq2seq.predict import Translator
@@ -217,10 +219,28 @@ class Seq2SeqTask(PreparedTask[Seq2SeqExperiment, Prepared]):
 
     def export_hf(self, model: nn.Module, folder: Path) -> None:
         """Write a folder that transformers loads without Vaak. Raises UserError for a model that began with none."""
+        demand_format(self, "hf")
+        assert isinstance(model, Seq2SeqModel)
+        pretrained.export_hf(model, prepared_folder(self.directory), self.prepared.target_tokenizer, folder)
+
+    def refused_exports(self) -> dict[str, str]:
+        drawn = {"hf": "transformers has no translator such as those that Vaak draws (only of model.pretrained)"}
+        return {**super().refused_exports(), **(drawn if self.own.pretrained is None else {})}
+
+    def export_peft(self, model: nn.Module, folder: Path) -> None:
+        """Write the low-rank adapters, for peft on the pretrained base or the run that this one began with."""
         assert isinstance(model, Seq2SeqModel)
         if self.own.pretrained is None:
-            raise UserError("--format hf: only a translator that began with model.pretrained (T5, Marian) is exported")
-        pretrained.export_hf(model, prepared_folder(self.directory), self.prepared.target_tokenizer, folder)
+            super().export_peft(model, folder)
+        else:
+            export_peft(model, prepared_folder(self.directory), located(self.own.pretrained, self.folder), folder)
+
+    def export_onnx(self, model: nn.Module, folder: Path) -> None:
+        """Write files that onnxruntime runs without Vaak, with the tokenizers."""
+        assert isinstance(model, Seq2SeqModel)
+        source, target = self.prepared.source_tokenizer, self.prepared.target_tokenizer
+        tokenizers = {"": source} if source is target else {"source": source, "target": target}
+        export_onnx(model, tokenizers, (self.data.max_source_length, self.data.max_target_length), folder)
 
     def samples(self, model: nn.Module) -> list[str]:
         """Translations of the first validation sources; writes a picture of the first one's cross-attention."""

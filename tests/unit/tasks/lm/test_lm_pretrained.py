@@ -104,7 +104,7 @@ def test_low_rank_changes_are_merged_or_written_for_peft(tmp_path: Path):
         changed = model.eval()(ids)
         assert (changed - plain).abs().max() > 0.1
         torch.testing.assert_close(merged(model)(ids), changed, rtol=0, atol=1e-4)
-    export_peft(model, tmp_path / "peft")
+    export_peft(model, str(tmp_path / "theirs"), tmp_path / "peft")
     names = {"bos_token": tokenizer.special_tokens["bos"]}
     export_hf(model, tmp_path / "prepared" / "tokenizer" / "tokenizer.json", names, 64, tmp_path / "hf")
     adapted = peft.PeftModel.from_pretrained(base, str(tmp_path / "peft")).eval()

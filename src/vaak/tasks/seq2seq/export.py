@@ -1,0 +1,78 @@
+"""A trained translator as ONNX files, with its tokenizers; or its low-rank adapters for peft, on the base.
+
+    encoder.onnx    source (row, token), source_mask (row, token)  ──▶ memory (row, token, width)
+    decoder.onnx    target (row, prefix), memory, source_mask      ──▶ logits (row, prefix, vocab)
+
+``logits[:, -1]`` scores the token after a prefix, which begins with [bos]. A decoder that copies takes ``source``, too.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from vaak.core.storage.files import whole_folder
+from vaak.nn.lora import adapters_of, merged, write_adapter
+from vaak.nn.onnx_file import Called, OnnxModule, some_tokens, write_onnx
+from vaak.tasks.pretrained import saved_config
+from vaak.tasks.seq2seq.families import family_of
+from vaak.tasks.seq2seq.model import Seq2SeqModel
+from vaak.text.tokenizers.tokenizer import Tokenizer
+
+SOURCE = ("source", "source_mask")
+
+
+def export_onnx(model: Seq2SeqModel, tokenizers: dict[str, Tokenizer], longest: tuple[int, int], folder: Path) -> None:
+    """Write ``folder``, completely or not at all; ``tokenizers`` by the names of their folders in it.
+
+    Sources and targets have at most as many tokens as ``longest`` says. Raises UserError where the model can't be
+    exported, or the outputs differ from PyTorch's.
+    """
+    trained = merged(model).eval()
+    copies = trained.copying is not None
+    sizes = [(2, 9, 6), (1, 7, 11), (3, 70, 70)]
+    sources = [_tokens(trained.source_embedding, rows, min(time, longest[0])) for rows, time, _ in sizes]
+    prefixes = [_tokens(trained.target_embedding, rows, min(time, longest[1])) for rows, _, time in sizes]
+
+    def encode(translator: Seq2SeqModel, source: Tensor, source_mask: Tensor) -> tuple[Tensor]:
+        return (translator.encode(source, source_mask) * source_mask[..., None],)
+
+    def decode(
+        translator: Seq2SeqModel, target: Tensor, memory: Tensor, source_mask: Tensor, *source: Tensor
+    ) -> tuple[Tensor]:
+        hidden = translator.decode(target, memory, source_mask)
+        return (translator.logits(hidden, source[0] if source else target, memory, source_mask),)
+
+    read = []
+    for source, prefix in zip(sources, prefixes, strict=True):
+        with torch.no_grad():
+            (memory,) = encode(trained, *source.values())
+        given = {"target": prefix["source"], "memory": memory, "source_mask": source["source_mask"]}
+        read.append({**given, "source": source["source"]} if copies else given)
+    of_source = {name: {0: "row", 1: "token"} for name in (*SOURCE, "memory")}
+    axes = {**of_source, "target": {0: "row", 1: "prefix"}}
+    with whole_folder(folder) as made:
+        for name, tokenizer in tokenizers.items():
+            tokenizer.save(made / name)
+        encoder = OnnxModule(Called(trained, encode), sources[0], axes, ("memory",), sources[1:])
+        write_onnx(made / "encoder.onnx", encoder)
+        write_onnx(made / "decoder.onnx", OnnxModule(Called(trained, decode), read[0], axes, ("logits",), read[1:]))
+
+
+def _tokens(embedding: nn.Embedding, num_rows: int, length: int) -> dict[str, Tensor]:
+    return some_tokens(embedding.num_embeddings, num_rows, length, SOURCE)
+
+
+def export_peft(model: Seq2SeqModel, prepared: Path, base: str, folder: Path) -> None:
+    """Write ``folder`` with the low-rank adapters alone, which peft loads on the ``base``, by its names.
+
+    ``prepared`` has its configuration. Raises UserError where there are none, or the folder has something in it.
+    """
+    family = family_of(saved_config(prepared), base)
+    adapters = [
+        adapter._replace(name=family.theirs(f"{adapter.name}.weight").removesuffix(".weight"))
+        for adapter in adapters_of(model)
+    ]
+    write_adapter(adapters, model.config.lora, [adapter.name for adapter in adapters], base, folder)
