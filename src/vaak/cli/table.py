@@ -83,7 +83,13 @@ def _app_of(function: Callable[..., Any]) -> typer.Typer:
     return app
 
 
-app = typer.Typer(cls=LazyGroup, no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]})
+def _with_hyphens(word: str) -> str:
+    """How an option is spelled here: --output_dir, as other programs have it, is --output-dir."""
+    return word.replace("_", "-")
+
+
+SETTINGS = {"help_option_names": ["-h", "--help"], "token_normalize_func": _with_hyphens}
+app = typer.Typer(cls=LazyGroup, no_args_is_help=True, context_settings=SETTINGS)
 
 
 def _show_version(asked: bool) -> None:

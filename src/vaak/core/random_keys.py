@@ -6,12 +6,15 @@ Keys have 32 bits because torch's CPU generator keeps no more of a seed.
 import hashlib
 from enum import StrEnum
 
+EVALUATION_SEED = 42
+"""Evaluations draw (masks, noise) by this one, whatever the seed of training: figures of runs are made alike."""
+
 
 class Purpose(StrEnum):
     """What a key is for; in the comments, the parts that follow it. No two uses share a purpose and its parts."""
 
     DATA = "data"  # seed, epoch, index, occurrence
-    EVALUATION = "evaluation"  # of the data: split, seed, 0, index, 0; of the model: seed, split, microbatch, piece
+    EVALUATION = "evaluation"  # data: split, EVALUATION_SEED, 0, index, 0; model: EVALUATION_SEED, split, batch, piece
     MODEL = "model"  # seed, step, microbatch, piece, objective (if it is not the only one)
     INITIALISE = "initialise"  # seed
     PLAN = "plan"  # seed, epoch

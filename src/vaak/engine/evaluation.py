@@ -17,7 +17,7 @@ from vaak.config.training import TrainingConfig
 from vaak.core.batch import Batch
 from vaak.core.errors import UserError
 from vaak.core.progress import progress
-from vaak.core.random_keys import Purpose, draw_key
+from vaak.core.random_keys import EVALUATION_SEED, Purpose, draw_key
 from vaak.core.task import Dataset, Meters, Task, demand_kind
 from vaak.data.batching.planner import evaluation_plan
 from vaak.data.loader import evaluation_addresses, load
@@ -169,7 +169,7 @@ class Evaluator:
 
     def _measure(self, model: nn.Module, split: str, share: _Share, pieces: int) -> tuple[Meters, float] | None:
         """New meters that were shown a share of the batches; None if out of memory."""
-        dataset, seed, device = self.task.dataset(split), self.config.random_seed, self.ranks.device
+        dataset, seed, device = self.task.dataset(split), EVALUATION_SEED, self.ranks.device
         meters, skipped = self.task.meters(split), 0.0
         precision = self.precision or Precision(self.config.mixed_precision, device)
         demand_kind(meters, Meters, f"{type(self.task).__name__}.meters({split!r})")

@@ -32,7 +32,7 @@ from vaak.runs.tuned_options import layers_of
 log = logging.getLogger("vaak")
 
 READ_IN_USE = (
-    *("training.batch_size", "training.validation.batch_size", "training.mixed_precision", "training.random_seed"),
+    *("training.batch_size", "training.validation.batch_size", "training.mixed_precision"),
     *("training.deterministic", "training.performance.", "training.loss.", "training.eval_knobs."),
 )
 """The options of training that using a trained model reads, too."""

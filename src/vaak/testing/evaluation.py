@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
 
 from vaak.core.batch import Batch
-from vaak.core.random_keys import Purpose
+from vaak.core.random_keys import EVALUATION_SEED, Purpose
 from vaak.core.task import Meters
 from vaak.data.batching.planner import evaluation_plan
 from vaak.data.loader import evaluation_addresses
@@ -101,7 +101,7 @@ def _watching_modules(fail_at: int | None = None) -> Iterator[list[nn.Module]]:
 def _first_batch(trainer: Trainer, split: str) -> Batch:
     dataset = trainer.task.dataset(split)
     plan = evaluation_plan(dataset.lengths, trainer.config.batch_size, parts=dataset.parts)
-    reader = MicrobatchReader(dataset, (Purpose.EVALUATION, split), trainer.config.random_seed)
+    reader = MicrobatchReader(dataset, (Purpose.EVALUATION, split), EVALUATION_SEED)
     batch = reader[next(evaluation_addresses(plan, 0, 1))].batch
     assert batch is not None
     return batch

@@ -122,3 +122,10 @@ def test_a_terminal_says_that_torch_is_loaded(tiny_text: Path, arguments: list[s
     os.close(leader)
     assert process.wait() == 0, written
     assert ("loading torch" in written.decode()) == said
+
+
+def test_options_may_be_spelled_with_underscores(vaak, tiny_run, tmp_path):
+    code, _, err = vaak("eval", tiny_run, "--output_dir", tmp_path / "figures", "--json")
+    assert (code, err) == (0, "")
+    assert (tmp_path / "figures" / "evaluation.json").is_file()
+    assert vaak("runs", "--sort", "name", tmp_path)[0] == 0

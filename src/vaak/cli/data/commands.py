@@ -132,11 +132,11 @@ def prepare(
 def preprocess(
     arguments: OptionalArguments = None,
     input_dir: Annotated[
-        str | None, typer.Option("--input-dir", "--input_dir", help="Read these files: data.corpus.train is DIR/*.")
+        str | None, typer.Option("--input-dir", help="Read these files: data.corpus.train is DIR/*.")
     ] = None,
     output_dir: Annotated[
         str | None,
-        typer.Option("--output", "--output-dir", "--output_dir", help="data.cache_dir: prepared data that runs share."),
+        typer.Option("--output", "--output-dir", help="data.cache_dir: prepared data that runs share."),
     ] = None,
     config: Annotated[list[str] | None, typer.Option("--config", help="A further YAML; may be repeated.")] = None,
     trust_code: TrustCode = False,

@@ -16,7 +16,7 @@ from vaak.compat.hindi_lm.config import ExperimentConfig
 from vaak.config.experiment import Experiment
 from vaak.core.batch import Batch
 from vaak.core.errors import UserError
-from vaak.core.random_keys import Purpose
+from vaak.core.random_keys import EVALUATION_SEED, Purpose
 from vaak.core.split_ranges import SPLITS
 from vaak.core.storage import files
 from vaak.data.batching.planner import evaluation_plan, training_planner
@@ -75,7 +75,7 @@ class TextLoader:
         self.reader = MicrobatchReader(
             self.dataset,
             (Purpose.DATA,) if split == "train" else (Purpose.EVALUATION, split),
-            self.training.random_seed,
+            self.training.random_seed if split == "train" else EVALUATION_SEED,
             skip_bad=experiment.skips_bad_examples,
         )
 

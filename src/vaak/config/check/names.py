@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import inspect
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from vaak.config.base import REGISTERED
-from vaak.config.catalog import AUXILIARY_LOSSES, LOSSES, SMOOTHING_LOSSES
+from vaak.config.catalog import AUXILIARY_LOSSES, CALLBACKS, LOSSES, SMOOTHING_LOSSES
 from vaak.config.components import did_you_mean, source_file
 from vaak.config.experiment import Experiment
 from vaak.config.task_spec import CheckFinding, impossible, remark
@@ -75,16 +76,47 @@ def _options_in_file(reference: str, folder: Path) -> Collection[str] | None:
     file = source_file(reference, folder)
     if file is None or not file.is_file():
         return None
-    name = reference.rpartition(":")[2]
-    bodies = [node for node in ast.parse(file.read_bytes()).body if isinstance(node, ast.ClassDef)]
-    found = next((node for node in bodies if node.name == name), None)
+    found = _class_in(file, reference.rpartition(":")[2])
     if found is None or [ast.unparse(base) for base in found.bases] not in (["nn.Module"], ["torch.nn.Module"]):
         return None
-    functions = (node for node in found.body if isinstance(node, ast.FunctionDef))
-    made_by = next((node.args for node in functions if node.name == "__init__"), None)
+    made_by = _made_by(found)
     if made_by is None or made_by.kwarg is not None:
         return None if made_by else {""}
     return {one.arg for one in (*made_by.args, *made_by.kwonlyargs)}
+
+
+def wrong_options_of_callbacks(experiment: Experiment[Any, Any], folder: Path) -> Iterator[CheckFinding]:
+    """Options of callbacks that their classes don't have, or require; files are read, and not executed."""
+    for number, callback in enumerate(experiment.training.callbacks):
+        reference, key = CALLBACKS.get(callback.type, callback.type), f"training.callbacks.{number}"
+        module, _, name = reference.rpartition(":")
+        ours = importlib.util.find_spec(module) if module.startswith("vaak.") else None
+        file = source_file(reference, folder) if ours is None else Path(str(ours.origin))
+        found = _class_in(file, name) if file is not None and file.is_file() else None
+        made_by = _made_by(found) if found is not None else None
+        if made_by is None:
+            continue
+        taken = [one.arg for one in (*made_by.args[1:], *made_by.kwonlyargs)]
+        optional = made_by.args[len(made_by.args) - len(made_by.defaults) :]
+        optional += [one for one, default in zip(made_by.kwonlyargs, made_by.kw_defaults, strict=True) if default]
+        for option in () if made_by.kwarg is not None else callback.options.keys() - {*taken}:
+            has = f"its options are {', '.join(taken)}" if taken else "it has no options"
+            yield impossible(f"{key}.{option}", f"{callback.type} has no option {option}; {has}")
+        for option in taken:
+            if option not in callback.options and option not in {one.arg for one in optional}:
+                yield impossible(key, f"{callback.type} requires its option {option}")
+
+
+def _class_in(file: Path, name: str) -> ast.ClassDef | None:
+    """The source of a class in a file."""
+    classes = (node for node in ast.parse(file.read_bytes()).body if isinstance(node, ast.ClassDef))
+    return next((node for node in classes if node.name == name), None)
+
+
+def _made_by(found: ast.ClassDef) -> ast.arguments | None:
+    """The parameters of the class's own ``__init__``; None where it has none."""
+    functions = (node for node in found.body if isinstance(node, ast.FunctionDef))
+    return next((node.args for node in functions if node.name == "__init__"), None)
 
 
 def watched_metrics(training: TrainingConfig) -> dict[str, str]:

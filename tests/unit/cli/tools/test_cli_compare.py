@@ -47,6 +47,20 @@ def test_checkpoints_are_compared_by_the_metric_of_the_best(vaak, tiny_run: Path
     assert " %, a difference of " in out
 
 
+def test_masked_language_models_of_two_random_seeds_are_asked_for_the_same_tokens(vaak, tmp_path: Path):
+    (tmp_path / "encoder.yml").write_text(
+        "model: {model_type: encoder, d_model: 16, num_layers: 1, num_heads: 2}\n"
+        "data: {corpus: {type: grammar, num_sentences: 60}, tokenizer: {type: character}, max_length: 40}\n"
+        "training: {max_steps: 1, device: cpu}\n"
+    )
+    for seed in (1, 2):
+        options = (f"run_dir={tmp_path / str(seed)}", f"training.random_seed={seed}")
+        assert vaak("train", tmp_path / "encoder.yml", *options)[0] == 0
+    code, out, err = vaak("compare", tmp_path / "1", tmp_path / "2", "--split", "valid")
+    assert (code, err) == (0, "")
+    assert out.startswith("loss of ")
+
+
 def test_files_of_scores(vaak, tmp_path: Path):
     baseline, first, second = (tmp_path / name for name in ("a.json", "b.csv", "c.txt"))
     baseline.write_text("[0.85, 0.87, 0.86, 0.88, 0.85]")
