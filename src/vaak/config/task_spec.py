@@ -91,6 +91,8 @@ class TaskSpec:
         The task's own auxiliary losses, by the names that ``training.loss.auxiliary`` weighs; None: unknown.
     refused_batching
         Types of ``training.batching`` that the task's data can't have, each with the reason.
+    has_logits
+        Whether its models choose between classes, so that one can learn from another (``distillation``).
     refused_difficulties
         Measures of ``training.curriculum`` that the data of an experiment don't have, each with the reason.
     num_parameters
@@ -118,6 +120,7 @@ class TaskSpec:
     losses: Callable[[Any], Iterable[str]] | None = None
     auxiliary_losses: tuple[str, ...] | None = None
     refused_batching: Mapping[str, str] = field(default_factory=dict)
+    has_logits: bool = True
     refused_difficulties: Callable[[Any], Mapping[str, str]] = _none_refused
     num_parameters: Callable[[Any], int] | None = None
     checks: Callable[[Any], Iterable[CheckFinding]] = _no_findings

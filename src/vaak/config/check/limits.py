@@ -42,6 +42,10 @@ def _impossible(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
         yield impossible(
             "training.distributed.backend", f"nccl needs CUDA, and device is {training.device}; expected gloo or null"
         )
+    if experiment.distillation is not None and not experiment.spec.has_logits:
+        yield impossible(
+            "distillation", f"{experiment.task} has no classes whose probabilities could be learned; leave it out"
+        )
     if training.performance.compile and experiment.distillation is not None and experiment.distillation.hidden:
         yield impossible(
             "distillation.hidden", "a compiled model gives no hidden states: set training.performance.compile: false"

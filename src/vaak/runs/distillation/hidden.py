@@ -33,6 +33,12 @@ class Once(nn.Module):
             self.given.append(self.model(*inputs, **options))
         return self.given[0]
 
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self.model, name)
+
 
 @contextlib.contextmanager
 def captured(model: nn.Module, names: Sequence[str]) -> Iterator[list[Tensor]]:

@@ -10,25 +10,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, cast
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
 
 from vaak.audio.config import DatasetConfig
 from vaak.audio.corpora.corpus import AudioCorpus
 from vaak.audio.sources.cut_findings import cut_findings
 from vaak.audio.sources.utterances import UNUSABLE
 from vaak.core.batch import Batch, Term
+from vaak.core.storage.files import fingerprint_of
 from vaak.core.task import DataFinding
+from vaak.core.task import Outputs as TaskOutputs
 from vaak.engine.objective.losses import losses_of_logits
 from vaak.nn.lora_experts import USE, load_balancing, uses_of
 from vaak.runs.prepared import Recipe
 from vaak.tasks.asr.base import base_of, loaded_whisper, name_of, positions_of, random_whisper, scratch_config
 from vaak.tasks.asr.checks import LOAD_BALANCING
 from vaak.tasks.asr.config import SCRATCH, AsrDecodingConfig, AsrExperiment
-from vaak.tasks.asr.data import AsrDataset, WhisperFeatures
+from vaak.tasks.asr.data import IGNORED, AsrDataset, WhisperFeatures
 from vaak.tasks.asr.estimate import sketch, sketch_batch, source_files
 from vaak.tasks.asr.export import write_adapter, write_whisper
 from vaak.tasks.asr.metrics import AsrMeters
@@ -166,6 +169,16 @@ class AsrTask(PreparedTask[AsrExperiment, Prepared]):
             if self.observed:
                 terms |= {name: Term(times, per="example") for name, times in uses_of(encoded.weights).items()}
         return terms
+
+    def outputs(self) -> TaskOutputs:
+        vocabulary, features = self.prepared.vocabulary, self.features
+        ids = asdict(vocabulary.ids)
+        reading = fingerprint_of([vocabulary.content, ids, features.num_mel_bins, features.seconds])
+        return TaskOutputs({"token": vocabulary.tokens()}, "token", reading)
+
+    def logits(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        outputs: Outputs = model(batch["features"], batch["inputs"])
+        return {"token": outputs.logits[batch["targets"] != IGNORED]}
 
     def meters(self, split: str) -> AsrMeters:
         decoding, dataset = self.data.decoding, self.dataset(split)

@@ -66,6 +66,10 @@ class Vocabulary:
         """The transcript of ids."""
         return str(self._backend.decode(ids, skip_special_tokens=True)).strip()
 
+    def tokens(self) -> list[str]:
+        """Every token by its id, also those that have only a place."""
+        return [self._backend.id_to_token(number) or "" for number in range(self.ids.size)]
+
     @classmethod
     def of_tokenizer(cls, tokenizer: Tokenizer) -> Vocabulary:
         """That of a model trained from scratch."""

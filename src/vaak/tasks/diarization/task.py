@@ -17,6 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 
 from vaak.audio.config import DatasetConfig
@@ -29,7 +30,8 @@ from vaak.audio.sources.cut_store import write_cuts
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
 from vaak.core.random_keys import EVALUATION_SEED, Purpose
-from vaak.core.task import DataFinding
+from vaak.core.storage.files import fingerprint_of
+from vaak.core.task import DataFinding, Outputs
 from vaak.data.batching.planner import evaluation_plan
 from vaak.data.loader import evaluation_addresses
 from vaak.data.reader import Address, MicrobatchReader
@@ -50,6 +52,7 @@ from vaak.tasks.diarization.data import (
 from vaak.tasks.diarization.estimate import sketch_batch, source_files
 from vaak.tasks.diarization.examples.labels import (
     IGNORED,
+    SPEECH,
     DiarizationCollator,
     DiarizationExample,
     LabelOptions,
@@ -249,6 +252,30 @@ class DiarizationTask(PreparedTask[DiarizationExperiment, Prepared]):
         if ATTRACTOR in auxiliary and outputs.existence is not None:
             terms[ATTRACTOR] = attractor_loss(outputs.existence, labels.any(1).sum(-1))
         return Scored(outputs, terms, main.name, labels)
+
+    def outputs(self) -> Outputs:
+        """Whether each speaker speaks; of training speakers by name, who does."""
+        collator, audio = self.collator, self.audio.model_dump(mode="json", exclude=set(READING))
+        steps = self.options.output_subsampling, self.options.subsampling
+        classes = {f"each of {self.options.max_speakers} speakers" if collator.orders else SPEECH: ["silent", "speaks"]}
+        if collator.has_classes and not collator.orders:
+            classes = {"speaker": ["nobody", *(collator.names or ())]}
+        return Outputs(classes, "frame", fingerprint_of([audio, steps, list(classes)]))
+
+    def logits(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        """Of real frames; speakers are in the order of their labels, whichever order the model has chosen."""
+        found = cast("DiarizationModel", model)(batch["features"], batch["feature_mask"], None)
+        collator, labels, counted = self.collator, batch["labels"], batch["mask"]
+        [name] = self.outputs().classes
+        if labels.ndim == 2:
+            return {name: found.logits[counted & (labels != IGNORED)]}
+        scores = collator.speaker_scores(found.logits)
+        if collator.orders:
+            orders = best_orders(scores, labels, counted, among_first=found.existence is not None)
+            scores = reordered(scores, orders.argsort(1))
+        if found.existence is not None:  # attractors of speakers that aren't there aren't to be trained
+            scores = torch.where(labels.any(1, keepdim=True), scores, 0.0)
+        return {name: torch.stack([torch.zeros_like(scores), scores], -1)[counted]}
 
     def _of_first_speakers(self, logits: Tensor, targets: Tensor, counted: Tensor) -> dict[str, Term]:
         """The losses of logits within the first S outputs of a row with S speakers; others aren't to be trained.

@@ -30,6 +30,7 @@ SPEC = TaskSpec(
         "stratified": "utterances have no classes to keep in proportion; expected fixed or bucketed",
         "packed": "utterances can't be put together in a row; expected bucketed",
     },
+    has_logits=False,
     refused_difficulties=only_length,
     num_parameters=num_parameters,
     checks=checks,

@@ -22,6 +22,7 @@ SPEC = TaskSpec(
         "stratified": "crops have no classes to keep in proportion; expected fixed",
         "packed": "crops can't be put together in a row; expected fixed",
     },
+    has_logits=False,
     refused_difficulties=only_length,
     num_parameters=num_parameters,
     checks=checks,

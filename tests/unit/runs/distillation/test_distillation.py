@@ -11,12 +11,15 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from contract_cases import CASES
 from vaak.config.load import load
 from vaak.config.tasks import task_class
+from vaak.config.yaml.writer import yaml_text
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
 from vaak.core.task import Task
 from vaak.engine.objective.distillation import divergence
+from vaak.engine.records.metrics_file import read_records
 from vaak.runs.distillation.task import distilled
 from vaak.runs.start import train
 from vaak.testing import Case, check_replay, check_resume, check_task
@@ -196,6 +199,35 @@ def test_hidden_states_are_projected_and_their_difference_is_a_mean_over_positio
     expected = torch.autograd.grad(total / number, projection)[0]
     trainer.step.objectives[0].gradient.accumulate(trainer.state.piece_rules, data, trainer.step.gradients[0].begin)
     torch.testing.assert_close(projection.grad, expected, rtol=1e-9, atol=1e-12)
+
+
+OF_SPEECH = ("asr", "diarization", "diarization, attractors, stored features", "diarization, speakers by name")
+
+
+@pytest.mark.parametrize("name", [*OF_SPEECH, "diarization, powerset, augmented", "diarization, speech, conversations"])
+def test_recognisers_and_diarizers_learn_from_others(tmp_path: Path, name: str):
+    case = CASES[name]
+    assert case.write is not None
+    case.write(tmp_path / "data")
+    quick = {"max_steps": 1, "device": "cpu", "logging": {"tensorboard": False, "interval": 1}}
+    sections = {"task": case.task, **case.options, "training": {**case.training, **quick}}
+    (tmp_path / "case.yml").write_text(yaml_text(sections).replace("FOLDER", str(tmp_path / "data")))
+    teacher, student = tmp_path / "teacher", tmp_path / "student"
+    train(load([tmp_path / "case.yml"], [f"run_dir={teacher}"]))
+    overrides = [f"run_dir={student}", f"distillation={{teacher: {teacher}}}", "training.random_seed=3"]
+    train(load([tmp_path / "case.yml"], overrides))
+    [step] = [record for record in read_records(student / "metrics.jsonl") if record["kind"] == "step"]
+    assert step["distillation"] > 0
+
+    loaded = load([tmp_path / "case.yml"], overrides)
+    task: Any = distilled(task_class(case.task)(loaded.experiment, student, tmp_path), loaded.experiment, student)
+    task.model()
+    dataset = task.dataset("train")
+    batch = dataset.collate([[dataset.example(index, np.random.default_rng(index))] for index in range(4)])
+    batch.indices = [[index] for index in range(4)]
+    own, units = task.teacher.model, batch.totals()[task.outputs.per]
+    assert all(len(logits) == units for logits in task.logits(own, batch).values())
+    assert float(task.losses(own, batch)["distillation"].total) == pytest.approx(0, abs=1e-6)
 
 
 @pytest.mark.slow
