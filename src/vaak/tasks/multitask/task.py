@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 import torch
@@ -76,6 +76,12 @@ class JointTask(Task[Any]):
 
     def sources(self) -> list[Path]:
         return [path for part in self.parts.values() for path in part.sources()]
+
+    def corpora(self) -> NoReturn:
+        raise UserError(
+            f"several tasks ({', '.join(self.parts)}) aren't cross-validated together; run vaak crossval on the file of "
+            "one"
+        )
 
     def prepare(self) -> None:
         """Prepare the data of each task. Raises UserError for a task that can't be trained with others."""

@@ -267,6 +267,14 @@ def test_runs_are_compared_by_the_figures_of_one_task_on_its_own_examples(folder
     assert "nan" not in vaak("compare", "runs/1", "runs/2", "--metric", "loss")[1]
 
 
+def test_several_tasks_are_not_cross_validated_together(folder, vaak):
+    code, _, err = vaak("crossval", "tiny.yml", "--folds", "2", "--output", "study")
+    assert (code, err.splitlines()[-1].partition("; ")[0]) == (
+        2, "several tasks (word, kind) aren't cross-validated together"
+    )  # fmt: skip
+    assert not (folder / "study" / "runs").exists()
+
+
 def test_the_longest_batch_of_each_task_is_evaluated_before_training(folder):
     trainer = trainer_of(joint({}), folder / "run")
     assert trainer.evaluator.rehearse(trainer.model, "train") >= {"train_loss", "train_a/loss", "train_b/loss"}
