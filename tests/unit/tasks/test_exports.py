@@ -250,7 +250,9 @@ def test_each_task_of_several_has_a_folder(folder: Path, vaak: Any, caplog: pyte
 
 
 def test_a_diarizer_with_attractors_has_no_format(made_recordings: Path, tmp_path: Path):
-    experiment = load([made_recordings / "tiny.yml"], ["model.head=attractors"]).experiment
+    experiment: Any = load(
+        [made_recordings / "tiny.yml"], ["model.head=attractors", "training.loss.auxiliary={attractor: 1.0}"]
+    ).experiment
     task: Any = DiarizationTask(experiment, tmp_path, tmp_path)
     with pytest.raises(UserError, match=r"^--format onnx: model.head attractors .*; there is no other format for"):
         task.export_onnx(None, tmp_path / "onnx")
