@@ -160,7 +160,7 @@ def write_adapter(
 def write_own_adapter(
     model: nn.Module, options: LoraConfig | None, base: str | None, folder: Path, whole: Iterable[str] = ()
 ) -> None:
-    """Write the low-rank adapters of one of our models, under the names of its modules, with how they are loaded.
+    """Write the low-rank adapters of ``model``, one of ours, by the names of its modules, with how they are loaded.
 
     ``base`` is the run that it began with; the modules ``whole`` were trained whole, and are written, too.
 
