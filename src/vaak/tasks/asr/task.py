@@ -25,13 +25,14 @@ from vaak.core.batch import Batch, Term
 from vaak.core.storage.files import fingerprint_of
 from vaak.core.task import DataFinding
 from vaak.core.task import Outputs as TaskOutputs
+from vaak.engine.objective.cross_entropy import IGNORED
 from vaak.engine.objective.losses import losses_of_logits
 from vaak.nn.lora_experts import USE, load_balancing, uses_of
 from vaak.runs.prepared import Recipe
 from vaak.tasks.asr.base import base_of, loaded_whisper, name_of, positions_of, random_whisper, scratch_config
 from vaak.tasks.asr.checks import LOAD_BALANCING
 from vaak.tasks.asr.config import SCRATCH, AsrDecodingConfig, AsrExperiment
-from vaak.tasks.asr.data import IGNORED, AsrDataset, WhisperFeatures
+from vaak.tasks.asr.data import AsrDataset, WhisperFeatures
 from vaak.tasks.asr.estimate import sketch, sketch_batch, source_files
 from vaak.tasks.asr.export import write_adapter, write_whisper
 from vaak.tasks.asr.metrics import AsrMeters

@@ -218,7 +218,10 @@ def _fitting(cut: Any, limits: Limits, left_out: LeftOut) -> Iterator[Any]:
 
 
 def _leave_out(cut: Any, kind: str, reason: str, limits: Limits, left_out: LeftOut) -> None:
-    """List an utterance that doesn't fit. Raises DataError where none may be left out."""
+    """List ``cut`` in ``left_out``, under its ``kind`` and with the ``reason``.
+
+    Raises DataError where the ``limits`` let none be left out.
+    """
     if limits.data.too_long == "fail":
         raise DataError(f"{describe(cut)} has {reason}; set data.too_long to drop or split, or shorten it")
     left_out.add(cut.id, kind, reason)

@@ -260,6 +260,8 @@ class LanguageModelTask(PreparedTask[LanguageModelExperiment, Prepared]):
             return PairMeters(protocol | pairs, self.options)
         windows = {"max_length": str(self.data.max_length), "stride": str(self._stride()), "layout": self.data.layout}
         others = {"newline": self._newlines(), "tokenizer": self.tokenizer.fingerprint}
+        if not self.causal:
+            others["masked"] = f"{self.data.masking_probability:g}"
         if self.chats:
             template = fingerprint_of(self.chat_template.content)
             windows = {"max_length": str(self.data.max_length), "longer": self.data.long_chats}

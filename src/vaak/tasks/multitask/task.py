@@ -79,8 +79,8 @@ class JointTask(Task[Any]):
 
     def corpora(self) -> NoReturn:
         raise UserError(
-            f"several tasks ({', '.join(self.parts)}) aren't cross-validated together; run vaak crossval on the file of "
-            "one"
+            f"several tasks ({', '.join(self.parts)}) aren't cross-validated together; run vaak crossval on the file "
+            "of one"
         )
 
     def prepare(self) -> None:

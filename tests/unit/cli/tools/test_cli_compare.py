@@ -59,6 +59,11 @@ def test_masked_language_models_of_two_random_seeds_are_asked_for_the_same_token
     code, out, err = vaak("compare", tmp_path / "1", tmp_path / "2", "--split", "valid")
     assert (code, err) == (0, "")
     assert out.startswith("loss of ")
+    options = (f"run_dir={tmp_path / 'more'}", "data.masking_probability=0.3")
+    assert vaak("train", tmp_path / "encoder.yml", *options)[0] == 0
+    code, _, err = vaak("compare", tmp_path / "1", tmp_path / "more", "--split", "valid")
+    assert code == 2
+    assert "different protocols: masked is 0.15 and 0.3" in err
 
 
 def test_files_of_scores(vaak, tmp_path: Path):
