@@ -52,7 +52,9 @@ def test_where_it_is_written(vaak, tiny_run: Path, tmp_path: Path):
     assert (code, out) == (2, "")
     assert err == f"{tmp_path / 'full'} exists and is not an empty folder; choose another one.\n"
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["mine.txt"]
-    assert vaak("export", tiny_run, "--format", "onnx")[0] == 2
+    code, out, err = vaak("export", tiny_run, "--format", "peft")
+    assert (code, out) == (2, "")
+    assert err == "--format peft: this model has no low-rank adapters (model.lora); use --format hf or onnx\n"
     code, out, _ = vaak("export", tiny_run / "checkpoints" / "last", "--output", tmp_path / "new")
     assert code == 0
     assert out.endswith(f"to {tmp_path / 'new'}\n")

@@ -64,9 +64,9 @@ def run_onnx(file: Path, **inputs: Any) -> list[np.ndarray]:
     "options",
     [
         {},
-        {"front_end": "stacked", "subsampling": 10, "upsampling": 1},
-        {"attention_type": "linear"},
-        {"embedding_dim": 0},
+        pytest.param({"front_end": "stacked", "subsampling": 10, "upsampling": 1}, marks=pytest.mark.slow),
+        pytest.param({"attention_type": "linear"}, marks=pytest.mark.slow),
+        pytest.param({"embedding_dim": 0}, marks=pytest.mark.slow),
     ],
 )
 def test_a_diarizer_says_in_onnxruntime_who_speaks(options: dict[str, Any], tmp_path: Path):
@@ -151,10 +151,10 @@ def trained(folder: Path, name: str, *options: str) -> OpenedRun:
 @pytest.mark.parametrize(
     "options",
     [
-        (),
+        pytest.param((), marks=pytest.mark.slow),
         ("model.copy_source=true", "data.tokenizer.type=character"),
         ("model.encoder.attention_type=linear", "model.decoder.attention_type=causal_linear"),
-        ("model.global_config.position_type=learned",),
+        pytest.param(("model.global_config.position_type=learned",), marks=pytest.mark.slow),
     ],
 )
 def test_a_drawn_translator_is_an_encoder_and_a_decoder_in_onnxruntime(options: tuple[str, ...], tmp_path: Path):
@@ -207,7 +207,7 @@ def test_adapters_of_a_translator_are_for_its_base(kind: str, tmp_path: Path):
 
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's own use of transformers
-@pytest.mark.parametrize("name", ["diarizer_run", "voice_run", "vocoder_run"])
+@pytest.mark.parametrize("name", ["diarizer_run", pytest.param("voice_run", marks=pytest.mark.slow), "vocoder_run"])
 def test_adapters_of_speech_are_for_the_run_that_they_began_with(
     name: str, request: pytest.FixtureRequest, tmp_path: Path
 ):

@@ -16,7 +16,6 @@ import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import torch
@@ -52,13 +51,21 @@ class DryPass:
 
 @contextlib.contextmanager
 def numberless(device: torch.device) -> Iterator[fake_tensor.FakeTensorMode]:
-    """Within this context, tensors are made for ``device`` and take no memory; a single number read from one is 0.
-
-    Modules stay as they are when they are moved (by peft, for one): torch can't move fake parameters.
-    """
+    """Within this context, tensors are made for ``device`` and take no memory; a single number read from one is 0."""
     fake = fake_tensor.FakeTensorMode()
-    with fake, torch.device(device), _Zeros(), mock.patch.object(nn.Module, "to", lambda module, *_, **__: module):
+    with fake, torch.device(device), _Zeros(), _modules_stay():
         yield fake
+
+
+@contextlib.contextmanager
+def _modules_stay() -> Iterator[None]:
+    """Within this context, modules are not moved (peft does, for one): torch can't move fake parameters."""
+    moves = nn.Module.to
+    setattr(nn.Module, "to", lambda module, *_, **__: module)  # noqa: B010 - a type checker refuses the assignment
+    try:
+        yield
+    finally:
+        setattr(nn.Module, "to", moves)  # noqa: B010
 
 
 def dry_pass(
