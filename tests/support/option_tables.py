@@ -227,7 +227,7 @@ OF_A_TASK: dict[tuple[str, str], tuple[str, ...]] = {
     **{("tts", f"data.speaking.{name}"): (f"model.{name}=true",) for name in ("pitch", "energy")},
     **{("tts", f"data.front_end.{name}"): ("model.durations=learned",) for name in FRONT_END_OPTIONS},
     **{("tts", f"data.front_end.{name}"): LEXICON for name in ("lexicon", "unknown_words")},
-    ("tts", "data.max_duration"): ("data.max_duration=1.0",),
+    ("tts", "data.max_duration"): ("data.max_duration=0.75",),  # which leaves some out
     ("tts", "data.evaluation.recogniser"): ("data.evaluation=1",),
     ("asr", "datasets.0.type"): SENTENCES,
     **{
