@@ -108,9 +108,12 @@ def wrong_options_of_callbacks(experiment: Experiment[Any, Any], folder: Path) -
 
 
 def _class_in(file: Path, name: str) -> ast.ClassDef | None:
-    """The source of a class in a file."""
-    classes = (node for node in ast.parse(file.read_bytes()).body if isinstance(node, ast.ClassDef))
-    return next((node for node in classes if node.name == name), None)
+    """The source of a class in a file; None where it has none, or can't be read: training says what is wrong in it."""
+    try:
+        body = ast.parse(file.read_bytes()).body
+    except (OSError, SyntaxError, ValueError):
+        return None
+    return next((node for node in body if isinstance(node, ast.ClassDef) and node.name == name), None)
 
 
 def _made_by(found: ast.ClassDef) -> ast.arguments | None:

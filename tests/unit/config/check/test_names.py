@@ -194,3 +194,11 @@ def _as_declared(loaded, run: Path) -> None:
     text = (run / "config.yml").read_text().replace("metric: val_loss", "metric: val_other")
     (run / "config.yml").write_text(text)
     assert load([run / "config.yml"]).experiment.training.checkpoint.metric == "val_other"
+
+
+@pytest.mark.parametrize("content", [b"class Mine(:\n", b"class Mine: ...\n\0"], ids=["syntax", "null byte"])
+@pytest.mark.parametrize("option", ["training.callbacks=[{type: ./own.py:Mine, a: 1}]", "training.loss=./own.py:Mine"])
+def test_a_file_that_is_not_python_is_one_line(content: bytes, option: str, tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("own.py").write_bytes(content)
+    assert "own.py is not valid Python: " in refused(tmp_path, "lm", option)
