@@ -210,6 +210,28 @@ def test_universal_pipelines_loss_and_callback_examples(trained):
     assert callback.seen == [(0, own.step, own.metrics["val_loss"])]
 
 
+OWN_LOSS = """\
+from torch import nn
+
+class Own(nn.Module):
+    def forward(self, outputs, targets):
+        return nn.functional.cross_entropy(outputs, targets)
+"""
+
+
+def test_the_universal_pipelines_loss_is_auxiliary_by_its_file_and_by_its_name(trained, tmp_path):
+    LossRegistry.register("my_loss", MyCustomLoss)
+    (tmp_path / "own.py").write_text(OWN_LOSS)
+    for loss in ("{my_loss: 0.1}", "{in_a_file: {type: './own.py:Own', weight: 0.1}}"):
+        name = loss.strip("{").partition(":")[0]
+        text = f"training: {{loss: {{main: cross_entropy, auxiliary: {loss}}}}}\n"
+        steps = records(trained(MODEL_AND_DATA, QUICK, text, overrides=[f"name={name}"]), "step")
+        assert [record[name] for record in steps] == pytest.approx(
+            [record["cross_entropy"] for record in steps], rel=1e-5
+        )
+        assert steps[0]["loss"] == pytest.approx(1.1 * steps[0]["cross_entropy"])
+
+
 def test_universal_pipelines_callbacks_by_name(trained):
     named = (
         "training: {callbacks: [{type: gradient_clipping, max_norm: 0.1}, {type: lr_monitor, every: 2}, "

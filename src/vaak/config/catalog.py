@@ -27,7 +27,7 @@ LOSSES: dict[str, str] = {
 SMOOTHING_LOSSES = ("cross_entropy", "bce")
 """Those of them that take ``label_smoothing``."""
 
-AUXILIARY_LOSSES: dict[str, str] = {"z_loss": "vaak.engine.objective.losses:z_loss"}
+AUXILIARY_LOSSES: dict[str, str] = {**LOSSES, "z_loss": "vaak.engine.objective.losses:z_loss"}
 """Short names for training.loss.auxiliary; a task may have more."""
 
 CALLBACKS: dict[str, str] = {
@@ -53,11 +53,14 @@ COMPONENTS: dict[str, dict[str, str]] = {
 
 
 def register_loss(name: str, loss: Any) -> None:
-    """Let ``training.loss.main: name`` stand for a module with ``forward(outputs, targets)``.
+    """Let ``name`` stand for a module with ``forward(outputs, targets)``: the main loss, or an auxiliary one.
 
     Raises UserError, as all of these do, where the name is built-in or not a plain word.
     """
+    before = REGISTERED["training.loss.main"].get(name)
     _register("training.loss.main", name, loss, LOSSES)
+    if REGISTERED["training.loss.auxiliary"].get(name) is before:  # not one of register_auxiliary_loss
+        _register("training.loss.auxiliary", name, loss, AUXILIARY_LOSSES)
 
 
 def register_auxiliary_loss(name: str, loss: Any) -> None:

@@ -40,9 +40,15 @@ def unknown_losses(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
         yield impossible("training.loss.label_smoothing", f"{name} has no label smoothing; leave it out")
     if spec.auxiliary_losses is None:
         return
-    known = sorted({*AUXILIARY_LOSSES, *REGISTERED["training.loss.auxiliary"], *spec.auxiliary_losses})
+    unfit = {*AUXILIARY_LOSSES} - {*fitting} if fitting else set()
+    unfit -= {"z_loss"} if spec.has_logits else set()
+    known = sorted({*AUXILIARY_LOSSES, *REGISTERED["training.loss.auxiliary"], *spec.auxiliary_losses} - unfit)
     for other, about in loss.auxiliary.items():
-        if isinstance(about, int | float) and other not in known:
+        kind = other if isinstance(about, int | float) else about.type
+        if kind in unfit:
+            message = f"{kind} doesn't fit what the task {experiment.task} predicts; expected one of {', '.join(known)}"
+            yield impossible(f"training.loss.auxiliary.{other}", message)
+        elif isinstance(about, int | float) and other not in known:
             yield impossible(
                 f"training.loss.auxiliary.{other}",
                 f"is not known; expected one of {', '.join(known)}{did_you_mean(other, known)}",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,10 @@ Auxiliary = Callable[[Tensor, Tensor, Tensor, str], Term]
 """An additional loss of the model's ``outputs`` (..., classes): ``(outputs, targets, valid, per) -> Term``.
 
 ``targets`` are those of the main loss; what counts is where ``valid`` (...) is True. The term is the sum of the loss
-over the places that count, and its unit, for which ``per`` is right.
+over the places that count, and its unit, for which ``per`` is right. A ``Loss`` is one.
 """
 
-AUXILIARY = "training.loss.auxiliary"
+MAIN, AUXILIARY = "training.loss.main", "training.loss.auxiliary"
 
 
 class LossRegistry:
@@ -37,9 +37,9 @@ class LossRegistry:
     @staticmethod
     def find(reference: str, folder: Path) -> type[nn.Module]:
         """The class of a registered or built-in name, or of a user's ``./file.py:Name`` or ``package.module:Name``."""
-        found = resolve_component("training.loss.main", reference, folder)
+        found = resolve_component(MAIN, reference, folder)
         if not (isinstance(found, type) and issubclass(found, nn.Module)):
-            raise UserError(f"training.loss.main: {reference} is not a torch.nn.Module, which a loss must be")
+            raise UserError(f"{MAIN}: {reference} is not a torch.nn.Module, which a loss must be")
         return found
 
 
@@ -52,16 +52,25 @@ class Loss:
     everything and the mask (or None) instead, and gives the sum over what is valid: this spares a copy.
     """
 
-    def __init__(self, module: nn.Module, name: str, auxiliary: Mapping[str, Auxiliary] | None = None) -> None:
-        """``auxiliary`` are the further losses of the same outputs, by name."""
+    def __init__(
+        self,
+        module: Callable[[Tensor, Tensor], Tensor],
+        name: str,
+        auxiliary: Mapping[str, Auxiliary] | None = None,
+        key: str = MAIN,
+    ) -> None:
+        """``auxiliary`` are the further losses of the same outputs, by name; errors name the option ``key``."""
         self.module = module
         self.name = name
         self.auxiliary = dict(auxiliary or {})
+        self.key = key
 
     def modules(self) -> dict[str, nn.Module]:
         """The losses that are modules, by name, for ``Task.loss_modules``."""
-        further = {f"auxiliary_{name}": one for name, one in self.auxiliary.items() if isinstance(one, nn.Module)}
-        return {"main": self.module, **further}
+        further = {f"auxiliary_{name}": one for name, one in self.auxiliary.items()}
+        found = {"main": self, **further}.items()
+        modules = {name: one.module if isinstance(one, Loss) else one for name, one in found}
+        return {name: module for name, module in modules.items() if isinstance(module, nn.Module)}
 
     def __call__(self, outputs: Tensor, targets: Tensor, valid: Tensor | None = None, per: str = "token") -> Term:
         """The sum of the losses of ``targets`` (...) where ``valid`` (...), given ``outputs`` (..., classes).
@@ -71,7 +80,7 @@ class Loss:
         """
         unit = getattr(self.module, "per", per)
         if getattr(self.module, "sums_valid", False):
-            return Term(self.module(outputs, targets, valid), unit)
+            return Term(self.module(outputs, targets, valid), unit)  # type: ignore[call-arg]
         if valid is None:
             valid = targets != IGNORED
         outputs, targets = outputs[valid], targets[valid]
@@ -81,7 +90,7 @@ class Loss:
         try:
             result = self.module(outputs, targets)
         except ValueError as error:
-            raise UserError(f"training.loss.main: {self.name}: {error}") from error
+            raise UserError(f"{self.key}: {self.name}: {error}") from error
         shape = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
         if shape == (num_targets,):
             return Term(result.sum(), unit)
@@ -89,19 +98,22 @@ class Loss:
             return Term(result * num_targets, unit)
         if shape == ():
             raise UserError(
-                f"training.loss.main: {self.name} gives a mean per {unit}, but here it has targets per {per}; "
+                f"{self.key}: {self.name} gives a mean per {unit}, but here it has targets per {per}; "
                 "give one value for each target instead"
             )
         raise UserError(
-            f"training.loss.main: {self.name} must give one number or one for each of {num_targets} targets, "
-            f"not {shape}"
+            f"{self.key}: {self.name} must give one number or one for each of {num_targets} targets, not {shape}"
         )
+
+    def further(self, outputs: Tensor, targets: Tensor, valid: Tensor, per: str) -> dict[str, Term]:
+        """The auxiliary losses by name. Raises UserError for one that gives something other than its sum."""
+        return {name: _term(name, one(outputs, targets, valid, per)) for name, one in self.auxiliary.items()}
 
 
 def make_loss(config: LossConfig, folder: Path | None = None) -> Loss:
     """The main loss and the auxiliary losses of its outputs; ``folder`` is where ``./file.py`` is looked for.
 
-    Raises UserError for a loss or an option that isn't known.
+    Raises UserError for a loss or an option that isn't known, and for a loss that can't be called as losses are.
     """
     name, options = config.main.type, config.main.options
     found = LossRegistry.find(name, folder or Path())
@@ -112,7 +124,7 @@ def make_loss(config: LossConfig, folder: Path | None = None) -> Loss:
         if isinstance(about, AuxiliaryLoss) or key in {**AUXILIARY_LOSSES, **REGISTERED[AUXILIARY]}
     }
     if name in further:
-        raise UserError(f"training.loss.auxiliary.{name}: this is the name of the main loss; choose another")
+        raise UserError(f"{AUXILIARY}.{name}: this is the name of the main loss; choose another")
     if config.label_smoothing:
         if "label_smoothing" in options:
             raise UserError("training.loss: label_smoothing is given twice, next to main and in it; keep one")
@@ -122,17 +134,19 @@ def make_loss(config: LossConfig, folder: Path | None = None) -> Loss:
     for option in options:
         if known is not None and option not in known:
             has = f"its options are {', '.join(known)}" if known else "it has no options"
-            raise UserError(f"training.loss.main: {name} has no option {option}; {has}{did_you_mean(option, known)}")
+            raise UserError(f"{MAIN}: {name} has no option {option}; {has}{did_you_mean(option, known)}")
     try:
-        return Loss(found(**options), name, further)
+        made = found(**options)
     except (TypeError, ValueError) as error:
-        raise UserError(f"training.loss.main: {name} can't be created: {error}") from error
+        raise UserError(f"{MAIN}: {name} can't be created: {error}") from error
+    _demand_arguments(MAIN, name, made, (ARGUMENTS,))
+    return Loss(made, name, further)
 
 
 def _auxiliary(name: str, about: float | AuxiliaryLoss, folder: Path) -> Auxiliary:
-    """An auxiliary loss by its name or its class, which is checked whenever it is called.
+    """An auxiliary loss by its name or its class; one with the arguments of a main loss is used as a main loss is.
 
-    Raises UserError where there is none, or it doesn't have one of the options.
+    Raises UserError where there is none, it doesn't have one of the options, or takes other arguments.
     """
     key = f"{AUXILIARY}.{name}"
     reference, options = (about.type, about.options) if isinstance(about, AuxiliaryLoss) else (name, {})
@@ -141,16 +155,47 @@ def _auxiliary(name: str, about: float | AuxiliaryLoss, folder: Path) -> Auxilia
         raise UserError(f"{key}: a loss is named by letters, digits and underscores")
     if not callable(found):
         raise UserError(f"{key}: {reference} is neither a class nor a function")
-    if not isinstance(found, type):
-        arguments = list(inspect.signature(found).parameters)[:4]
-        check_options(key, reference, found, options, reserved=arguments)
-        return partial(found, **options)
-    check_options(key, reference, found, options)
+    if isinstance(found, type):
+        check_options(key, reference, found, options)
+        try:
+            made = found(**options)
+        except (TypeError, ValueError) as error:
+            raise UserError(f"{key}: {reference} can't be created: {error}") from error
+        masked = _demand_arguments(key, reference, made, (ARGUMENTS, MASKED_ARGUMENTS)) == MASKED_ARGUMENTS
+        return made if masked else Loss(made, name, key=key)
+    masked = _demand_arguments(key, reference, found, (ARGUMENTS, MASKED_ARGUMENTS)) == MASKED_ARGUMENTS
+    arguments = list(inspect.signature(found).parameters)[: 4 if masked else 2]
+    check_options(key, reference, found, options, reserved=arguments)
+    return partial(found, **options) if masked else Loss(partial(found, **options), name, key=key)
+
+
+ARGUMENTS, MASKED_ARGUMENTS = ("outputs", "targets"), ("outputs", "targets", "valid", "per")
+
+
+def _demand_arguments(key: str, reference: str, loss: Any, allowed: Collection[tuple[str, ...]]) -> tuple[str, ...]:
+    """Which of the ``allowed`` arguments a loss is called with; one with a ``valid`` of its own takes all four.
+
+    Raises UserError where it takes none of them.
+    """
+    called = loss.forward if isinstance(loss, nn.Module) else loss
     try:
-        made: Auxiliary = found(**options)
-    except (TypeError, ValueError) as error:
-        raise UserError(f"{key}: {reference} can't be created: {error}") from error
-    return made
+        signature = inspect.signature(called)
+    except (TypeError, ValueError):  # written in C
+        return ARGUMENTS
+    fitting = [arguments for arguments in allowed if _can_be_called(signature, arguments)]
+    if not fitting:
+        expected = " or ".join(f"({', '.join(arguments)})" for arguments in allowed)
+        raise UserError(f"{key}: {reference} is called with {expected}, but it takes {signature}")
+    any_number = any(one.kind is one.VAR_POSITIONAL for one in signature.parameters.values())
+    return fitting[-1] if "valid" in signature.parameters or any_number else fitting[0]
+
+
+def _can_be_called(signature: inspect.Signature, arguments: tuple[str, ...]) -> bool:
+    try:
+        signature.bind(*arguments)
+    except TypeError:
+        return False
+    return True
 
 
 def z_loss(outputs: Tensor, targets: Tensor, valid: Tensor, per: str = "token") -> Term:
@@ -173,11 +218,10 @@ def losses_of_logits(
     ``auxiliary`` names those that the configuration weighs, which belong to ``main``. Each is a sum with the unit
     ``per`` (such as token).
     """
-    of_logits = [name for name in auxiliary if name in main.auxiliary]
-    if not of_logits:
-        return {main.name: main(logits, targets, valid, per)}
-    counted = targets != IGNORED if valid is None else valid
-    terms = {name: _term(name, main.auxiliary[name](logits, targets, counted, per)) for name in of_logits}
+    found = {}
+    if main.auxiliary:
+        found = main.further(logits, targets, targets != IGNORED if valid is None else valid, per)
+    terms = {name: found[name] for name in auxiliary if name in found}
     return {main.name: main(logits, targets, valid, per), **terms}
 
 

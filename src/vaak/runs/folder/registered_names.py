@@ -59,9 +59,10 @@ def _names(values: dict[str, Any]) -> Iterator[tuple[str, str]]:
         if isinstance(name, str) and name not in built_in:
             yield key, name
     auxiliary = _at(values, "training.loss.auxiliary")
-    for name in auxiliary if isinstance(auxiliary, dict) else ():
-        if name not in AUXILIARY_LOSSES and isinstance(auxiliary[name], int | float):
-            yield "training.loss.auxiliary", name
+    for name, about in auxiliary.items() if isinstance(auxiliary, dict) else ():
+        loss = about.get("type") if isinstance(about, dict) else name
+        if isinstance(loss, str) and loss not in AUXILIARY_LOSSES:
+            yield "training.loss.auxiliary", loss
 
 
 def _at(values: Any, key: str) -> Any:

@@ -151,8 +151,10 @@ class TtsTask(PreparedTask[TtsExperiment, Prepared]):
         draws = Draws(batch["noise"], batch["times"]) if self.options.matches_flows else None
         recording = Recording(target, frame_lengths, given("durations"), given("prosody"), draws)
         outputs: Outputs = model(text, recording, norms)
+        bin_mask = frame_mask[..., None].expand_as(target)
         terms = {
-            MEL: self.main_loss(outputs.mel, target, frame_mask[..., None].expand_as(target), per="mel_bin"),
+            MEL: self.main_loss(outputs.mel, target, bin_mask, per="mel_bin"),
+            **self.main_loss.further(outputs.mel, target, bin_mask, per="mel_bin"),
             DURATION: duration_loss(outputs.log_durations, outputs.durations, symbol_mask),
             **outputs.terms,
         }

@@ -137,7 +137,9 @@ class VocoderTask(PreparedTask[VocoderExperiment, PreparedCuts]):
         own, real = cast("VocoderModel", model), batch["samples"]
         generated = self._generated(model, real)
         ours, theirs = own.compared(generated), own.compared(real)
-        terms = {MEL: self.main_loss(ours, theirs, torch.ones_like(theirs, dtype=torch.bool), per="mel_bin")}
+        every = torch.ones_like(theirs, dtype=torch.bool)
+        terms = {MEL: self.main_loss(ours, theirs, every, per="mel_bin")}
+        terms |= self.main_loss.further(ours, theirs, every, per="mel_bin")
         if STFT in self.experiment.training.loss.auxiliary:
             terms[STFT] = stft_loss(generated, real)
         options = self._discriminators_at(batch.step)

@@ -59,6 +59,9 @@ def test_losses_that_are_not_of_tokens(tmp_path, task, loss):
     line = refused(tmp_path, task, f"training.loss.main={loss}")
     assert f"training.loss.main: {loss} doesn't fit" in line
     assert "expected one of cross_entropy, focal, ./file.py:Name" in line
+    for own in (f"{loss}=1", f"own={{type: {loss}, weight: 1}}"):
+        line = refused(tmp_path, task, f"training.loss.auxiliary.{own}")
+        assert f"training.loss.auxiliary.{own.partition('=')[0]}: {loss} doesn't fit" in line
 
 
 def test_which_losses_smooth_labels_is_what_their_classes_take():

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from toy import ToyTask, toy_trainer
 from vaak.config.base import REGISTERED
-from vaak.config.catalog import register_auxiliary_loss
+from vaak.config.catalog import register_auxiliary_loss, register_loss
 from vaak.config.training import LossConfig
 from vaak.core.batch import Term
 from vaak.core.errors import UserError
@@ -45,9 +45,36 @@ def a_mean(outputs: Tensor, targets: Tensor, valid: Tensor, per: str) -> Tensor:
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(REGISTERED, "training.loss.auxiliary", {})
+    for key in ("training.loss.main", "training.loss.auxiliary"):
+        monkeypatch.setitem(REGISTERED, key, {})
     for loss in (Entropy, size, WithWeights, a_mean):
         register_auxiliary_loss(loss.__name__.lower(), loss)
+
+
+class PerTarget(nn.Module):
+    """A loss as the main one may be: of outputs and targets that count, with a value for each."""
+
+    def __init__(self, power: float = 1.0) -> None:
+        super().__init__()
+        self.power = power
+
+    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(outputs, targets, reduction="none") ** self.power
+
+
+class AsMean(nn.Module):
+    """The same as a mean."""
+
+    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(outputs, targets)
+
+
+def function_of_two(outputs: Tensor, targets: Tensor, power: float = 1.0) -> Tensor:
+    return nn.functional.cross_entropy(outputs, targets, reduction="none") ** power
+
+
+def of_three(outputs: Tensor, targets: Tensor, masks: Tensor) -> Tensor:
+    return outputs.sum()
 
 
 def config(**auxiliary: object) -> LossConfig:
@@ -82,6 +109,64 @@ def test_one_in_a_file(tmp_path):
     chosen = config(first={"type": "./mine.py:first", "weight": 1.0})
     terms = losses_of_logits(make_loss(chosen, tmp_path), chosen.auxiliary, outputs, targets, "token", valid)
     torch.testing.assert_close(terms["first"].total, outputs[valid][:, 0].sum())
+
+
+@pytest.mark.parametrize("loss", [PerTarget, AsMean, function_of_two])
+@pytest.mark.parametrize("register", [register_loss, register_auxiliary_loss])
+def test_one_of_outputs_and_targets_is_what_it_is_as_the_main_loss(loss, register):
+    register("own", loss)
+    outputs, targets, valid = a_batch()
+    chosen = LossConfig.model_validate({"main": {"type": "focal"}, "auxiliary": {"own": 0.1}})
+    terms = losses_of_logits(make_loss(chosen), chosen.auxiliary, outputs, targets, "token", valid)
+    assert terms["own"].per == "token"
+    expected = nn.functional.cross_entropy(outputs[valid], targets[valid], reduction="sum")
+    torch.testing.assert_close(terms["own"].total, expected)
+
+
+@pytest.mark.parametrize("loss", [PerTarget, function_of_two])
+def test_one_of_outputs_and_targets_has_its_options(loss):
+    register_auxiliary_loss("own", loss)
+    outputs, targets, valid = a_batch()
+    chosen = config(squared={"type": "own", "weight": 1, "power": 2.0})
+    terms = losses_of_logits(make_loss(chosen), chosen.auxiliary, outputs, targets, "token", valid)
+    each = nn.functional.cross_entropy(outputs[valid], targets[valid], reduction="none")
+    torch.testing.assert_close(terms["squared"].total, each.square().sum())
+
+
+def test_a_built_in_main_loss_may_be_auxiliary():
+    outputs, targets, valid = a_batch()
+    alone = make_loss(LossConfig.model_validate({"main": {"type": "focal", "gamma": 3.0}}))
+    chosen = config(sure={"type": "focal", "weight": 0.5, "gamma": 3.0})
+    terms = losses_of_logits(make_loss(chosen), chosen.auxiliary, outputs, targets, "token", valid)
+    torch.testing.assert_close(terms["sure"].total, alone(outputs, targets, valid).total)
+
+
+def test_one_whose_result_has_another_shape_is_named():
+    register_loss("own", type("Wrong", (nn.Module,), {"forward": lambda self, outputs, targets: outputs}))
+    outputs, targets, valid = a_batch()
+    chosen = config(own=1.0)
+    with pytest.raises(UserError, match=r"^training.loss.auxiliary.own: own must give one number or one for each"):
+        losses_of_logits(make_loss(chosen), chosen.auxiliary, outputs, targets, "token", valid)
+
+
+@pytest.mark.parametrize("key", ["main", "auxiliary.own"])
+def test_other_arguments_are_refused_before_there_are_data(key):
+    register_loss("own", type("Wrong", (nn.Module,), {"forward": lambda self, outputs, targets, masks: outputs}))
+    register_auxiliary_loss("function", of_three)
+    chosen = {"main": {"type": "own"}} if key == "main" else {"auxiliary": {"own": 1.0}}
+    message = rf"^training.loss.{key}: own is called with \(outputs, targets\).*it takes \(outputs, targets, masks\)"
+    with pytest.raises(UserError, match=message):
+        make_loss(LossConfig.model_validate(chosen))
+
+
+def test_a_loss_registered_again_replaces_the_first():
+    for power in (1.0, 2.0):
+        register_loss("own", type("Own", (PerTarget,), {"power": power, "__init__": nn.Module.__init__}))
+    outputs, targets, valid = a_batch()
+    chosen = config(own=1.0)
+    terms = losses_of_logits(make_loss(chosen), chosen.auxiliary, outputs, targets, "token", valid)
+    each = nn.functional.cross_entropy(outputs[valid], targets[valid], reduction="none")
+    torch.testing.assert_close(terms["own"].total, each.square().sum())
 
 
 def test_a_module_has_its_weights_trained_and_saved():

@@ -105,3 +105,11 @@ def test_losses_that_the_model_hasnt_cant_be_weighed(name: str, model: dict[str,
     (tmp_path / "a.yml").write_text(yaml_text(options))
     with pytest.raises(UserError, match=rf"training.loss.auxiliary.{name}: model\."):
         load([tmp_path / "a.yml"])
+
+
+@pytest.mark.parametrize("name", ["z_loss", "focal"])
+def test_losses_of_classes_are_not_of_spectrograms(name: str, tmp_path: Path):
+    path = tmp_path / "voice.yml"
+    path.write_text(yaml_text({"task": "tts", "training": {"loss": {"auxiliary": {name: 0.5}}}}))
+    with pytest.raises(UserError, match=rf"training.loss.auxiliary.{name}: {name} doesn't fit what the task tts"):
+        load([path])

@@ -75,6 +75,18 @@ def test_a_step_is_what_two_optimizers_do_by_hand(kind: str, tmp_path: Path):
         torch.testing.assert_close(trainer.model.state_dict()[name], tensor, rtol=1e-9, atol=1e-12, msg=name)
 
 
+def test_an_auxiliary_loss_is_of_the_spectrograms_that_the_main_loss_compares(tmp_path: Path):
+    auxiliary = {"mel": 45.0, "squares": {"type": "mse", "weight": 2.0}}
+    trainer = trainer_of(tmp_path, training={"loss": {"auxiliary": auxiliary}, "batch_size": 4})
+    model: Any = trainer.model
+    with closing(trainer.data.steps(trainer.position)) as steps:
+        (batch, *_) = [one.batch for one in next(iter(steps)).microbatches if one.batch is not None]
+    real = batch["samples"].double()
+    made = model.generator(model.mel(real))[:, : real.shape[1]]
+    expected = (model.compared(made) - model.compared(real)).square().sum()
+    torch.testing.assert_close(trainer.task.losses(model, batch)["squares"].total, expected)
+
+
 def trainer_of(folder: Path, **more: Any) -> Trainer:
     """A trainer in float64."""
     file = folder / "vocoder.yml"
