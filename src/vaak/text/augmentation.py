@@ -2,8 +2,9 @@
 
 Source: Wei and Zou 2019, "EDA: Easy Data Augmentation Techniques for Boosting Performance on Text Classification
 Tasks". Differs: each word is changed with a probability, instead of a fixed number of words; words of negation may be
-kept, since a text without its "not" has another label. Each technique has a separate random generator, so leaving one
-out doesn't change the draws of the others.
+kept, since a text without its "not" has another label; punctuation stays at its place when the word next to it is
+replaced, exchanged or deleted, and a synonym gets the capitals of its word. Each technique has a separate random
+generator, so leaving one out doesn't change the draws of the others.
 """
 
 from __future__ import annotations
@@ -13,22 +14,47 @@ import importlib
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from vaak.core.errors import UserError
 from vaak.core.random_keys import Purpose, draw_key
+from vaak.text.negations import is_negation, is_punctuation
 
 log = logging.getLogger("vaak")
 
 Synonyms = Callable[[str], Sequence[str]]
 """Words that mean about the same as a word in small letters; none where it is unknown."""
 
-NEGATIONS = {"no", "not", "n't", "never", "none", "nobody", "nothing", "neither", "nor", "nowhere", "cannot", "without"}
-NEGATIONS |= {"नहीं", "नही", "न", "मत", "ना", "बिना"}
 NEIGHBOURS = 5
+SYNONYMS = "data.augmentation.synonyms"
+
+
+class Word(NamedTuple):
+    """A word, and the punctuation that touches it on both sides."""
+
+    before: str
+    core: str
+    after: str
+
+    @classmethod
+    def of(cls, text: str) -> Word:
+        """One of the words between spaces; punctuation alone is a word, too.
+
+        >>> Word.of("(isn't!).")
+        Word(before='(', core="isn't", after='!).')
+        """
+        places = [place for place, letter in enumerate(text) if not is_punctuation(letter)]
+        if not places:
+            return cls("", text, "")
+        first, end = places[0], places[-1] + 1
+        return cls(text[:first], text[first:end], text[end:])
+
+    def __str__(self) -> str:
+        return self.before + self.core + self.after
 
 
 class Augmenter:
@@ -54,53 +80,77 @@ class Augmenter:
         self.synonyms, self.keep_negation = synonyms, keep_negation
 
     def __call__(self, text: str, rng: np.random.Generator) -> str:
-        words, key = text.split(), int(rng.integers(2**63))
+        words, key = [Word.of(word) for word in text.split()], int(rng.integers(2**63))
         for technique in self.techniques if words else ():
             own = np.random.default_rng(draw_key(Purpose.AUGMENTATION, key, technique))
             chosen = own.random(len(words)) < self.probability
             words = _CHANGES[technique](self, words, chosen, own)
-        return " ".join(words)
+        return " ".join(map(str, words))
 
-    def fixed(self, word: str) -> bool:
+    def fixed(self, word: Word) -> bool:
         """Whether a word stays as and where it is."""
-        word = word.lower()
-        return self.keep_negation and (word in NEGATIONS or word.endswith(("n't", "n’t")))
+        return self.keep_negation and is_negation(word.core)
 
-    def synonym(self, word: str, rng: np.random.Generator) -> str | None:
-        """A synonym; None where there is none."""
-        found = self.synonyms(word.lower()) if self.synonyms is not None else ()
+    def synonym(self, word: Word, rng: np.random.Generator) -> str | None:
+        """A synonym that doesn't negate, unless negations may come and go; None where there is none."""
+        found = self.synonyms(word.core.lower()) if self.synonyms is not None else ()
+        if self.keep_negation:
+            found = [one for one in found if not any(map(is_negation, one.split()))]
         return found[int(rng.integers(len(found)))] if found else None
 
-    def replaced(self, words: list[str], chosen: np.ndarray, rng: np.random.Generator) -> list[str]:
+    def replaced(self, words: list[Word], chosen: np.ndarray, rng: np.random.Generator) -> list[Word]:
         """Synonyms in place of the chosen words."""
-        pairs = zip(words, chosen, strict=True)
-        return [(self.synonym(word, rng) or word) if one and not self.fixed(word) else word for word, one in pairs]
+        changed = list(words)
+        for place in np.flatnonzero(chosen).tolist():
+            word = words[place]
+            found = None if self.fixed(word) else self.synonym(word, rng)
+            if found is not None:
+                changed[place] = word._replace(core=_with_capitals_of(word.core, found))
+        return changed
 
-    def inserted(self, words: list[str], chosen: np.ndarray, rng: np.random.Generator) -> list[str]:
+    def inserted(self, words: list[Word], chosen: np.ndarray, rng: np.random.Generator) -> list[Word]:
         """Synonyms of the chosen words at random places."""
         longer = list(words)
         for word in (word for word, one in zip(words, chosen, strict=True) if one and not self.fixed(word)):
             found = self.synonym(word, rng)
             if found is not None:
-                longer.insert(int(rng.integers(len(longer) + 1)), found)
+                longer.insert(int(rng.integers(len(longer) + 1)), Word("", found, ""))
         return longer
 
-    def swapped(self, words: list[str], chosen: np.ndarray, rng: np.random.Generator) -> list[str]:
-        """Each chosen word exchanged with a random one."""
+    def swapped(self, words: list[Word], chosen: np.ndarray, rng: np.random.Generator) -> list[Word]:
+        """Each chosen word exchanged with a random one; punctuation stays."""
         words = list(words)
-        for one in np.flatnonzero(chosen).tolist():
+        for place in np.flatnonzero(chosen).tolist():
             other = int(rng.integers(len(words)))
-            if not self.fixed(words[one]) and not self.fixed(words[other]):
-                words[one], words[other] = words[other], words[one]
+            one, another = words[place], words[other]
+            if not self.fixed(one) and not self.fixed(another):
+                words[place], words[other] = one._replace(core=another.core), another._replace(core=one.core)
         return words
 
-    def deleted(self, words: list[str], chosen: np.ndarray, rng: np.random.Generator) -> list[str]:
-        """The words that weren't chosen; at least one."""
-        kept = [word for word, one in zip(words, chosen, strict=True) if not one or self.fixed(word)]
-        return kept or [words[int(rng.integers(len(words)))]]
+    def deleted(self, words: list[Word], chosen: np.ndarray, rng: np.random.Generator) -> list[Word]:
+        """The words that weren't chosen, at least one; a deleted word leaves its punctuation to its neighbours."""
+        left = [not one or self.fixed(word) for word, one in zip(words, chosen, strict=True)]
+        if not any(left):
+            return [words[int(rng.integers(len(words)))]]
+        kept, opening = [Word("", "", "")], ""
+        for word, stays in zip(words, left, strict=True):
+            if stays:
+                kept.append(word._replace(before=opening + word.before))
+                opening = ""
+            else:
+                opening += word.before
+                kept[-1] = kept[-1]._replace(after=kept[-1].after + word.after)
+        return kept[1:]
 
 
-_CHANGES: dict[str, Callable[[Augmenter, list[str], np.ndarray, np.random.Generator], list[str]]] = {
+def _with_capitals_of(word: str, synonym: str) -> str:
+    """The synonym in capitals, or with a capital first, where the word is."""
+    if len(word) > 1 and word.isupper():
+        return synonym.upper()
+    return synonym[:1].upper() + synonym[1:] if word[:1].isupper() else synonym
+
+
+_CHANGES: dict[str, Callable[[Augmenter, list[Word], np.ndarray, np.random.Generator], list[Word]]] = {
     "synonym_replacement": Augmenter.replaced,
     "random_insertion": Augmenter.inserted,
     "random_swap": Augmenter.swapped,
@@ -122,14 +172,20 @@ class DataAugmenter:
         self,
         augmentation_prob: float = 0.1,
         techniques: Sequence[str] = TECHNIQUES,
-        synonyms: Synonyms | None = None,
+        synonyms: Synonyms | str | PathLike[str] | None = None,
         seed: int = 42,
         keep_negation: bool = True,
     ) -> None:
         """``augmentation_prob`` is each word's, for each of the ``techniques``; ``synonyms`` default to WordNet's.
 
-        The same ``seed`` gives the same texts. ``keep_negation`` leaves words such as "not" as and where they are.
+        They are a function, a file with words that mean the same in each line (separated by tabs or commas), or
+        "wordnet". The same ``seed`` gives the same texts. ``keep_negation`` leaves words such as "not" as they are.
+
+        Raises UserError where the file can't be read, or WordNet was asked for and is missing; where no synonyms were
+        named and it is missing, a warning says that words are exchanged and deleted only.
         """
+        if isinstance(synonyms, str | PathLike):
+            synonyms = named_synonyms(synonyms, "synonyms")
         if synonyms is None and set(OF_SYNONYMS) & set(techniques):
             try:
                 synonyms = wordnet_synonyms()
@@ -159,22 +215,30 @@ class DataAugmenter:
         return np.random.default_rng(draw_key(Purpose.AUGMENTATION, self.seed, copy, number))
 
 
-def listed_synonyms(path: Path) -> Synonyms:
+def named_synonyms(name: str | PathLike[str], key: str = SYNONYMS, folder: Path = Path()) -> Synonyms:
+    """Those of "wordnet", or of a file, relative to ``folder``.
+
+    Raises UserError, which begins with ``key``, where they are missing.
+    """
+    return wordnet_synonyms(key) if name == "wordnet" else listed_synonyms(folder / Path(name).expanduser(), key)
+
+
+def listed_synonyms(path: Path, key: str = SYNONYMS) -> Synonyms:
     """Of a file with words that mean the same in each line, separated by tabs or commas.
 
-    Raises UserError where it can't be read, or has none.
+    Raises UserError, which begins with ``key``, where it can't be read, or has none.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"data.augmentation.synonyms: {path} can't be read: {error}") from error
+        raise UserError(f"{key}: {path} can't be read: {error}") from error
     found: dict[str, list[str]] = {}
     for line in lines:
         words = [word for word in re.split(r"\s*[\t,]\s*", line.strip()) if word]
         for word in words:
             found.setdefault(word.lower(), []).extend(other for other in words if other != word)
     if not any(found.values()):
-        raise UserError(f"data.augmentation.synonyms: {path} has no line with two words, separated by a tab or a comma")
+        raise UserError(f"{key}: {path} has no line with two words, separated by a tab or a comma")
     return functools.partial(_listed, found)
 
 
@@ -182,18 +246,16 @@ def _listed(found: Mapping[str, Sequence[str]], word: str) -> Sequence[str]:
     return found.get(word, ())
 
 
-def wordnet_synonyms() -> Synonyms:
-    """Of WordNet, by nltk. Raises UserError where either is missing."""
+def wordnet_synonyms(key: str = SYNONYMS) -> Synonyms:
+    """Of WordNet, by nltk. Raises UserError, which begins with ``key``, where either is missing."""
     instead = "give a file as synonyms, or leave synonym_replacement and random_insertion out of techniques"
     try:
         importlib.import_module("nltk.corpus").wordnet.ensure_loaded()
     except ImportError as error:
-        raise UserError(
-            f"data.augmentation.synonyms: wordnet requires nltk (pip install nltk); or {instead}"
-        ) from error
+        raise UserError(f"{key}: wordnet requires nltk (pip install nltk); or {instead}") from error
     except LookupError as error:
         download = "python -m nltk.downloader wordnet"
-        raise UserError(f"data.augmentation.synonyms: nltk has no WordNet ({download}); or {instead}") from error
+        raise UserError(f"{key}: nltk has no WordNet ({download}); or {instead}") from error
     return _of_wordnet
 
 

@@ -168,7 +168,9 @@ class TextAugmentationConfig(Section):
         "a file with words that mean the same in each line, separated by tabs or commas.",
         "wordnet",
     )
-    keep_negation: bool = option("Words of negation (not, never, n't, नहीं) stay as and where they are.", True)
+    keep_negation: bool = option(
+        "Words of negation (not, isn't, dont, hardly, नहीं) stay as they are, and no synonym negates.", True
+    )
 
 
 class ClassificationDataConfig(Section):

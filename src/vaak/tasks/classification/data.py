@@ -3,7 +3,8 @@
     transformer   [bos] t1 t2 ... tn [eos]      of a BERT: [CLS] t1 ... tn [SEP]
     cnn           t1 t2 ... tn
 
-A longer text is cut at ``max_length``. Training texts are augmented as texts, and encoded again.
+A longer text is cut at ``max_length``. Training texts are augmented as texts, and encoded again; where they outgrow
+the room that the plan has for them, they stay as they are.
 """
 
 from __future__ import annotations
@@ -76,8 +77,11 @@ class TextDataset(Dataset):
         if self.change is None:
             inputs = self.rows.row(part.tokens.document(place)[: self.rows.max_length])
         else:
-            ids = self.rows.tokenizer.encode(self.change(part.texts[place].text, rng))
-            inputs = self.rows.row(ids[: int(self.lengths[index]) - 2 * self.rows.ends])
+            ids: Sequence[int] | np.ndarray = self.rows.tokenizer.encode(self.change(part.texts[place].text, rng))
+            own = part.tokens.document(place)
+            if len(ids) > max(int(self.lengths[index]) - 2 * self.rows.ends, len(own)):
+                ids = own  # what would be cut off may be its "not"
+            inputs = self.rows.row(ids)
         return Example(inputs, self.targets[index])
 
     def _place(self, index: int) -> tuple[Stores, int]:
@@ -113,6 +117,6 @@ def collate(examples: Sequence[Example], pad: int) -> Batch:
 
 
 def growth_of(techniques: Sequence[str], probability: float) -> float:
-    """How many tokens more than a text has are allowed after its augmentation; what is beyond is cut."""
+    """The share of its tokens by which a text may grow; one that would grow more isn't augmented this time."""
     grows = {"random_insertion", "synonym_replacement"} & set(techniques)
     return math.ceil(20 * probability * len(grows)) / 10

@@ -39,7 +39,7 @@ from vaak.tasks.classification.prepare import OUT_OF_SCOPE, Prepared, Sources, r
 from vaak.tasks.classification.pretrained import KEY, Pretrained, loaded_head, saved_config
 from vaak.tasks.classification.spec import SPEC
 from vaak.tasks.hub import loaded_or_drawn, located, source_of
-from vaak.text.augmentation import OF_SYNONYMS, Augmenter, NeighbourSynonyms, listed_synonyms, wordnet_synonyms
+from vaak.text.augmentation import OF_SYNONYMS, Augmenter, NeighbourSynonyms, named_synonyms
 from vaak.text.corpora.labelled import LabelledCorpus, TextStore, labelled_text
 from vaak.text.corpora.readers import Record
 from vaak.text.tokenizers.tokenizer import Tokenizer
@@ -134,12 +134,8 @@ class ClassificationTask(PreparedTask[ClassificationExperiment, Prepared]):
             return None
         synonyms = None
         if set(OF_SYNONYMS) & set(options.techniques):
-            if options.synonyms == "wordnet":
-                synonyms = wordnet_synonyms()
-            elif options.synonyms == "vectors":
-                synonyms = self._neighbours
-            else:
-                synonyms = listed_synonyms(self.folder / Path(options.synonyms).expanduser())
+            near, name = options.synonyms == "vectors", options.synonyms
+            synonyms = self._neighbours if near else named_synonyms(name, folder=self.folder)
         return Augmenter(options.techniques, options.probability, synonyms, options.keep_negation)
 
     @cached_property

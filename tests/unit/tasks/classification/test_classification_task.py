@@ -237,6 +237,21 @@ def test_mistakes_have_one_line(
     assert says in str(caught.value)
 
 
+def test_a_text_that_outgrows_its_row_keeps_its_last_word(folder: Path):
+    texts = [{"text": f"w{number % 7} w{number % 5} not", "label": number % 2} for number in range(40)]
+    (folder / "texts.json").write_text(json.dumps(texts))
+    (folder / "synonyms.txt").write_text("".join(f"w{number},w1 w2 w3 w4 w5 w6\n" for number in range(9)))
+    inserts = "{enabled: true, techniques: [random_insertion], probability: 0.3, synonyms: synonyms.txt}"
+    given = [f"data.augmentation={inserts}", "data.corpus.deduplicate=false", "data.corpus.out_of_scope=[]"]
+    loaded = load(["tiny.yml"], given)
+    task = ClassificationTask(loaded.experiment, folder / "run", loaded.folder)
+    task.prepare()
+    dataset, word = task.dataset("train"), task.tokenizer.encode("not")[0]
+    rows = [dataset.example(index, np.random.default_rng(draw)).inputs for index in range(20) for draw in range(9)]
+    assert all(word in row for row in rows)
+    assert all(len(row) <= dataset.lengths[index // 9] for index, row in enumerate(rows))
+
+
 def test_stratify_is_said_not_to_be_read_where_all_splits_are_given(folder: Path):
     said = "data.corpus.stratify: is read by vaak crossval only"
     given = [f"data.corpus.{split}=[texts.json]" for split in ("valid", "test")]
