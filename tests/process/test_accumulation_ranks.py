@@ -22,12 +22,16 @@ CASES: dict[str, dict[str, Any]] = {
     "odd": {**QUICK, "max_steps": 7, "batch_size": 8, "gradient_accumulation_steps": 2, "loss": WITH_ALL},
     "uneven": {**QUICK, "max_steps": 3, "batch_size": 8, "gradient_accumulation_steps": 5, "loss": WITH_ALL},
     "balanced": {**QUICK, "max_steps": 3, "batch_size": 8, "gradient_accumulation_steps": 5},
+    "routed": {**QUICK, "max_steps": 3, "batch_size": 2, "gradient_accumulation_steps": 2},
     "skipping": {**QUICK, "max_steps": 3, "batch_size": 2, "gradient_accumulation_steps": 2},
 }
 """``odd`` goes into a second epoch; ``uneven`` ends its epoch with a step of two, after steps of three and two a rank;
-in ``skipping``, one rank has nothing to read in step 1, and neither has in step 2."""
+in ``skipping``, one rank has nothing to read in step 1, and neither has in step 2; in ``routed``, one in step 1."""
 
-ALONE = {"plain": (32, 1), "losses": (32, 1), "odd": (16, 1), "uneven": (8, 5), "balanced": (8, 5), "skipping": (4, 1)}
+ALONE = {
+    "plain": (32, 1), "losses": (32, 1), "odd": (16, 1), "uneven": (8, 5), "balanced": (8, 5), "skipping": (4, 1),
+    "routed": (4, 1),
+}  # fmt: skip
 """Microbatch size and number with which one process takes the same steps."""
 
 

@@ -8,15 +8,15 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from torch import nn
+from torch import Tensor, nn
 
 from processes import join
-from toy import ToyModel, ToyTask, one_step, toy_trainer
-from vaak.core.batch import Batch, Term
+from toy import IGNORED, VOCAB_SIZE, ToyModel, ToyTask, one_step, toy_trainer
+from vaak.core.batch import Batch, FirstPass, Term
 from vaak.data.batching.fixed import FixedPlanner
-from vaak.nn.lora_experts import Gate
+from vaak.nn.lora_experts import Gate, load_balancing, top_k_weights, uses_of
 
-UNREADABLE = {"skipping": (1, 2, 3)}
+UNREADABLE = {"skipping": (1, 2, 3), "routed": (1,)}
 """Microbatches of two rows of the first epoch that can't be read: rank 1's of step 1, all of step 2."""
 
 
@@ -37,12 +37,39 @@ class Balanced(ToyTask):
         )
 
 
+class Routed(ToyTask):
+    """Three experts that a gate chooses by the tokens of a row, and balances by a loss."""
+
+    def model(self) -> ToyModel:
+        model = super().model()
+        model.gate = Gate(VOCAB_SIZE, 3, 4).to(self.dtype)
+        return model
+
+    def first_pass(self, model: nn.Module, batch: Batch) -> FirstPass:
+        logits = self._logits(model, batch)
+        return FirstPass(uses_of(top_k_weights(logits, 1)))
+
+    def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
+        logits, uses = self._logits(model, batch), batch.step_sums
+        splittable = uses is not None
+        balance = load_balancing(logits, uses or uses_of(top_k_weights(logits, 1)))
+        return super().losses(model, batch) | {"balance": Term(balance, "example", splittable)}
+
+    def _logits(self, model: nn.Module, batch: Batch) -> Tensor:
+        gate: Any = model.gate
+        is_real = (batch["targets"] != IGNORED).unsqueeze(-1)
+        logits: Tensor = gate((nn.functional.one_hot(batch["inputs"], VOCAB_SIZE) * is_real).sum(1).to(self.dtype))
+        return logits
+
+
+TASKS = {"balanced": Balanced, "routed": Routed}
+
+
 def task_of(case: str) -> ToyTask:
     """Ragged rows in float64, without what draws differently in microbatches of another size."""
     plan = FixedPlanner(96, 2, seed=42).plan(0)
     bad = tuple(index for number in UNREADABLE.get(case, ()) for (index,) in plan.microbatch(number))
-    make = Balanced if case == "balanced" else ToyTask
-    return make(num_examples=96, dropout=0.0, dtype=torch.float64, bad=bad)
+    return TASKS.get(case, ToyTask)(num_examples=96, dropout=0.0, dtype=torch.float64, bad=bad)
 
 
 def take_steps(rank: int, port: int, folder: Path, cases: dict[str, dict[str, Any]]) -> None:

@@ -17,13 +17,25 @@ class Term:
 
     The engine divides it by that unit's count in the whole step.
 
-    ``splittable`` is False for a term that is not a sum over examples (load balancing, in-batch contrast): such a
-    batch is never split into pieces.
+    ``splittable`` is False for a term that is not a sum over examples (in-batch contrast): such a batch is never split
+    into pieces. What a sum depends on may be known of the whole step beforehand (``FirstPass``).
     """
 
     total: torch.Tensor
     per: str
     splittable: bool = True
+
+
+@dataclass(frozen=True)
+class FirstPass:
+    """What of a batch has to be known before the losses of its step are computed.
+
+    ``sums`` are added up over the step, all pieces, microbatches and ranks: ``Batch.step_sums``. ``kept``, by row, are
+    put among the tensors of the batch, so that they needn't be computed twice.
+    """
+
+    sums: dict[str, torch.Tensor]
+    kept: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
 @dataclass
@@ -34,7 +46,8 @@ class Batch:
     knows its own counts. ``indices[i]`` are the examples of row ``i``: one, or several where a plan packs them. In
     ``extra`` is what isn't a tensor: a list has an entry for each row, anything else (a tuple, say) is for the whole
     batch. ``check_rows`` checks all of this. ``step`` is the step of training that losses are computed for; None
-    outside of training.
+    outside of training. ``step_sums`` are those that the task's ``first_pass`` found in the whole step; None where
+    there was none.
     """
 
     tensors: dict[str, torch.Tensor]
@@ -42,6 +55,7 @@ class Batch:
     indices: list[list[int]] = field(default_factory=list)
     extra: dict[str, Any] = field(default_factory=dict)
     step: int | None = None
+    step_sums: dict[str, torch.Tensor] | None = None
 
     def __getitem__(self, name: str) -> torch.Tensor:
         return self.tensors[name]
@@ -101,4 +115,5 @@ class Batch:
             self.indices[rows],
             {name: value[rows] if isinstance(value, list) else value for name, value in self.extra.items()},
             self.step,
+            self.step_sums,
         )

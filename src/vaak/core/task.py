@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast
 
-from vaak.core.batch import Batch, Term
+from vaak.core.batch import Batch, FirstPass, Term
 from vaak.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -153,12 +153,13 @@ class Objective:
 
     ``modules`` names the model's modules whose parameters it trains. ``losses(model, batch)`` gives its terms, as
     ``Task.losses`` does; their names differ from those of the other objectives. In a step (``batch.step``) without any
-    terms, its parameters stay as they are.
+    terms, its parameters stay as they are. ``first_pass`` is as in ``Task``.
     """
 
     name: str
     modules: tuple[str, ...]
     losses: Callable[[nn.Module, Batch], dict[str, Term]]
+    first_pass: Callable[[nn.Module, Batch], FirstPass] | None = None
 
 
 class Task:
@@ -176,6 +177,9 @@ class Task:
         Names of losses that training.loss.auxiliary may weigh.
     observed
         Names of terms that are not trained on: sums over the step for logs, and for modules with ``follow_step``.
+    first_pass
+        For a loss that depends on sums over the whole step which only the model knows: what it gives of a batch. It is
+        called without gradients on every microbatch of a step, or on its pieces, before ``losses`` is. None for most.
     objectives
         For a task that descends on several in one step (a discriminator's, then its generator's), in place of
         ``losses``. Each finds the weights that those before it left. The step is all or nothing: where the gradient
@@ -189,6 +193,7 @@ class Task:
     reference: str | None = None
     auxiliary_losses: tuple[str, ...] = ()
     observed: tuple[str, ...] = ()
+    first_pass: Callable[[nn.Module, Batch], FirstPass] | None = None
     objectives: tuple[Objective, ...] = ()
     loss_weights: Mapping[str, float] = MappingProxyType({})
 

@@ -4,18 +4,21 @@
     gradient = d loss / d weights
 
 A batch that does not fit in memory is computed in pieces of its rows. As each term is a sum over rows, and counts are
-those of the whole step, the pieces' gradients add up to the same one.
+those of the whole step, the pieces' gradients add up to the same one. A term that depends on more of the whole step
+than batches count, as on how often a gate chooses each expert, has that from a first pass without gradients.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import torch
 from torch import nn
 
-from vaak.core.batch import Batch, Term
+from vaak.core.batch import Batch, FirstPass, Term
 from vaak.core.errors import UserError
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.data.reader import Microbatch
@@ -26,6 +29,9 @@ from vaak.engine.memory.microbatch_pieces import PieceRule, PieceRules
 from vaak.engine.optim.uncompiled import backward
 from vaak.engine.timing.phases import Phases
 from vaak.engine.training_data import StepData
+
+Sums = dict[str, torch.Tensor]
+Result = TypeVar("Result")
 
 
 class DoesNotFitError(UserError):
@@ -96,7 +102,8 @@ class MicrobatchPiece:
 class Forward:
     """How the terms of a piece are computed: by which losses, of which model, in which precision and with which draws.
 
-    ``model`` is the one to call: compiled, if training compiles. ``number`` is that of the objective.
+    ``model`` is the one to call: compiled, if training compiles. ``number`` is that of the objective, ``first_pass``
+    what it has to know of the whole step.
     """
 
     losses: Callable[[nn.Module, Batch], dict[str, Term]]
@@ -104,15 +111,25 @@ class Forward:
     precision: Precision
     seed: int
     number: int = 0
+    first_pass: Callable[[nn.Module, Batch], FirstPass] | None = None
 
     def terms(self, step: int, piece: MicrobatchPiece) -> dict[str, Term]:
         """The terms of a piece; its draws depend on the step, its microbatch's number and its own alone."""
+        return self._call(self.losses, step, piece)
+
+    def first(self, step: int, piece: MicrobatchPiece) -> FirstPass:
+        """What the first pass finds in a piece, with the draws of ``terms``."""
+        assert self.first_pass is not None
+        with torch.no_grad():
+            return self._call(self.first_pass, step, piece)
+
+    def _call(self, function: Callable[[nn.Module, Batch], Result], step: int, piece: MicrobatchPiece) -> Result:
         objective = (self.number,) if self.number else ()
         seed_everything(
             draw_key(Purpose.MODEL, self.seed, step, piece.number, piece.piece, *objective), self.precision.device
         )
         with self.precision.autocast():
-            return self.losses(self.model, piece.batch.to(self.precision.device))
+            return function(self.model, piece.batch.to(self.precision.device))
 
 
 @dataclass(frozen=True)
@@ -137,51 +154,123 @@ class GradientPass:
         for microbatch in data.microbatches:
             if microbatch.batch is not None:
                 number, batch = microbatch.address.number, replace(microbatch.batch, step=step)
-                cells = self.cells(microbatch) if piece_rules.rules else 0.0
+                cells = 0.0 if piece_rules.is_empty else self.cells(microbatch)
                 batches = batch.split(piece_rules.pieces(data.step, number, cells, self.forward.number))
                 found += [MicrobatchPiece(batch, number, piece, len(batches)) for piece, batch in enumerate(batches)]
         return found
 
     def accumulate(
-        self, piece_rules: PieceRules, data: StepData, clear: Callable[[], None], scale: float = 1.0
+        self,
+        piece_rules: PieceRules,
+        data: StepData,
+        clear: Callable[[], None],
+        scale: float = 1.0,
+        over_ranks: Callable[[Sums], Sums] | None = None,
     ) -> Losses:
         """Leave the gradient of a step's microbatches in the parameters and return the terms of their loss.
 
         Out of memory, all of it is cleared and computed again in pieces half as large. ``scale`` is that of an fp16
-        loss. Raises UserError where one row alone doesn't fit.
+        loss; ``over_ranks`` adds up the sums of a first pass. Raises UserError where one row alone doesn't fit, or a
+        loss isn't a sum; then no rule is left of what was tried.
         """
+        try:
+            data = self.after_first_pass(piece_rules, data, clear, over_ranks)
+
+            def attempt(pieces: list[MicrobatchPiece]) -> Losses | _Failure:
+                losses = Losses(self.weights, data.counts)
+                return self._run(pieces, lambda piece: self._backward(piece, data.step, losses, scale)) or losses
+
+            losses = self._until_it_fits(piece_rules, data, clear, attempt)
+            piece_rules.confirm()
+            return losses
+        finally:
+            piece_rules.withdraw()
+
+    def after_first_pass(
+        self,
+        piece_rules: PieceRules,
+        data: StepData,
+        clear: Callable[[], None] = lambda: None,
+        over_ranks: Callable[[Sums], Sums] | None = None,
+    ) -> StepData:
+        """The step's data, each batch with the sums of the first pass over the step; as they are where there is none.
+
+        Without ``over_ranks`` they are those of this rank.
+        """
+        if self.forward.first_pass is None:
+            return data
+
+        def attempt(pieces: list[MicrobatchPiece]) -> tuple[Sums, dict[int, list[Sums]]] | _Failure:
+            sums, kept = Sums(), defaultdict[int, list[Sums]](list)
+
+            def look(piece: MicrobatchPiece) -> None:
+                with self.phases.measure("forward"):
+                    found = self.forward.first(data.step, piece)
+                for name, value in found.sums.items():
+                    sums[name] = sums[name] + value if name in sums else value
+                kept[piece.number].append(found.kept)
+
+            return self._run(pieces, look) or (sums, kept)
+
+        sums, kept = self._until_it_fits(piece_rules, data, clear, attempt)
+        totals = sums if over_ranks is None else over_ranks(sums)
+        return replace(data, microbatches=[_with(one, totals, kept[one.address.number]) for one in data.microbatches])
+
+    def _until_it_fits(
+        self,
+        piece_rules: PieceRules,
+        data: StepData,
+        clear: Callable[[], None],
+        attempt: Callable[[list[MicrobatchPiece]], Result | _Failure],
+    ) -> Result:
+        """What an attempt on the pieces of the step gives, in smaller ones each time that it fails."""
         shortages = 0
         while True:
-            losses = Losses(self.weights, data.counts)
-            shortage = self._attempt(self.pieces(piece_rules, data), data.step, losses, scale)
-            if shortage is None:
-                return losses
+            found = attempt(self.pieces(piece_rules, data))
+            if not isinstance(found, _Failure):
+                return found
             # A failure comes back as a value: an exception's traceback holds every tensor of the failed attempt. Only
             # here, outside of the except block, is nothing of its graph alive, so that its memory can be given back.
-            shortages += 1
             clear()
             free_memory(self.forward.precision.device)
-            self._answer(piece_rules, data, shortage, last_try=shortages > 1)
+            if isinstance(found, _NotASum):
+                self._keep_whole(piece_rules, found)
+            elif isinstance(found, _Shortage):
+                shortages += 1
+                self._answer(piece_rules, data, found, last_try=shortages > 1)
 
-    def _attempt(self, pieces: list[MicrobatchPiece], step: int, losses: Losses, scale: float) -> _Shortage | None:
-        """Run every piece forward and backward; return where memory ran out, if it did."""
+    def _run(self, pieces: list[MicrobatchPiece], do: Callable[[MicrobatchPiece], _Failure | None]) -> _Failure | None:
+        """Do something with every piece; return why it was given up, if it was."""
         piece = None
         try:
             for piece in pieces:
-                with self.phases.measure("forward"):
-                    roots, factors = losses.add(self.forward.terms(step, piece), scale)
-                if piece.pieces > 1 and losses.unsplittable:
-                    raise UserError(
-                        f"out of memory, and the loss {losses.unsplittable} is not a sum over examples, so batches "
-                        "can't be split: lower training.batch_size (and raise training.gradient_accumulation_steps)"
-                    )
-                with self.phases.measure("backward"):
-                    backward(roots, factors)
+                failure = do(piece)
+                if failure is not None:
+                    return failure
         except Exception as error:
             if piece is None or not is_out_of_memory(error):
                 raise
             return _Shortage.of(piece, error)
         return None
+
+    def _backward(self, piece: MicrobatchPiece, step: int, losses: Losses, scale: float) -> _Failure | None:
+        """Run a piece forward and backward, unless it is one of several of a batch that can't be divided."""
+        with self.phases.measure("forward"):
+            roots, factors = losses.add(self.forward.terms(step, piece), scale)
+        if piece.pieces > 1 and losses.unsplittable:
+            return _NotASum(losses.unsplittable)
+        with self.phases.measure("backward"):
+            backward(roots, factors)
+        return None
+
+    def _keep_whole(self, piece_rules: PieceRules, failure: _NotASum) -> None:
+        """Divide nothing. Raises DoesNotFitError where this step has just been out of memory."""
+        if piece_rules.proposed:
+            raise DoesNotFitError(
+                f"out of memory, and the loss {failure.loss} is not a sum over examples, so batches can't be split: "
+                "lower training.batch_size (and raise training.gradient_accumulation_steps)"
+            )
+        piece_rules.keep_whole(self.forward.number, failure.loss)
 
     def _answer(self, piece_rules: PieceRules, data: StepData, shortage: _Shortage, *, last_try: bool) -> None:
         """Split microbatches as large as the failed one into more pieces, later ones too; raise if impossible."""
@@ -198,7 +287,8 @@ class GradientPass:
             rule = PieceRule(
                 step, 2 * shortage.pieces, numbers, cells=self.cells(failed), objective=self.forward.number
             )
-            piece_rules.divide_training(rule, f"out of memory in step {step} ({shortage.error})")
+            piece_rules.whole.discard(self.forward.number)
+            piece_rules.propose(rule, f"out of memory in step {step} ({shortage.error})")
         elif last_try:  # once the caches are empty, it may yet fit
             examples = ", ".join(f"{index} ({self.describe(index)})" for index in shortage.indices[:5])
             raise UserError(
@@ -207,9 +297,30 @@ class GradientPass:
             )
 
 
+def _with(microbatch: Microbatch, sums: Sums, kept: list[Sums]) -> Microbatch:
+    """A microbatch whose batch has the sums of its step, and what was kept of its pieces."""
+    if microbatch.batch is None:
+        return microbatch
+    joined = {name: torch.cat([one[name] for one in kept]) for name in kept[0]}
+    batch = replace(microbatch.batch, tensors={**microbatch.batch.tensors, **joined}, step_sums=sums)
+    return replace(microbatch, batch=batch)
+
+
 @dataclass(frozen=True)
-class _Shortage:
-    """Where memory ran out. It holds no tensors."""
+class _Failure:
+    """Why an attempt on a step was given up. It holds no tensors."""
+
+
+@dataclass(frozen=True)
+class _NotASum(_Failure):
+    """A loss of a divided batch isn't a sum over examples."""
+
+    loss: str
+
+
+@dataclass(frozen=True)
+class _Shortage(_Failure):
+    """Where memory ran out."""
 
     number: int
     pieces: int

@@ -1,6 +1,7 @@
 """One optimizer step, as a function of the state and the data of the step.
 
     counts   = sum of each unit's count over every microbatch of the step, on every rank
+    sums     = what the losses need to know of the whole step, where the task has a first pass, likewise
     for each objective (one, for most tasks):
         loss     = sum over microbatches of  sum over terms of  weight x total / counts[unit]
         gradient = d loss / d weights, added over ranks once, after every backward
@@ -186,10 +187,19 @@ class Step:
         gradients.begin()
         try:
             with objective.alone():
-                return objective.gradient.accumulate(state.piece_rules, data, gradients.begin, state.loss_scale.value)
+                scale = state.loss_scale.value
+                return objective.gradient.accumulate(
+                    state.piece_rules, data, gradients.begin, scale, self._sum_over_ranks
+                )
         except BaseException:
             gradients.clear()
             raise
+
+    def _sum_over_ranks(self, sums: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        if self.ranks.world_size == 1:
+            return sums
+        totals = self.ranks.sum({name: float(value) for name, value in sums.items()})
+        return {name: torch.tensor(value, device=self.ranks.device) for name, value in totals.items()}
 
     @torch.no_grad()
     def _follow_weights(self, state: State, step: int, sums: Sequence[dict[str, torch.Tensor]]) -> None:

@@ -162,7 +162,9 @@ def make_step(
     """
     descents = []
     for number, objective in enumerate(trained.objectives):
-        forward = Forward(objective.losses, trained.forward, around.precision, config.random_seed, number)
+        forward = Forward(
+            objective.losses, trained.forward, around.precision, config.random_seed, number, objective.first_pass
+        )
         gradient = GradientPass(
             forward, around.loss_weights, config.memory.recovery, around.phases, data.cells, data.dataset.describe
         )

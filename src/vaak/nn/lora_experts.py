@@ -7,7 +7,9 @@ batch, with all its frames or tokens.
 
 Sources: Hu et al. 2021, "LoRA"; Fedus et al. 2021, "Switch Transformers" (one expert, weighed by its probability, and
 the load-balancing loss); Jiang et al. 2024, "Mixtral of Experts" (several, whose weights add up to 1); Wang et al.
-2024, "Auxiliary-Loss-Free Load Balancing Strategy for Mixture-of-Experts" (the bias).
+2024, "Auxiliary-Loss-Free Load Balancing Strategy for Mixture-of-Experts" (the bias); Qiu et al. 2025, "Demons in the
+Detail: On Implementing Load Balancing Loss for Training Specialized Mixture-of-Expert Models" (balance over all of a
+step, instead of each microbatch, which forbids experts to specialise).
 """
 
 from __future__ import annotations
@@ -147,11 +149,17 @@ def uses_of(weights: Tensor) -> dict[str, Tensor]:
     return {f"{USE}/{expert}": times for expert, times in enumerate((weights > 0).sum(0).float().unbind())}
 
 
-def load_balancing(logits: Tensor, weights: Tensor) -> Tensor:
-    """Number of experts · Σ_e (share of choices of e) · (mean probability of e): 1 where all are used alike.
+def load_balancing(logits: Tensor, uses: Mapping[str, Tensor]) -> Tensor:
+    """The part of rows in ``N Σ_e f_e P_e``, times the number of rows of the step.
 
-    ``logits`` and ``weights`` are ``(row, expert)``, of one batch. Source: Fedus et al. 2021, equation 4.
+        f_e = choices of expert e in the step / choices of all N experts        no gradient
+        P_e = Σ over the rows of the step of the probability of e / rows        1 where all are used alike
+
+    ``logits`` are ``(row, expert)``; ``uses`` are those of ``uses_of``, of the whole step. As f_e is the same for all
+    rows, this is a sum over rows: microbatches, pieces and ranks add up to the loss, and the gradient, of one batch.
+
+    Source: Fedus et al. 2021, equation 4. Differs: over the step instead of each batch, as Qiu et al. 2025.
     """
-    chosen = (weights.detach() > 0).to(logits.dtype)
-    shares = chosen.sum(0) / chosen.sum()
-    return logits.shape[1] * (shares * logits.softmax(-1).mean(0)).sum()
+    counts = torch.stack([uses[f"{USE}/{expert}"] for expert in range(logits.shape[1])])
+    probabilities = logits.softmax(-1).sum(0)
+    return logits.shape[1] * ((counts / counts.sum()).to(probabilities.dtype) * probabilities).sum()

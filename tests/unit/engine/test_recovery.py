@@ -15,7 +15,7 @@ from torch import nn
 from backwards import out_of_memory
 from shortage import SmallMachine
 from toy import StopAt, ToyTask, same_bits, toy_trainer, weights
-from vaak.core.batch import Batch, Term
+from vaak.core.batch import Batch, FirstPass, Term
 from vaak.core.callback import Callback
 from vaak.core.errors import UserError
 from vaak.engine.checkpoint.files import list_checkpoints
@@ -119,7 +119,7 @@ def test_one_example_too_large_is_named(tmp_path: Path):
     with pytest.raises(UserError, match=r"out of memory in step 3: example \d+ \(toy.txt line \d+\) does not fit") as e:
         trained(tmp_path, SmallMachine(most_rows=0), memory={"rehearsal": False})
     assert "\n" not in str(e.value)
-    assert [cut["pieces"] for cut in journal(tmp_path)] == [2, 4, 8]
+    assert journal(tmp_path) == [], "what didn't help isn't kept"
 
 
 def test_caches_in_the_way_of_a_single_example_are_emptied_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -150,6 +150,62 @@ class NotSplittable(SmallMachine):
 def test_a_loss_that_is_no_sum_over_examples_is_never_cut(tmp_path: Path):
     with pytest.raises(UserError, match=r"the loss balance is not a sum over examples"):
         trained(tmp_path, NotSplittable(), memory={"rehearsal": False})
+
+
+SAVED: dict[str, Any] = {"checkpoint": {"interval": 1, "save_total_limit": None}, "memory": {"rehearsal": False}}
+
+
+@pytest.mark.parametrize("where", ["forward", "backward"])
+def test_a_cut_that_nobody_can_follow_is_not_written_down(where: str, tmp_path: Path):
+    """With enough memory, the run resumes as if nothing had been."""
+    with pytest.raises(UserError, match=r"the loss balance is not a sum over examples"):
+        trained(tmp_path / "small", NotSplittable(where=where), **SAVED)
+    assert journal(tmp_path / "small") == []
+    again = trained(tmp_path / "small", NotSplittable(in_step=1000), **SAVED)
+    large = trained(tmp_path / "large", NotSplittable(in_step=1000), **SAVED)
+    assert same_bits(weights(again), weights(large))
+
+
+def test_an_earlier_cut_that_cannot_be_followed_is_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    """The losses have changed since, or an earlier version wrote it down too soon."""
+    trained(tmp_path, SmallMachine(), StopAt(4), **SAVED)
+    assert journal(tmp_path)
+    again = trained(tmp_path, NotSplittable(in_step=1000), **SAVED)
+    assert again.is_finished
+    assert caplog.text.count("the loss balance is not a sum over examples: they are whole") == 1
+
+
+def test_an_earlier_cut_that_cannot_be_followed_and_too_little_memory_is_an_error(tmp_path: Path):
+    trained(tmp_path, SmallMachine(), StopAt(4), **SAVED)
+    with pytest.raises(UserError, match=r"out of memory, and the loss balance is not a sum over examples"):
+        trained(tmp_path, NotSplittable(in_step=6), **SAVED)
+
+
+class Centred(SmallMachine):
+    """A loss whose weight is the mean of something over the whole step, which the first pass finds."""
+
+    def first_pass(self, model: nn.Module, batch: Batch) -> FirstPass:
+        assert self.trainer is not None
+        is_full = self.where == "first pass" and self.trainer.position.step + 1 >= self.in_step
+        if is_full and batch.num_rows > self.most_rows:
+            raise out_of_memory()
+        total = ToyTask.losses(self, model, batch)["main"].total
+        return FirstPass({"total": total}, {"row": torch.arange(batch.num_rows)})
+
+    def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
+        terms = super().losses(model, batch)
+        sums = batch.step_sums or {"total": terms["main"].total.detach()}
+        assert batch.step_sums is None or len(batch["row"]) == batch.num_rows
+        return terms | {"centred": Term(terms["main"].total * sums["total"], "token", batch.step_sums is not None)}
+
+
+@pytest.mark.parametrize("where", ["first pass", "forward", "backward"])
+def test_what_a_first_pass_finds_is_that_of_the_whole_step_in_pieces_too(where: str, tmp_path: Path):
+    toy: dict[str, Any] = {"dropout": 0.0, "dtype": torch.float64}
+    large = trained(tmp_path / "large", Centred(**toy, in_step=1000), memory={"rehearsal": False})
+    small = trained(tmp_path / "small", Centred(**toy, where=where, most_rows=3), memory={"rehearsal": False})
+    assert journal(tmp_path / "small")
+    assert_equal_to_rounding(small, large)
 
 
 def test_a_bug_is_not_taken_for_it(tmp_path: Path):

@@ -73,11 +73,32 @@ def test_a_model_is_changed_where_its_layers_are_called_so():
     }
 
 
+def balance_of(logits: Tensor) -> Tensor:
+    """Of one batch, which is the whole step."""
+    return load_balancing(logits, uses_of(top_k_weights(logits, 1))) / len(logits)
+
+
+@pytest.mark.parametrize("top_k", [1, 2])
+def test_balance_of_parts_is_that_of_the_whole(top_k: int):
+    """The published formula on the whole batch, by hand; value and gradient of any parts add up to it."""
+    torch.manual_seed(1)
+    logits = torch.randn(16, 5, dtype=torch.float64, requires_grad=True)
+    chosen = logits.topk(top_k).indices
+    shares = torch.bincount(chosen.flatten(), minlength=5) / chosen.numel()
+    expected = 5 * (shares.double() * logits.softmax(-1).mean(0)).sum()
+    uses = uses_of(top_k_weights(logits, top_k))
+    found = torch.stack([load_balancing(part, uses) for part in logits.split([1, 4, 2, 9])]).sum() / 16
+    torch.testing.assert_close(found, expected)
+    one, two = (torch.autograd.grad(value, logits, retain_graph=True)[0] for value in (found, expected))
+    torch.testing.assert_close(one, two, rtol=1e-12, atol=1e-12)
+    assert one.abs().max() > 1e-3
+
+
 def test_balance_is_one_where_all_are_used_alike_and_more_where_one_is():
     logits = 20.0 * torch.eye(4)
-    assert float(load_balancing(logits, top_k_weights(logits, 1))) == pytest.approx(1.0, abs=1e-6)
+    assert float(balance_of(logits)) == pytest.approx(1.0, abs=1e-6)
     alike = torch.tensor([[20.0, 0, 0, 0]]).repeat(4, 1)
-    assert float(load_balancing(alike, top_k_weights(alike, 1))) == pytest.approx(4.0, abs=1e-6)
+    assert float(balance_of(alike)) == pytest.approx(4.0, abs=1e-6)
 
 
 def test_the_bias_is_the_published_rule_and_changes_the_choice_alone():

@@ -97,7 +97,7 @@ class Diagnosis:
         model = state.model.module
         plain = replace(objective.gradient, forward=replace(objective.gradient.forward, model=model))
         with leaving_no_trace(model, state.loss.module), objective.alone():
-            for piece in plain.pieces(state.piece_rules, data):
+            for piece in plain.pieces(state.piece_rules, plain.after_first_pass(state.piece_rules, data)):
                 inspection = _inspected(plain, data.step, piece, piece.batch)
                 if inspection.finding is not None:
                     indices = _to_blame(plain, data.step, piece, inspection)

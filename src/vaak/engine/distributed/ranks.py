@@ -1,7 +1,8 @@
 """The processes of a run. The only file that knows torch.distributed and accelerate.
 
 Ranks meet in two places of a step: ``exchange``, one small message before it, and the sum of gradients after every
-backward (gradient_buckets.py). What one decides for all, rank 0 decides (``decide_on_main``).
+backward (gradient_buckets.py). A task with a first pass adds up its few sums in between (``sum``). What one decides for
+all, rank 0 decides (``decide_on_main``).
 """
 
 from __future__ import annotations

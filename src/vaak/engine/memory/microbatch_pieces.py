@@ -1,8 +1,11 @@
 """In how many pieces a microbatch is computed: one, until memory runs out.
 
 Pieces add up to the same loss and gradient up to rounding, but each draws its own dropout. So a rule is written down
-before it applies, and the number of pieces depends only on the rules and on the position in the run. A rule covers
-microbatches at least as large as the one that did not fit: one long outlier does not slow down the others.
+before weights follow from it, and the number of pieces depends only on the rules and on the position in the run. A rule
+covers microbatches at least as large as the one that did not fit: one long outlier does not slow down the others.
+
+A rule that can't be followed helps nobody, and a run that finds it on resume is stuck. So it is proposed first, and
+confirmed, which writes it down, once a step was computed by it; or withdrawn.
 """
 
 from __future__ import annotations
@@ -52,7 +55,7 @@ class PieceRule:
 class PieceRules:
     """The rules of a run, kept in ``splits.jsonl`` and in its checkpoints.
 
-    ``fresh`` are those that the other ranks haven't been told yet.
+    ``fresh`` are those that the other ranks haven't been told yet. ``proposed`` apply here, but aren't written down.
     """
 
     def __init__(self, directory: Path, rank: int, data: str | None = None) -> None:
@@ -60,13 +63,22 @@ class PieceRules:
         self.journal = Journal(directory, "splits", rank, data)
         self.rules: list[PieceRule] = []
         self.fresh: list[tuple[PieceRule, str]] = []
+        self.proposed: list[tuple[PieceRule, str]] = []
+        self.whole: set[int] = set()
+        """Objectives whose microbatches are never divided."""
         self.load_state_dict([entry["cut"] for entry in self.journal.entries])
 
     def pieces(self, step: int, number: int, cells: float, objective: int = 0) -> int:
         """Pieces of a microbatch of a step."""
-        if not self.rules:
+        if self.is_empty or objective in self.whole:
             return 1
-        return max((rule.pieces for rule in self.rules if rule.applies(step, number, cells, objective)), default=1)
+        rules = (*self.rules, *(rule for rule, _ in self.proposed))
+        return max((rule.pieces for rule in rules if rule.applies(step, number, cells, objective)), default=1)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is divided."""
+        return not (self.rules or self.proposed)
 
     def evaluation_pieces(self, step: int, split: str) -> int:
         """Pieces of a batch when ``split`` is evaluated after a step, on this rank."""
@@ -77,10 +89,29 @@ class PieceRules:
         """Evaluate ``split`` in ``pieces`` pieces on this rank, from the evaluation after ``step`` on."""
         self.add(PieceRule(step, pieces, split=split, rank=self.rank), reason)
 
-    def divide_training(self, rule: PieceRule, reason: str) -> None:
-        """Add a rule for training, to be sent to the other ranks."""
-        self.add(rule, reason)
-        self.fresh.append((rule, reason))
+    def propose(self, rule: PieceRule, reason: str) -> None:
+        """Try a rule for training: it applies until it is confirmed or withdrawn."""
+        self.proposed.append((rule, reason))
+
+    def confirm(self) -> None:
+        """Add what is proposed, to be sent to the other ranks."""
+        confirmed, self.proposed = self.proposed, []
+        for rule, reason in confirmed:
+            self.add(rule, reason)
+        self.fresh += confirmed
+
+    def withdraw(self) -> None:
+        """Drop what is proposed."""
+        self.proposed = []
+
+    def keep_whole(self, objective: int, loss: str) -> None:
+        """Leave the microbatches of an objective whole, whatever the rules say: ``loss`` of it isn't a sum."""
+        log.warning(
+            "an earlier session computed batches in pieces, but the loss %s is not a sum over examples: they are whole "
+            "from now on",
+            loss,
+        )
+        self.whole.add(objective)
 
     def adopt(self, rule: PieceRule, reason: str) -> None:
         """Add another rank's rule, unless a known one covers it."""

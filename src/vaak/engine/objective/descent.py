@@ -32,7 +32,8 @@ def objectives_of(task: Task, model: nn.Module) -> tuple[Objective, ...]:
     Raises UserError where a parameter that is trained belongs to no objective, or to two.
     """
     if not task.objectives:
-        return (Objective(MAIN, (MAIN,), _checked(task.losses, f"{type(task).__name__}.losses(model, batch)")),)
+        losses = _checked(task.losses, f"{type(task).__name__}.losses(model, batch)")
+        return (Objective(MAIN, (MAIN,), losses, task.first_pass),)
     owners: dict[str, list[str]] = {name: [] for name, value in model.named_parameters() if value.requires_grad}
     for objective in task.objectives:
         for name in owners:

@@ -105,7 +105,8 @@ def _forwards(trainer: Trainer, data: StepData) -> Iterator[tuple[Descent, Forwa
     with leaving_no_trace(trainer.model, trainer.state.loss.module), torch.no_grad():
         for objective in trainer.step.objectives:
             plain = replace(objective.gradient.forward, model=trainer.model)
-            for piece in objective.gradient.pieces(trainer.state.piece_rules, data):
+            whole = replace(objective.gradient, forward=plain).after_first_pass(trainer.state.piece_rules, data)
+            for piece in objective.gradient.pieces(trainer.state.piece_rules, whole):
                 yield objective, plain, piece
 
 

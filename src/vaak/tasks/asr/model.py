@@ -77,23 +77,39 @@ class AsrModel(nn.Module):
         """Tokens that the decoder reads at most, those of the prompt among them."""
         return int(self.whisper.config.max_target_positions)
 
-    def forward(self, features: Tensor, tokens: Tensor) -> Outputs:
-        """What follows ``tokens`` ``(row, token)``, for features ``(row, bin, frame)``."""
-        encoded = self.encode(features)
+    def forward(self, features: Tensor, tokens: Tensor, heard: Tensor | None = None) -> Outputs:
+        """What follows ``tokens`` ``(row, token)``, for features ``(row, bin, frame)``; ``heard`` as in ``encode``."""
+        encoded = self.encode(features, heard)
         return Outputs(self.decode(tokens, encoded), encoded)
 
-    def encode(self, features: Tensor) -> Encoded:
-        """What the encoder makes of features ``(row, bin, frame)``."""
+    def encode(self, features: Tensor, heard: Tensor | None = None) -> Encoded:
+        """What the encoder makes of features ``(row, bin, frame)``.
+
+        ``heard`` ``(row, width)`` is what the gate reads (``hear``), where it is known.
+        """
         if self.gate is None or self.experts is None:
             return Encoded(self._states(features))
-        with torch.no_grad():  # the base is frozen
-            states = self._states(features)
-        gate = self.gate(states.mean(1))
-        weights = top_k_weights(gate, self.experts.top_k, self.gate.bias)
+        if heard is None or not self.encodes_twice:
+            with torch.no_grad():  # the base is frozen
+                states = self._states(features)
+            heard = states.mean(1) if heard is None else heard
+        gate, weights = self.route(heard)
         if self.encodes_twice:
             with self.routing.of(weights):
                 states = self._states(features)
         return Encoded(states, gate, weights)
+
+    @torch.no_grad()
+    def hear(self, features: Tensor) -> Tensor:
+        """What the gate reads, ``(row, width)``: the mean of the base's states of features ``(row, bin, frame)``."""
+        return self._states(features).mean(1)
+
+    def route(self, heard: Tensor) -> tuple[Tensor, Tensor]:
+        """The gate's logits for what it reads, and the weights of the experts, each ``(row, expert)``."""
+        assert self.gate is not None
+        assert self.experts is not None
+        logits: Tensor = self.gate(heard)
+        return logits, top_k_weights(logits, self.experts.top_k, self.gate.bias)
 
     def _states(self, features: Tensor) -> Tensor:
         states: Tensor = self.whisper.model.encoder(features).last_hidden_state

@@ -3,6 +3,7 @@
 - ``prepare``: corpora as utterances, and the vocabulary of transcripts, once (prepare.py)
 - ``dataset``: Whisper's features and tokens of transcripts (data.py)
 - ``losses``: cross-entropy of each token given the audio and the true tokens before it; per token
+- ``count_choices``: the first pass, which balancing a mixture's experts by a loss needs
 - ``meters``: loss and accuracy, WER and CER in total and by group (metrics.py)
 - ``predict``: audio files as transcripts (predict.py)
 """
@@ -21,7 +22,7 @@ from vaak.audio.config import DatasetConfig
 from vaak.audio.corpora.corpus import AudioCorpus
 from vaak.audio.sources.cut_findings import cut_findings
 from vaak.audio.sources.utterances import UNUSABLE
-from vaak.core.batch import Batch, Term
+from vaak.core.batch import Batch, FirstPass, Term
 from vaak.core.storage.files import fingerprint_of
 from vaak.core.task import DataFinding
 from vaak.core.task import Outputs as TaskOutputs
@@ -44,6 +45,8 @@ from vaak.tasks.base import PreparedTask, refuse_other_options
 from vaak.tasks.hub import loaded_or_drawn
 from vaak.tasks.prepared_cuts import corpora_of, read_for
 
+HEARD = "heard"
+"""The tensor of a batch that has what the gate reads."""
 VOICES = (DatasetConfig(type="voices"),)
 SHOWN = 5
 """Validation utterances whose transcripts are shown after training."""
@@ -63,6 +66,8 @@ class AsrTask(PreparedTask[AsrExperiment, Prepared]):
         self.datasets = experiment.datasets or VOICES
         self._datasets: dict[str, AsrDataset] = {}
         experts = experiment.model.experts
+        if experts is not None and LOAD_BALANCING in experiment.training.loss.auxiliary:
+            self.first_pass = self.count_choices
         if experts is not None and experts.balancing_bias:
             self.observed = tuple(f"{USE}/{expert}" for expert in range(experts.num_experts))
 
@@ -159,14 +164,25 @@ class AsrTask(PreparedTask[AsrExperiment, Prepared]):
         config.max_source_positions = positions_of(seconds)
         return random_whisper(config)
 
+    def count_choices(self, model: nn.Module, batch: Batch) -> FirstPass:
+        """How often each expert is chosen, and what the gate reads."""
+        listener = cast("AsrModel", model)
+        heard = listener.hear(batch["features"])
+        return FirstPass(uses_of(listener.route(heard)[1]), {HEARD: heard})
+
+    def _outputs(self, model: nn.Module, batch: Batch) -> Outputs:
+        outputs: Outputs = model(batch["features"], batch["inputs"], batch.tensors.get(HEARD))
+        return outputs
+
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
-        outputs: Outputs = model(batch["features"], batch["inputs"])
+        outputs = self._outputs(model, batch)
         auxiliary, encoded = self.experiment.training.loss.auxiliary, outputs.encoded
         terms = losses_of_logits(self.main_loss, auxiliary, outputs.logits, batch["targets"], per="token")
         if encoded.gate is not None and encoded.weights is not None:
             if LOAD_BALANCING in auxiliary:
-                balance = load_balancing(encoded.gate, encoded.weights)
-                terms[LOAD_BALANCING] = Term(batch.num_rows * balance, per="example", splittable=False)
+                alone = batch.step_sums is None  # outside of a step, a batch is all of it
+                uses = uses_of(encoded.weights) if batch.step_sums is None else batch.step_sums
+                terms[LOAD_BALANCING] = Term(load_balancing(encoded.gate, uses), "example", splittable=not alone)
             if self.observed:
                 terms |= {name: Term(times, per="example") for name, times in uses_of(encoded.weights).items()}
         return terms
@@ -178,7 +194,7 @@ class AsrTask(PreparedTask[AsrExperiment, Prepared]):
         return TaskOutputs({"token": vocabulary.tokens()}, "token", reading)
 
     def logits(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        outputs: Outputs = model(batch["features"], batch["inputs"])
+        outputs = self._outputs(model, batch)
         return {"token": outputs.logits[batch["targets"] != IGNORED]}
 
     def meters(self, split: str) -> AsrMeters:
