@@ -140,6 +140,7 @@ def write_adapter(
         base_model_name_or_path=base,
         inference_mode=True,
     )
+    config.target_modules = list(targets)  # peft makes a set of it, written in another order by each process
     tensors = {
         f"base_model.model.{adapter.name}.{name}.weight": weight.detach().cpu().contiguous()
         for adapter in adapters

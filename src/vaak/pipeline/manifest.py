@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from vaak.core.errors import UserError
 from vaak.core.progress import progress
-from vaak.core.storage.files import fingerprint_of, read_json, sha256_of
+from vaak.core.storage.files import read_json, sha256_of
 from vaak.core.storage.sizes import sizes_of
 from vaak.pipeline.stage import Options, Stage
 
@@ -32,17 +32,13 @@ class Standing:
     """How a stage stands.
 
     It is ``done``; or it ``continues`` in its folder, ``starts`` in an empty one, or ``repairs`` the damaged outputs;
-    ``why`` says so. ``digest`` is that of its outputs where it is done.
+    ``why`` says so.
     """
 
     verdict: Literal["done", "continues", "starts", "repairs"]
     why: str
     manifest: Mapping[str, Any] = field(default_factory=dict)
     damaged: tuple[str, ...] = ()
-
-    @property
-    def digest(self) -> str:
-        return fingerprint_of(self.manifest["outputs"])
 
 
 def parts_of(stage: Stage, options: Options, digests: Mapping[str, str]) -> Parts:

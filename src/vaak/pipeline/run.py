@@ -111,7 +111,7 @@ class Plan:
         parts = parts_of(stage, self.options, self.digests)
         standing = standing_of(stage, self.directory / stage.name, parts, forced)
         if standing.verdict == "done":
-            self.digests[stage.name] = standing.digest
+            self.digests[stage.name] = stage.digest(standing.manifest["outputs"])
         elif not self.is_to_run(stage):
             raise UserError(
                 f"stage {self.request.only} reads {stage.name}, which is not done ({standing.why}); run it first: "
@@ -211,9 +211,9 @@ def _run(plan: Plan, stage: Stage, log_file: Path) -> Row:
         release_memory()
     else:
         run_in_own_process(request.find, stage, job)
-    made = Standing("done", "", read_json(job.folder / MANIFEST))
-    plan.digests[stage.name] = made.digest
-    return Row.of(stage.name, STATES[standing.verdict], made.manifest)
+    manifest = read_json(job.folder / MANIFEST)
+    plan.digests[stage.name] = stage.digest(manifest["outputs"])
+    return Row.of(stage.name, STATES[standing.verdict], manifest)
 
 
 @contextlib.contextmanager

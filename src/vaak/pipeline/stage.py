@@ -5,17 +5,23 @@ embeddings ──▶ clusters ──▶ gate       an arrow is ``after``: the se
 
 from __future__ import annotations
 
+import logging
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vaak.config.base import Section
-from vaak.core.errors import UserError
+from vaak.core.errors import CheckpointError, UserError
+from vaak.core.storage.files import fingerprint_of
 from vaak.pipeline.jobs import Jobs
 
 if TYPE_CHECKING:
     from vaak.runs.start import Outcome
+
+log = logging.getLogger("vaak")
 
 SIGNALS = ("SIGINT", "SIGTERM")
 
@@ -46,13 +52,15 @@ class Work:
     def train(self, *layers: Mapping[str, Any], name: str = "run") -> Outcome:
         """Train what a configuration describes, as a run in the stage's folder; it resumes as every run does.
 
-        ``layers`` are its sections, without ``name`` and ``run_dir``, the later over the earlier. Raises
-        KeyboardInterrupt, and UserError after SIGTERM, where it was stopped: the stage isn't done.
+        ``layers`` are its sections, without ``name`` and ``run_dir``, the later over the earlier. Where the best
+        checkpoint is damaged, training goes back to the newest complete one before it. Raises KeyboardInterrupt, and
+        UserError after SIGTERM, where it was stopped: the stage isn't done.
         """
         from vaak.config.load import load_layers
         from vaak.runs.start import train
 
-        place = {"name": name, "run_dir": str(self.folder / name), "training": {"checkpoint": {"resume": "auto"}}}
+        folder = self.folder / name
+        place = {"name": name, "run_dir": str(folder), "training": {"checkpoint": {"resume": _where_to_resume(folder)}}}
         outcome = train(load_layers([*layers, place], trust_code=True))
         if outcome.reason == "SIGINT":
             raise KeyboardInterrupt
@@ -63,6 +71,28 @@ class Work:
 
 Options = Any
 """The section of a pipeline's options; each pipeline has its own type."""
+
+
+def _where_to_resume(run: Path) -> str:
+    """``auto``; or the newest complete checkpoint before a run's best one, where that is damaged.
+
+    A run none of whose checkpoints is complete so far is renamed, so that another one starts.
+    """
+    from vaak.engine.checkpoint.files import list_checkpoints, pointed, verify
+
+    best, known = pointed(run / "checkpoints", "best"), list_checkpoints(run / "checkpoints")
+    if best is None:
+        return "auto"
+    for path in reversed(known[: known.index(best) + 1]):
+        try:
+            verify(path)
+        except CheckpointError as error:
+            log.warning("%s; training goes back to before it", error)
+        else:
+            return "auto" if path == best else str(path)
+    shutil.rmtree(aside := run.with_name(f"{run.name}.damaged"), ignore_errors=True)
+    run.rename(aside)
+    return "auto"
 
 
 @dataclass(frozen=True)
@@ -77,6 +107,8 @@ class Stage:
     changed. ``wanted`` tells whether the options ask for it at all.
     ``version`` is raised when code that it calls changes its results; a change of its module's file is noticed.
     ``repairs``: its body makes just those outputs that are missing.
+    ``digested`` are patterns of those outputs by which other stages notice a change, all of them by default. The rest
+    is verified, too, but may hold what differs between equal results: times, places, versions.
     """
 
     name: str
@@ -91,6 +123,13 @@ class Stage:
     forecast: Callable[[Options, Mapping[str, Path]], Forecast] | None = None
     version: int = 1
     repairs: bool = False
+    digested: tuple[str, ...] = ("*",)
+
+    def digest(self, outputs: Mapping[str, Any]) -> str:
+        """A hash of those outputs, by name, by which other stages notice a change."""
+        return fingerprint_of(
+            {name: about for name, about in outputs.items() if any(fnmatchcase(name, one) for one in self.digested)}
+        )
 
 
 @dataclass(frozen=True)

@@ -265,8 +265,42 @@ def test_a_damaged_output_is_found_and_recomputed(finished: Path, given: dict[st
     rows.unlink()
     states = {row.stage: row.state for row in tiny_mixture.run(given, folder)}
     assert states == {
-        **dict.fromkeys(("clusters", "experts", "joint"), "up to date"), "embeddings": "repaired", "gate": "run",
-    }  # fmt: skip
+        **dict.fromkeys(("clusters", "experts", "joint"), "up to date"),
+        **dict.fromkeys(("embeddings", "gate"), "repaired"),
+    }
+    assert tiny_mixture.outputs(folder) == tiny_mixture.outputs(finished)
+
+
+def test_what_was_derived_from_a_run_is_derived_again_without_training(
+    finished: Path, given: dict[str, Any], tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(finished, folder)
+    lost = ["gate/gate.json", "experts/adapters/1/adapter_config.json", "experts/initial", "joint/joint.json"]
+    for path in map(folder.joinpath, lost):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    kept = [*folder.glob("*/*/checkpoints/step-*/model.safetensors"), *folder.glob("experts/lists/*")]
+    written = {path: path.stat().st_mtime_ns for path in kept}
+    states = {row.stage: row.state for row in tiny_mixture.run(given, folder)}
+    done, again = dict.fromkeys(("embeddings", "clusters"), "up to date"), ("gate", "experts", "joint")
+    assert states == done | dict.fromkeys(again, "repaired")
+    assert tiny_mixture.outputs(folder) == tiny_mixture.outputs(finished)
+    assert written == {path: path.stat().st_mtime_ns for path in kept}
+    assert not (folder / "set-aside").exists()
+
+
+@pytest.mark.parametrize("which", ["best", "all"])
+def test_a_damaged_best_checkpoint_is_trained_again_from_the_one_before(
+    which: str, finished: Path, given: dict[str, Any], tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(finished, folder)
+    checkpoints = folder / "joint" / "run" / "checkpoints"
+    best = checkpoints / (checkpoints / "best").read_text().strip()
+    for path in [best] if which == "best" else checkpoints.glob("step-*"):
+        (path / "model.safetensors").write_bytes(b"no tensors")
+    states = {row.stage: row.state for row in tiny_mixture.run(given, folder)}
+    assert states == dict.fromkeys(("embeddings", "clusters", "gate", "experts"), "up to date") | {"joint": "repaired"}
     assert tiny_mixture.outputs(folder) == tiny_mixture.outputs(finished)
 
 

@@ -1,9 +1,9 @@
-"""Clusters of rows: HDBSCAN, tried again with smaller clusters where it finds too few; spectral; or random ones."""
+"""Clusters of rows: HDBSCAN, tried again where it finds too few, merged where too many; spectral; or random ones."""
 
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,8 @@ LIBRARY_BYTES = 256 << 20
 """What Python and the libraries take."""
 BYTES_PER_KEY = 160
 """What the index of a store of rows takes, measured with a million keys."""
+MOST_COMPARED = 5_000
+"""Rows of which every distance is computed for the silhouette."""
 BYTES_PER_NUMBER = {"hdbscan": 30, "spectral": 135, "random": 0}
 """What clustering holds for each number of its points: measured at 10,000 rows of 50 numbers."""
 
@@ -81,40 +83,107 @@ def _backend(config: ClusteringConfig) -> str:
 def cluster_points(points: np.ndarray, config: ClusteringConfig) -> Clustering:
     """The same of points ``(row, dim)`` whose dimensions stay as they are."""
     remarks: list[str] = []
-    if config.algorithm == "hdbscan":
-        labels, size = _by_density(points, config, remarks)
-        if labels is not None:
-            return _settled(points, labels, config, size, remarks)
+    if config.algorithm == "hdbscan" and (found := _by_density(points, config, remarks)) is not None:
+        return found
     find = random_labels if config.algorithm == "random" else spectral
     labels = find(points, _num_clusters(len(points), config, remarks), config.seed)
     return _settled(points, labels, config, None, remarks)
 
 
-def _by_density(
-    points: np.ndarray, config: ClusteringConfig, remarks: list[str]
-) -> tuple[np.ndarray | None, int | None]:
-    """The labels of the first attempt with enough clusters, or of that with most; None for spectral clustering."""
-    tried: list[tuple[int, int, np.ndarray]] = []
+def _by_density(points: np.ndarray, config: ClusteringConfig, remarks: list[str]) -> Clustering | None:
+    """What HDBSCAN finds, in at most ``num_experts`` clusters; None where it is to be spectral clustering.
+
+    It is tried again with smaller clusters as long as it finds too few; the attempt with the highest silhouette is
+    kept, each merged down to ``num_experts`` before. (DBCV and HDBSCAN's relative validity would prefer fragments of
+    what is one cluster: these are denser than the noise that is left between them.)
+    """
+    enough = min(config.min_clusters, config.num_experts)
+    counts, made = dict[int, int](), list[Clustering]()
     size = config.min_cluster_size
     for _ in range(config.max_retries + 1):
         labels = density(points, size, config)
-        tried.append((int(labels.max()) + 1, size, labels))
-        if tried[-1][0] >= config.min_clusters or size == 2:
+        counts[size] = int(labels.max()) + 1
+        if counts[size] == config.num_experts or (config.reduce_experts and counts[size] >= config.min_experts):
+            said = list[str]()
+            made.append(_settled(points, _merged(points, labels, config, said), config, size, said))
+        if counts[size] >= enough or size == 2:
             break
         size = max(2, min(size - 1, round(size * SHRINKING)))
-    found, size, labels = max(tried, key=lambda attempt: attempt[0])
-    attempts = ", ".join(f"{number} with min_cluster_size {size}" for number, size, _ in tried)
-    if found < config.min_clusters:
-        said = f"HDBSCAN found {attempts} clusters; min_clusters is {config.min_clusters}"
-        if not config.reduce_experts:
-            raise UserError(f"{said}: allow fewer (--reduce-experts), lower --min-clusters, or cluster by spectral")
-        remarks.append(said)
-    elif len(tried) > 1:
-        remarks.append(f"HDBSCAN found {attempts} clusters")
-    if found < config.min_experts:
+    attempts = ", ".join(f"{number} with min_cluster_size {size}" for size, number in counts.items())
+    if not made and not config.reduce_experts:
+        raise UserError(
+            f"HDBSCAN found {attempts} clusters; num_experts is {config.num_experts}: allow others (--reduce-experts), "
+            "give --num-experts that number, or cluster by --algorithm spectral"
+        )
+    if len(counts) > 1 or max(counts.values()) < enough or not made:
+        short = f"; min_clusters is {config.min_clusters}" if max(counts.values()) < enough else ""
+        remarks.append(f"HDBSCAN found {attempts} clusters{short}")
+    if not made:
         remarks.append(f"fewer than {config.min_experts} experts are not accepted: spectral clustering instead")
-        return None, None
-    return labels, size
+        return None
+    best = made[0]
+    if len(made) > 1:
+        values = [silhouette(points, one.labels, config) or -1.0 for one in made]
+        best = made[values.index(max(values))]  # the first of equal ones
+        shown = ", ".join(f"{value:.3f}" for value in values)
+        remarks.append(f"min_cluster_size {best.min_cluster_size} is kept, by the silhouette: {shown}")
+    return replace(best, remarks=(*remarks, *best.remarks))
+
+
+def silhouette(points: np.ndarray, labels: np.ndarray, config: ClusteringConfig) -> float | None:
+    """The mean silhouette of a limited number of rows; None where all or none are in one cluster.
+
+    Source: Rousseeuw, 1987. ``points`` is ``(row, dim)``, ``labels`` ``(row,)``.
+    """
+    from sklearn.metrics import silhouette_score
+
+    chosen = np.arange(len(labels))
+    if len(labels) > MOST_COMPARED:
+        rng = np.random.default_rng(draw_key(Purpose.CHECK, config.seed, "silhouette"))
+        chosen = np.sort(rng.choice(len(labels), MOST_COMPARED, replace=False))
+    if not 1 < len(np.unique(labels[chosen])) < len(chosen):
+        return None
+    return float(silhouette_score(points[chosen], labels[chosen], metric=config.metric))
+
+
+def _merged(points: np.ndarray, labels: np.ndarray, config: ClusteringConfig, remarks: list[str]) -> np.ndarray:
+    """Labels of at most ``num_experts`` clusters: those are joined whose union is least spread.
+
+    A union's spread grows by size · size / (size + size) times the squared distance of the two centres, so that small
+    clusters are joined first, and none is left with a few rows. ``labels`` have -1 for noise, which stays.
+
+    Source: Ward, 1963, "Hierarchical grouping to optimize an objective function".
+    """
+    number = int(labels.max()) + 1
+    if number <= config.num_experts:
+        return labels
+    remarks.append(f"{number} clusters of HDBSCAN are merged into {config.num_experts}, the nearest first (Ward)")
+    points = points.astype(np.float64)
+    if config.metric == "correlation":
+        points = points - points.mean(axis=1, keepdims=True)
+    if config.metric in ("cosine", "correlation"):  # directions: lengths mean nothing
+        points = points / np.maximum(np.linalg.norm(points, axis=1, keepdims=True), np.finfo(np.float64).tiny)
+    sizes = np.bincount(labels[labels >= 0], minlength=number).astype(np.float64)
+    centres = np.stack([points[labels == one].mean(axis=0) for one in range(number)])
+    parent, there = np.arange(number), np.ones(number, bool)
+
+    def nearest(one: int) -> tuple[float, int]:
+        growth = sizes * sizes[one] / (sizes + sizes[one]) * ((centres - centres[one]) ** 2).sum(axis=1)
+        growth[~there] = np.inf
+        growth[one] = np.inf
+        return float(growth.min()), int(growth.argmin())
+
+    near = [nearest(one) for one in range(number)]
+    for _ in range(number - config.num_experts):
+        one = min(np.flatnonzero(there), key=lambda place: near[place])
+        other = near[one][1]
+        centres[one] = (sizes[one] * centres[one] + sizes[other] * centres[other]) / (sizes[one] + sizes[other])
+        sizes[one] += sizes[other]
+        parent[parent == other], there[other] = one, False
+        for place in np.flatnonzero(there):
+            if place == one or near[place][1] in (one, other):
+                near[place] = nearest(int(place))
+    return np.where(labels < 0, -1, parent[labels])
 
 
 def _num_clusters(number: int, config: ClusteringConfig, remarks: list[str]) -> int:

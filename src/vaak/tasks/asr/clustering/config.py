@@ -35,19 +35,26 @@ class ClusteringConfig(Section):
         "chance, as a control.",
         "hdbscan",
     )
-    num_experts: int = option("Number of clusters of spectral and random, also where HDBSCAN finds too few.", 8, ge=1)
+    num_experts: int = option(
+        "Number of clusters of spectral and random; those of HDBSCAN are merged down to it.", 8, ge=1
+    )
     reduce: Reduction = option("How dimensions are reduced before clustering.", "pca")
     reduce_dim: int = option("To how many dimensions.", 50, ge=1)
     metric: Metric = option("Distance of HDBSCAN.", "euclidean")
     hdbscan_algorithm: Backend = option("How HDBSCAN is computed; each knows some metrics.", "best")
     min_cluster_size: int = option("The smallest cluster of HDBSCAN; lower gives more clusters.", 5, ge=2)
-    min_clusters: int = option("The fewest clusters that HDBSCAN is to find, or it tries again.", 8, ge=1)
+    min_clusters: int = option(
+        "The fewest clusters that HDBSCAN is to find, at most num_experts, or it tries again.", 8, ge=1
+    )
     min_samples: int | None = option(
         "Neighbours that make a point dense to HDBSCAN; null: min_cluster_size.", None, ge=1
     )
     allow_single_cluster: bool = option("Whether HDBSCAN may find one cluster only.", False)
     max_retries: int = option("How often HDBSCAN tries again, each time with a lower min_cluster_size.", 5, ge=0)
-    reduce_experts: bool = option("Accept fewer clusters, down to min_experts; else that is an error.", True)
+    reduce_experts: bool = option(
+        "Accept fewer clusters, down to min_experts, and merge more; else another number than num_experts is an error.",
+        True,
+    )
     min_experts: int = option("The fewest clusters that are accepted then.", 2, ge=1)
     bootstraps: int = option("Resamples by which the stability of the clusters is measured; 0: none.", 10, ge=0)
     seed: int = option("Random seed.", 42, ge=0, lt=1 << 32)

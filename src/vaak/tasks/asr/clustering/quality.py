@@ -11,11 +11,9 @@ import numpy as np
 from vaak.core.errors import UserError
 from vaak.core.progress import followed
 from vaak.core.random_keys import Purpose, draw_key
-from vaak.tasks.asr.clustering.cluster import Clustering, cluster_points
+from vaak.tasks.asr.clustering.cluster import Clustering, cluster_points, silhouette
 from vaak.tasks.asr.clustering.config import ClusteringConfig
 
-MOST_COMPARED = 5_000
-"""Rows of which every distance is computed for the silhouette."""
 MOST_RESAMPLED = 2_000
 """Rows of a resample."""
 DOMINANT = 0.9
@@ -73,7 +71,7 @@ def quality_of(clustering: Clustering, config: ClusteringConfig, groups: Sequenc
     scores = list(_stability(clustering, config)) if clustering.num_clusters > 1 else []
     agreement, homogeneity, table = _agreement(clustering, groups)
     noise = float(clustering.is_noise.mean())
-    silhouette = _silhouette(clustering, config)
+    own = silhouette(clustering.points, clustering.labels, config)
     stability = float(np.mean(scores)) if scores else None
     problems = []
     if clustering.num_clusters == 1:
@@ -86,33 +84,14 @@ def quality_of(clustering: Clustering, config: ClusteringConfig, groups: Sequenc
         problems.append(f"{int((sizes < 2).sum())} cluster(s) hold a single row: an expert can't be trained on it")
     if noise > MOSTLY_NOISE:
         problems.append(f"{noise:.0%} of the rows were noise, in no dense cluster")
-    if silhouette is not None and silhouette <= 0:
+    if own is not None and own <= 0:
         problems.append("rows are as near to another cluster as to their own (silhouette not above 0)")
     if stability is not None and stability < UNSTABLE:
         problems.append(f"resamples give other clusters (adjusted Rand {stability:.2f})")
     if agreement is not None and agreement > SAME_AS_GROUPS:
         problems.append("the clusters are the groups under other names; experts by group need no clustering")
     low = float(min(scores)) if scores else None
-    return Quality(sizes.tolist(), noise, silhouette, stability, low, agreement, homogeneity, table, problems)
-
-
-def _silhouette(clustering: Clustering, config: ClusteringConfig) -> float | None:
-    """The mean silhouette of a limited number of rows; None where all or none are in one cluster."""
-    from sklearn.metrics import silhouette_score
-
-    chosen = _some(len(clustering.labels), MOST_COMPARED, config.seed, "silhouette")
-    labels = clustering.labels[chosen]
-    if not 1 < len(np.unique(labels)) < len(labels):
-        return None
-    return float(silhouette_score(clustering.points[chosen], labels, metric=config.metric))
-
-
-def _some(number: int, most: int, seed: int, what: str) -> np.ndarray:
-    """The indices of all rows, or of ``most`` of them, in order."""
-    if number <= most:
-        return np.arange(number)
-    rng = np.random.default_rng(draw_key(Purpose.CHECK, seed, what))
-    return np.sort(rng.choice(number, most, replace=False))
+    return Quality(sizes.tolist(), noise, own, stability, low, agreement, homogeneity, table, problems)
 
 
 def _stability(clustering: Clustering, config: ClusteringConfig) -> Any:

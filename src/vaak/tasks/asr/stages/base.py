@@ -5,6 +5,7 @@ whisper/    as transformers saves it: model.base of the other stages        run/
 
 from __future__ import annotations
 
+import shutil
 from typing import Any
 
 from vaak.pipeline.stage import Work
@@ -59,7 +60,7 @@ def base(work: Work) -> dict[str, Any]:
     say_fallbacks(work.options)
     outcome = work.train(values_of(work.options), work.options.base_config)
     folder = work.folder / FOLDER
-    if not folder.exists():
-        opened = open_run(outcome.directory, device="cpu")
-        opened.task.export_hf(opened.model, folder)
+    shutil.rmtree(folder, ignore_errors=True)  # a file of it may have been lost
+    opened = open_run(outcome.directory, device="cpu")
+    opened.task.export_hf(opened.model, folder)
     return {"wer": best_figures(outcome.directory)["val_wer"]}

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("vaak")
 
 RESULTS, INITIAL, ADAPTERS = "experts.json", "initial", "adapters"
+OF_PEFT = ("adapter_config.json", "adapter_model.safetensors")
 LORA = {"lora_A.default.weight": "lora_a", "lora_B.default.weight": "lora_b"}
 """Tensors of peft's layers, and those of a mixture's."""
 
@@ -105,7 +107,9 @@ def train_expert(work: Work, expert: int, lists: dict[str, list[str]]) -> tuple[
     paths = {split: work.folder / "lists" / f"expert-{expert}-{split}.jsonl" for split in lists}
     for split, path in paths.items():
         path.parent.mkdir(exist_ok=True)
-        write_text(path, "".join(lists[split]))
+        lines = "".join(lists[split])
+        if not path.exists() or path.read_bytes() != lines.encode():  # else its run would say that its data changed
+            write_text(path, lines)
     values = data_of(options, "experts")
     values["data"] |= {"percent": 100.0, "max_samples": None, "max_valid_samples": None}
     values["datasets"] = [
@@ -134,8 +138,9 @@ def export(work: Work, run: Path, folder: Path) -> None:
     from vaak.tasks.asr.base import name_of
     from vaak.tasks.asr.export import write_adapter
 
-    if folder.exists():
+    if all((folder / name).is_file() for name in OF_PEFT):
         return
+    shutil.rmtree(folder, ignore_errors=True)
     opened = open_run(run, device="cpu")
     model: Any = opened.model
     name = "../../../base/whisper" if "base" in work.inputs else name_of(base_of(work.options), Path())

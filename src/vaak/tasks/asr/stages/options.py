@@ -67,7 +67,9 @@ class MoeOptions(ClusteringConfig):
     embedding_type: Literal["float32", "float16"] = option("How embeddings are stored.", "float32")
     embedding_batch_size: int = option("Utterances that are embedded together.", 16, gt=0, le=LARGEST_COUNT)
     num_experts: int | None = option(  # type: ignore[assignment]
-        "Number of experts: of spectral clusters, and with --skip-pretraining, which requires it; null: 8.", None, ge=2
+        "Number of experts, to which clusters of HDBSCAN are merged; --skip-pretraining requires it; null: 8.",
+        None,
+        ge=2,
     )
     top_k: int = option("Experts that are chosen for an utterance in joint training.", 1, gt=0)
     gate_width: int = option("Width of the gate's hidden layer.", 256, gt=0, le=LARGEST_WIDTH)

@@ -50,6 +50,7 @@ PIPELINE = Pipeline(
             settings=base_settings,
             wanted=trains_base,
             forecast=base_forecast,
+            repairs=True,
         ),
         Stage(
             "embeddings",
@@ -73,6 +74,7 @@ PIPELINE = Pipeline(
             outputs=("clusters.json",),
             wanted=pretrains,
             forecast=clusters_forecast,
+            version=2,
         ),
         Stage(
             "gate",
@@ -83,6 +85,7 @@ PIPELINE = Pipeline(
             outputs=(WEIGHTS, OF_GATE),
             wanted=pretrains,
             forecast=gate_forecast,
+            repairs=True,
         ),
         Stage(
             "experts",
@@ -103,6 +106,8 @@ PIPELINE = Pipeline(
             sources=reads,
             wanted=pretrains,
             forecast=experts_forecast,
+            repairs=True,
+            digested=(OF_EXPERTS, f"{INITIAL}/*.safetensors"),
         ),
         Stage(
             "joint",
@@ -128,6 +133,8 @@ PIPELINE = Pipeline(
             settings=training_settings,
             sources=reads,
             forecast=joint_forecast,
+            repairs=True,
+            digested=(OF_JOINT, "run/checkpoints/best", "run/checkpoints/*.safetensors"),
         ),
     ),
     directory=lambda options: Path("Runs") / options.mode,
