@@ -50,7 +50,7 @@ class StepLogCallback(Callback):
         self.every = every
         self.unread: list[StepReport] = []
         self.window, self.epoch, self.smoothed = Tally(), Tally(), Smoothed(smoothing)
-        self.seconds, self.counts = 0.0, dict[str, float]()
+        self.seconds, self.aside, self.counts = 0.0, 0.0, dict[str, float]()
         self.skipped = {"overflow": 0, "non_finite": 0}
 
     def on_step_end(self, trainer: Run, report: StepReport) -> None:
@@ -58,7 +58,7 @@ class StepLogCallback(Callback):
         if is_logged(trainer, report.step, self.every):
             self._read()
             trainer.record("step", self._step_values(trainer, report))
-            self.window, self.seconds, self.counts = Tally(), 0.0, {}
+            self.window, self.seconds, self.aside, self.counts = Tally(), 0.0, 0.0, {}
             if report.step == 1:
                 trainer.record("model", _sizes(trainer.model))
         elif len(self.unread) == MOST_UNREAD:
@@ -83,6 +83,7 @@ class StepLogCallback(Callback):
 
     def _add(self, report: StepReport, means: dict[str, float]) -> None:
         self.seconds += report.seconds
+        self.aside += report.seconds_aside
         for unit, count in report.counts.items():
             self.counts[unit] = self.counts.get(unit, 0.0) + count
         if report.skipped is not None:
@@ -107,10 +108,11 @@ class StepLogCallback(Callback):
             values |= {"loss_scale": report.loss_scale, "overflows": self.skipped["overflow"]}
         if self.skipped["non_finite"]:
             values["non_finite_steps"] = self.skipped["non_finite"]
+        training = self.seconds - self.aside  # an evaluation between the steps makes none of them slower
         values["clock"] = {"seconds": round(self.seconds, 4)} | {
-            rate_name(unit): round(count / self.seconds, 1)
+            rate_name(unit): round(count / training, 1)
             for unit, count in self.counts.items()
-            if count and self.seconds
+            if count and training > 0
         }
         return values
 
@@ -122,7 +124,7 @@ class StepLogCallback(Callback):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.window, self.epoch = Tally(state["window"]), Tally(state["epoch"])
         self.smoothed.sums, self.skipped = state["smoothed"], state["skipped"]
-        self.unread, self.seconds, self.counts = [], 0.0, {}
+        self.unread, self.seconds, self.aside, self.counts = [], 0.0, 0.0, {}
 
 
 def _sizes(model: nn.Module) -> dict[str, int]:

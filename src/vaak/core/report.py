@@ -26,7 +26,8 @@ class StepReport:
     logging does it. ``losses`` holds each named term divided by the count of its unit, ``units``. ``skipped`` says why
     the weights didn't change: ``overflow`` of fp16, ``non_finite``, or None where they did. For a step with several
     objectives, ``gradient_norms`` has each one's norm by its name. ``splittable`` is False where this rank saw
-    a loss that isn't a sum over examples.
+    a loss that isn't a sum over examples. ``seconds`` is the time since the report before, of which ``seconds_aside``
+    passed in what was due between the steps: evaluations, and the making of checkpoints.
     """
 
     step: int
@@ -42,3 +43,4 @@ class StepReport:
     ends_epoch: bool
     gradient_norms: dict[str, torch.Tensor] = field(default_factory=dict)
     splittable: bool = True
+    seconds_aside: float = 0.0

@@ -19,6 +19,7 @@ from vaak.engine.evaluation import EvaluationInterruptedError
 from vaak.engine.position import Position
 from vaak.engine.resuming.saving import Saving
 from vaak.engine.signals import stop_on_signal
+from vaak.engine.timing.clock import Clock
 from vaak.engine.timing.phases import Phases
 from vaak.engine.training_data import StepData
 
@@ -31,7 +32,8 @@ def train(trainer: Trains) -> str:
             trainer.rehearse()
             with closing(trainer.upcoming()) as steps:
                 for data in steps:
-                    do_what_is_due(trainer)
+                    with trainer.clock.aside():
+                        do_what_is_due(trainer)
                     if trainer.is_over:
                         break
                     trainer.tell("on_step_end", trainer.take_step(data))
@@ -85,6 +87,7 @@ class Trains(Protocol):
     stop_reason: str | None
     saving: Saving
     phases: Phases
+    clock: Clock
 
     @property
     def position(self) -> Position: ...

@@ -102,6 +102,7 @@ class Step:
         state.loss_scale.update(skipped)
         state.position.advance(data.size, data.ends_epoch, data.counts)
         losses = [one.losses for one in descended]
+        seconds, aside = self.clock.lap()
         return StepReport(
             step=data.step,
             epoch=epoch,
@@ -113,7 +114,8 @@ class Step:
             gradient_norms=self._norms(descended),
             loss_scale=scale,
             skipped=skipped,
-            seconds=self.clock.lap(),
+            seconds=seconds,
+            seconds_aside=aside,
             ends_epoch=data.ends_epoch,
             splittable=all(own.unsplittable is None for own in losses),
         )

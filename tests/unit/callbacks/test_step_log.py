@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,25 @@ def test_an_epochs_loss_is_over_all_its_steps(run: tuple[Path, list[StepReport]]
         assert record["epoch"] == number
         assert record["train_main"] == pytest.approx(mean(reports[step - 4 : step], "main"), rel=1e-9)
         assert record["token"] == sum(report.counts["token"] for report in reports[:step])
+
+
+def test_an_evaluation_makes_no_step_slower(tmp_path: Path):
+    """It is part of the seconds since the last log, not of the time by which tokens are divided."""
+    slow = 0.3
+
+    class Slow(Callback):
+        def on_evaluate_end(self, trainer: Any, metrics: dict[str, float]) -> None:
+            time.sleep(slow)
+
+    keeping = Keeping()
+    toy_trainer(tmp_path, keeping, StepLogCallback(1), Slow(), epochs=1, validation={"interval": 2}).fit()
+    evaluated, logged = records_of(tmp_path, "evaluation"), records_of(tmp_path, "step")
+    after = [step for step in logged if step - 1 in evaluated]
+    assert after
+    for step in after:
+        clock, (tokens,) = logged[step]["clock"], [one.counts["token"] for one in keeping.reports if one.step == step]
+        assert clock["seconds"] > slow
+        assert tokens / clock["tokens_per_second"] < clock["seconds"] - 0.99 * slow
 
 
 @pytest.mark.parametrize("cut", [2, 4, 5, 7])

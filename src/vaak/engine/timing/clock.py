@@ -1,6 +1,8 @@
 """Seconds, by a clock that does not follow the time of day."""
 
+import contextlib
 import time
+from collections.abc import Iterator
 
 
 class Clock:
@@ -8,8 +10,20 @@ class Clock:
 
     def __init__(self) -> None:
         self.last = time.monotonic()
+        self._aside = 0.0
 
-    def lap(self) -> float:
+    def lap(self) -> tuple[float, float]:
+        """The seconds since the lap before, and how many of them were set ``aside``."""
         now = time.monotonic()
         elapsed, self.last = max(now - self.last, 0.0), now
-        return elapsed
+        aside, self._aside = min(self._aside, elapsed), 0.0
+        return elapsed, aside
+
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """Set the time in this context aside: it is part of the lap, but not of the work that is measured."""
+        begun = time.monotonic()
+        try:
+            yield
+        finally:
+            self._aside += max(time.monotonic() - begun, 0.0)
