@@ -23,6 +23,7 @@ NEXT = {
     "diarization": ("tune {run}", "eval {run} --split test", "diarize {run} RECORDINGS --output rttm"),
 }
 """Commands to try on a finished run, by its task."""
+OF_TEST = " --split test"
 
 
 def print_outcome(outcome: Outcome, as_json: bool) -> None:
@@ -46,6 +47,10 @@ def print_outcome(outcome: Outcome, as_json: bool) -> None:
     run = shlex.quote(str(outcome.directory))
     print(f"time: {time_of(outcome.seconds)}\n\nnext")
     for command in NEXT.get(outcome.task, ("predict {run}",)):
+        if command.endswith(OF_TEST) and not outcome.has_test:
+            if not outcome.metrics:  # there is no split to evaluate
+                continue
+            command = command.removesuffix(OF_TEST)
         print(f"  vaak {command.format(run=run)}")
     print(f"\nfinished step {outcome.step}; the run is in {run}")
 

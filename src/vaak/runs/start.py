@@ -86,6 +86,8 @@ class Outcome:
     """The best checkpoint and its figure; empty where there is none."""
     seconds: float = 0.0
     """How long this start of it trained."""
+    has_test: bool = False
+    """Whether it finished, and its data have a split test with examples."""
 
 
 def train(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Task | None = None) -> Outcome:
@@ -113,6 +115,7 @@ def train(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Task | Non
             loaded.experiment.task,
             _best(trainer),
             seconds,
+            shown and _has_test(trainer.task),
         )
 
 
@@ -130,6 +133,14 @@ def _samples(trainer: Trainer) -> list[str]:
     except (UserError, OSError) as error:
         log.warning("the run is finished, but its samples can't be shown: %s", error)
         return []
+
+
+def _has_test(task: Task) -> bool:
+    """Whether there is something to test. The run is finished, so an error here only means that there isn't."""
+    try:
+        return len(task.dataset("test").lengths) > 0
+    except Exception:
+        return False
 
 
 def prepare(loaded: Loaded) -> Path:

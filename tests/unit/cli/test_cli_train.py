@@ -32,6 +32,16 @@ def test_it_prints_figures_samples_and_where_the_run_is(vaak, tiny_text: Path, t
     assert "step 8/8  loss" in (tmp_path / "run" / "train.log").read_text()
 
 
+def test_without_a_split_test_it_is_not_the_next_thing_to_evaluate(vaak, tiny_text: Path, tmp_path: Path):
+    without_test = ("data.corpus.test=[]", "training.max_steps=1")
+    code, out, _ = vaak("train", tiny_text / "tiny.yml", f"run_dir={tmp_path / 'run'}", *without_test)
+    assert code == 0
+    assert f"  vaak eval {tmp_path / 'run'}" in out.splitlines()
+    assert "--split test" not in out
+    code, _, err = vaak("eval", tmp_path / "run")
+    assert code == 0, err
+
+
 def test_json_resume_and_a_run_that_is_finished(vaak, tiny_text: Path, tmp_path: Path):
     run = tmp_path / "run"
     asked = ("train", tiny_text / "tiny.yml", f"run_dir={run}", "--json")
