@@ -64,7 +64,10 @@ def judge_words(found: dict[str, float], points: float) -> None:
 
 
 def boundaries(run: Path) -> dict[str, tuple[list[int], np.ndarray]]:
-    """The symbols of each training utterance, and when each of them ends, in ms, as the decoder was trained."""
+    """The symbols of each training utterance, and when each of them ends, in ms, as the decoder was trained.
+
+    Pauses are left out: given durations have those that were heard, too.
+    """
     opened = open_run(run, device="cpu")
     task = cast("TtsTask", opened.task)
     dataset, model, found = task.dataset("train"), opened.model.eval(), {}
@@ -72,7 +75,9 @@ def boundaries(run: Path) -> dict[str, tuple[list[int], np.ndarray]]:
         example = dataset.example(index, np.random.default_rng(0))
         with torch.inference_mode():
             durations = task.score(model, collate([example], dataset.pad_id))[1].durations[0]
-        found[example.name] = example.ids.tolist(), 1000 * task.audio.frame_shift * durations.cumsum(0).numpy()
+        spoken = example.ids != task.prepared.processor.pause_id
+        ends = 1000 * task.audio.frame_shift * durations.cumsum(0).numpy()
+        found[example.name] = example.ids[spoken].tolist(), ends[spoken]
     return found
 
 

@@ -110,9 +110,7 @@ class StepLogCallback(Callback):
             values["non_finite_steps"] = self.skipped["non_finite"]
         training = self.seconds - self.aside  # an evaluation between the steps makes none of them slower
         values["clock"] = {"seconds": round(self.seconds, 4)} | {
-            rate_name(unit): round(count / training, 1)
-            for unit, count in self.counts.items()
-            if count and training > 0
+            rate_name(unit): round(count / training, 1) for unit, count in self.counts.items() if count and training > 0
         }
         return values
 

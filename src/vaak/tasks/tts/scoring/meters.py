@@ -44,8 +44,9 @@ class SpokenMeters(Meters):
         for index in sorted(self._places[name] for name in batch.extra["names"] if name in self._places):
             line = self._store.line(index)
             recorded = read_samples(self._store.cuts[int(self._store.used[index])], self._audio)
+            ids = speaker.processor.process(line.text).ids  # not the line's, which have the recording's pauses
             begun = time.perf_counter()
-            spoken = speaker.sentence(line.text, tuple(line.ids[1:-1]), line.speaker).samples
+            spoken = speaker.sentence(line.text, ids, line.speaker).samples
             self._seconds["seconds taken"] += time.perf_counter() - begun
             self._seconds["spoken seconds"] += len(spoken) / speaker.sampling_rate
             self._scores.add(recorded, spoken, speaker.sampling_rate, speaker.processor.normalise(line.text))

@@ -92,7 +92,7 @@ class ShownMeters(Meters):
         pitch = example.prosody[:, 1] if example.prosody.shape[1] else np.zeros(len(example.mel))
         recorded = Spectrogram(f"{example.name}: recorded", example.mel, symbols, durations, pitch)
         name = speaker.speakers[example.speaker]
-        spoken = speaker.sentence(example.text, tuple(example.ids[1:-1].tolist()), name)
+        spoken = speaker.sentence(example.text, speaker.processor.process(example.text).ids, name)
         return alignment, recorded, spectrogram_of(spoken, f"{example.name}: spoken")
 
 

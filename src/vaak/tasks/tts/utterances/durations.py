@@ -6,7 +6,9 @@
 
 The two are matched as sequences of phonemes, for an aligner may pronounce a word in another way, or mark it as unknown.
 Where they differ, the symbols of the text share the time. Pauses belong to the punctuation at their place, or else to
-the boundary of words; what has neither lengthens the phoneme before it. All other punctuation gets no time.
+the boundary of words. All other punctuation gets no time. A pause that was heard where the text has neither becomes a
+symbol, ``sil``: no phoneme is trained on silence. Where punctuation is itself written as pauses, so does one that was
+heard at a boundary.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from difflib import SequenceMatcher
 from itertools import accumulate, pairwise
+from typing import NamedTuple
 
 from vaak.audio.labelled import Interval
 from vaak.core.errors import DataError
@@ -22,14 +25,23 @@ from vaak.text.speech.processor import PhonemeProcessor
 
 MOST_DIFFERENT = 0.5
 """The fraction of a text's phonemes that may not be found in its alignment."""
+SHORTEST_PAUSE = 0.03
+"""Seconds that a pause lasts, at least, to become a symbol: three frames of an aligner, as of phonemes."""
 
 _STRESS = "ˈˌ012"
 
 
-def symbol_ends(
+class Aligned(NamedTuple):
+    """Symbols with the second at which each of them ends; the first begins at 0."""
+
+    symbols: list[str]
+    ends: list[float]
+
+
+def aligned_symbols(
     symbols: Sequence[str], is_phoneme: Sequence[bool], phones: Sequence[Interval], processor: PhonemeProcessor
-) -> list[float]:
-    """When each of the ``symbols`` of a text ends, in seconds; the first begins at 0.
+) -> Aligned:
+    """The ``symbols`` of a text with their ends, and with ``sil`` added where a pause was heard that they lack.
 
     ``is_phoneme`` says of each whether it is one; ``phones`` are the alignment, which ``processor`` reads. Raises
     DataError where they are of another text, or a label is unknown.
@@ -39,16 +51,19 @@ def symbol_ends(
     if not spoken or not places:
         raise DataError("its alignment has no phonemes" if not spoken else "its text has no phonemes")
     times = _times([symbols[place] for place in places], spoken)
-    ends = [0.0] * len(symbols)
-    for place, (_, end) in zip(places, times, strict=True):
-        ends[place] = end
-    last = max(phone.end for phone in phones)
-    starts = [start for start, _ in times]
-    for (before, after), (begun, ended) in zip(
-        pairwise([-1, *places, len(symbols)]), _between(times, starts, last), strict=True
-    ):
-        _share_pause(symbols, ends, (before, after), (begun, ended))
-    return list(accumulate(ends, max))
+    replaced = {BOUNDARY} if processor.config.punctuation == "pause" else set[str]()
+    pauses = _between(times, [start for start, _ in times], max(phone.end for phone in phones))
+    found = Aligned([], [])
+    for number, (before, after) in enumerate(pairwise([-1, *places, len(symbols)])):
+        between, (begun, ended) = list(symbols[before + 1 : after]), pauses[number]
+        is_inside = 0 < number < len(places)
+        if is_inside and ended - begun > SHORTEST_PAUSE - 1e-6 and set(between) <= replaced:
+            between = [PAUSE]
+        _add_pause(found, between, (begun, ended))
+        if number < len(places):
+            found.symbols.append(symbols[after])
+            found.ends.append(times[number][1])
+    return Aligned(found.symbols, list(accumulate(found.ends, max)))
 
 
 def _between(times: Sequence[tuple[float, float]], starts: Sequence[float], last: float) -> list[tuple[float, float]]:
@@ -56,17 +71,16 @@ def _between(times: Sequence[tuple[float, float]], starts: Sequence[float], last
     return list(zip([0.0, *(end for _, end in times)], [*starts, last], strict=True))
 
 
-def _share_pause(
-    symbols: Sequence[str], ends: list[float], between: tuple[int, int], pause: tuple[float, float]
-) -> None:
-    """Give a pause to one of the symbols between two phonemes, or to the first of these."""
-    (before, after), (begun, ended) = between, pause
-    if before + 1 == after:
-        ends[before] = ended
+def _add_pause(found: Aligned, between: Sequence[str], pause: tuple[float, float]) -> None:
+    """Add the symbols ``between`` two phonemes; one gets the pause. Without any, it lengthens what was found last."""
+    begun, ended = pause
+    if not between:
+        if found.ends:
+            found.ends[-1] = ended
         return
-    own = max(range(before + 1, after), key=lambda place: (_rank(symbols[place]), place))
-    for place in range(before + 1, after):
-        ends[place] = begun if place < own else ended
+    own = max(range(len(between)), key=lambda place: (_rank(between[place]), place))
+    found.symbols.extend(between)
+    found.ends.extend(begun if place < own else ended for place in range(len(between)))
 
 
 def _rank(symbol: str) -> int:

@@ -21,7 +21,6 @@ import numpy as np
 from vaak.audio.config import AudioConfig
 from vaak.audio.features.prosody import frame_durations
 from vaak.audio.features.store import FeatureStore
-from vaak.audio.mel_config import MelConfig
 from vaak.audio.sources.cut_store import CutStore, write_cuts
 from vaak.audio.sources.stored_source import extract_cuts
 from vaak.audio.sources.utterances import LeftOut, describe
@@ -30,7 +29,7 @@ from vaak.audio.waveforms.reading import alignment_of, read_samples, segments_of
 from vaak.core.errors import DataError
 from vaak.core.storage.files import fingerprint_of, sync_file
 from vaak.core.storage.mapped_lines import LineWriter, MappedLines, mapped, writing_lines
-from vaak.tasks.tts.utterances.durations import symbol_ends
+from vaak.tasks.tts.utterances.durations import Aligned, aligned_symbols
 from vaak.tasks.tts.utterances.reading import phones_of
 from vaak.text.speech.processor import PhonemeProcessor, Processed
 
@@ -113,8 +112,10 @@ def write_utterances(
     an alignment. What can't be used is ``left_out``. Raises DataError for it, unless bad ones are skipped.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    ids = {symbol: number for number, symbol in enumerate(processor.symbols)}
+    notes = _Notes(processor, audio, with_durations, left_out, ids)
     with writing_lines(folder / LINES) as lines:
-        store = write_cuts(folder / "cuts", _noted(cuts, lines, _Notes(processor, audio, with_durations, left_out)))
+        store = write_cuts(folder / "cuts", _noted(cuts, lines, notes))
     storage = audio.model_copy(update={"storage_path": str(folder / "features")})
     try:
         features = extract_cuts(store, storage, "cpu", skip_bad=left_out.skip_bad)
@@ -137,6 +138,8 @@ class _Notes(NamedTuple):
     audio: AudioConfig
     with_durations: bool
     left_out: LeftOut
+    ids: dict[str, int]
+    """Of the processor's symbols."""
 
     def of(self, cuts: Sequence[Any]) -> Iterator[tuple[Any, Line]]:
         """The lines of some utterances, without those that can't be used."""
@@ -156,28 +159,28 @@ class _Notes(NamedTuple):
             return [error] if len(texts) == 1 else [one for text in texts for one in self._processed([text])]
 
     def _line(self, cut: Any, processed: Processed) -> Line:
-        pause = self.processor.pause_id
-        ids, mel = [pause, *processed.ids, pause], self.audio.mel
+        pause, mel = self.processor.pause_id, self.audio.mel
         assert mel is not None
-        num_samples = samples_in(cut.duration, mel.sampling_rate)
-        num_frames = mel.num_frames(num_samples)
+        num_samples, durations = samples_in(cut.duration, mel.sampling_rate), None
+        ids, num_frames = [pause, *processed.ids, pause], mel.num_frames(num_samples)
         if num_frames < len(ids):
             raise DataError(
                 f"{len(ids)} symbols in {cut.duration:.2f} s, {num_frames} frames: the text is not that of the audio"
             )
-        durations = self._durations(cut, processed, mel, num_samples) if self.with_durations else None
+        if self.with_durations:
+            symbols, ends = self._aligned(cut, processed)
+            ids = [self.ids[symbol] for symbol in symbols]
+            durations = frame_durations(ends, mel, num_samples).tolist()
         (speaker,) = {segment.speaker for segment in segments_of(cut)}
         return Line(cut.id, speaker, processed.text, ids, durations)
 
-    def _durations(self, cut: Any, processed: Processed, mel: MelConfig, num_samples: int) -> list[int]:
+    def _aligned(self, cut: Any, processed: Processed) -> Aligned:
         phones = phones_of(cut)
         if not phones:
             what = "words but no phones" if alignment_of(cut) else "no alignment"
             raise DataError(f"it has {what}; give alignments, or set model.durations: learned")
         symbols = ["sil", *processed.symbols, "sil"]
-        ends = symbol_ends(symbols, [False, *processed.is_phoneme, False], phones, self.processor)
-        durations: list[int] = frame_durations(ends, mel, num_samples).tolist()
-        return durations
+        return aligned_symbols(symbols, [False, *processed.is_phoneme, False], phones, self.processor)
 
 
 def _noted(cuts: Iterable[Any], lines: LineWriter, notes: _Notes) -> Iterator[Any]:
