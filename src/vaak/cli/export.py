@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -28,6 +28,13 @@ def export(
     ] = Format.hf,
     output: Annotated[Path | None, typer.Option(help="The folder to write; default: RUN/export/FORMAT.")] = None,
     expert: Annotated[int | None, typer.Option(help="Of a mixture of experts, the one to write, from 0.")] = None,
+    expert_weight: Annotated[
+        float | None,
+        typer.Option(
+            help="What the change of --expert is multiplied by; default: the mean weight that the gate gives it in the "
+            "validation utterances that chose it."
+        ),
+    ] = None,
     weights: Weights = WhichWeights.auto,
     trust_code: TrustCode = False,
     as_json: AsJson = False,
@@ -45,8 +52,18 @@ def export(
     demand_format(opened.task, format.value)
     if expert is not None and getattr(opened.experiment.model, "experts", None) is None:
         raise UserError("--expert: this model is not a mixture of experts; leave it out")
+    if expert is None and expert_weight is not None:
+        raise UserError("--expert-weight is of one expert: give --expert, too, or leave it out")
+    chosen: dict[str, Any] = {}
+    if expert is not None:
+        known = opened.task.expert_weight(expert, opened.checkpoint) if expert_weight is None else expert_weight
+        chosen = {"expert": expert, "weight": known}
     folder = output or opened.directory / "export" / format.value
     model = opened.model if format is Format.peft else merged(opened.model)
     writer = getattr(opened.task, f"export_{format.value}")
-    writer(model, folder, **({} if expert is None else {"expert": expert}))
-    print(json.dumps({"folder": str(folder)}) if as_json else f"exported {opened.checkpoint} to {folder}")
+    writer(model, folder, **chosen)
+    if as_json:
+        print(json.dumps({"folder": str(folder), **chosen}))
+    else:
+        about = f": expert {expert}, its change multiplied by {chosen['weight']:.4g}" if chosen else ""
+        print(f"exported {opened.checkpoint} to {folder}{about}")

@@ -86,21 +86,24 @@ class Adapter(NamedTuple):
     scale: float
 
 
-def adapters_of(model: nn.Module, expert: int | None = None) -> Iterator[Adapter]:
-    """The low-rank adapters of a model; of a mixture of experts, those of one."""
+def adapters_of(model: nn.Module, expert: int | None = None, weight: float = 1.0) -> Iterator[Adapter]:
+    """The low-rank adapters of a model; of a mixture of experts, those of one, multiplied by a ``weight``."""
     for name, layer in model.named_modules():
         one: Any = layer
         if isinstance(layer, LoraExperts) and expert is not None:
-            yield Adapter(name, layer.base, layer.lora_a[expert], layer.lora_b[expert], layer.scale)
+            yield Adapter(name, layer.base, layer.lora_a[expert], weight * layer.lora_b[expert], layer.scale)
         elif hasattr(layer, "lora_A"):
             first, second = one.lora_A["default"].weight, one.lora_B["default"].weight
             yield Adapter(name, one.base_layer, first, second, float(one.scaling["default"]))
 
 
 @torch.no_grad()
-def merged(model: AnyModule, expert: int | None = None) -> AnyModule:
-    """The model with its low-rank adapters in the weights: itself if it has none, else a copy."""
-    adapters = list(adapters_of(model, expert))
+def merged(model: AnyModule, expert: int | None = None, weight: float = 1.0) -> AnyModule:
+    """The model with its low-rank adapters in the weights: itself if it has none, else a copy.
+
+    ``expert`` and ``weight`` are as in ``adapters_of``.
+    """
+    adapters = list(adapters_of(model, expert, weight))
     if not adapters:
         return model
     whole = copy.deepcopy(model)

@@ -64,7 +64,7 @@ def _base(experiment: AsrExperiment) -> Iterator[CheckFinding]:
 def metrics(experiment: AsrExperiment) -> Iterable[str]:
     """The figures that evaluations give."""
     routing = (
-        ("val_routing_entropy", "val_dead_experts", "val_expert_use/", "val_expert_wer/")
+        ("val_routing_entropy", "val_dead_experts", "val_expert_use/", "val_expert_weight/", "val_expert_wer/")
         if experiment.model.experts
         else ()
     )

@@ -3,7 +3,9 @@
     hf      config.json  generation_config.json  model.safetensors  tokenizer.json  vocabulary.json (for model.base)
     peft    adapter_config.json  adapter_model.safetensors
 
-Low-rank adapters are merged in the first, and alone in the second. Of a mixture of experts, one is exported.
+Low-rank adapters are merged in the first, and alone in the second. Of a mixture, one expert is exported so. Its change
+is multiplied by the weight that the gate gives it, which differs from utterance to utterance: by the mean weight of the
+validation utterances that chose it, unless another is given. At that weight, it is the mixture's.
 """
 
 from __future__ import annotations
@@ -13,8 +15,11 @@ from typing import Any
 
 from vaak.core.errors import UserError
 from vaak.core.storage.files import whole_folder
+from vaak.engine.checkpoint.names import step_of
+from vaak.engine.records.metrics_file import read_records
 from vaak.nn import lora
 from vaak.tasks.asr.config import AsrModelConfig
+from vaak.tasks.asr.metrics import EXPERT_WEIGHT
 from vaak.tasks.asr.model import AsrModel
 from vaak.tasks.asr.vocabulary import Vocabulary
 
@@ -28,13 +33,34 @@ def _demand_one(model: AsrModel, expert: int | None) -> None:
         raise UserError(f"choose one of the experts, 0 to {experts.num_experts - 1}")
 
 
-def write_whisper(model: AsrModel, vocabulary: Vocabulary, folder: Path, expert: int | None = None) -> None:
-    """Write ``folder``, completely or not at all, with all changes merged.
+def mean_weight(run: Path, checkpoint: Path, expert: int) -> float:
+    """The mean weight that an expert had in the validation utterances that chose it, in a run's last evaluation.
+
+    It is the last one up to the checkpoint. Raises UserError where none of them chose it, or that isn't known.
+    """
+    found = None
+    if (run / "metrics.jsonl").exists():
+        for record in read_records(run / "metrics.jsonl"):
+            if record["kind"] == "evaluation" and record["step"] <= step_of(checkpoint):
+                found = record.get(f"val_{EXPERT_WEIGHT}/{expert}")
+    if not isinstance(found, float):
+        raise UserError(
+            f"--expert {expert}: what weight the gate gives this expert is not known: no validation utterance chose it "
+            "in the last evaluation, or that was made by an earlier version, or the run is not there; give "
+            "--expert-weight, such as 1"
+        )
+    return found
+
+
+def write_whisper(
+    model: AsrModel, vocabulary: Vocabulary, folder: Path, expert: int | None = None, weight: float = 1.0
+) -> None:
+    """Write ``folder``, completely or not at all, with all changes merged; that of an ``expert`` times ``weight``.
 
     Raises UserError where the folder has something in it, or no ``expert`` is chosen of several.
     """
     _demand_one(model, expert)
-    merged = lora.merged(model.whisper, expert)
+    merged = lora.merged(model.whisper, expert, weight)
     ids = vocabulary.ids
     settings: Any = merged.generation_config
     settings.update(
@@ -47,8 +73,10 @@ def write_whisper(model: AsrModel, vocabulary: Vocabulary, folder: Path, expert:
         vocabulary.save(temporary)
 
 
-def write_adapter(model: AsrModel, options: AsrModelConfig, folder: Path, expert: int | None = None) -> None:
-    """Write ``folder``, completely or not at all, with the low-rank adapters alone.
+def write_adapter(
+    model: AsrModel, options: AsrModelConfig, folder: Path, expert: int | None = None, weight: float = 1.0
+) -> None:
+    """Write ``folder``, completely or not at all, with the low-rank adapters alone; of an ``expert``, times ``weight``.
 
     They name the base of ``options``, which is to be the one that peft finds (``vaak.tasks.asr.base.name_of``).
 
@@ -57,4 +85,4 @@ def write_adapter(model: AsrModel, options: AsrModelConfig, folder: Path, expert
     _demand_one(model, expert)
     section = options.experts or options.lora
     targets = section.targets if section is not None else ()
-    lora.write_adapter(list(lora.adapters_of(model.whisper, expert)), section, targets, options.base, folder)
+    lora.write_adapter(list(lora.adapters_of(model.whisper, expert, weight)), section, targets, options.base, folder)

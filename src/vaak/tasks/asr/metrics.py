@@ -7,6 +7,7 @@ wer/GROUP    the same of each group, where there are several
 
 routing_entropy   with experts: nats of the gate's distribution, per utterance
 expert_use/E      utterances that chose the expert / utterances
+expert_weight/E   mean weight of the expert in the utterances that chose it; not given where none did
 dead_experts      experts that none chose
 expert_wer/E      wer of the utterances whose first choice the expert is
 
@@ -31,6 +32,7 @@ from vaak.tasks.meters import means_of
 from vaak.text.scoring.normalisers import normaliser
 from vaak.text.scoring.word_errors import count_errors
 
+EXPERT_WEIGHT = "expert_weight"
 Transcribe = Callable[[AsrModel, Encoded], list[str]]
 
 
@@ -88,3 +90,6 @@ def _routed(encoded: Encoded) -> Iterator[tuple[str, float, float]]:
     yield "routing_entropy", float(-(encoded.gate.softmax(-1) * encoded.gate.log_softmax(-1)).sum()), number
     for name, times in uses_of(encoded.weights).items():
         yield name, float(times), number
+    for expert, weights in enumerate(encoded.weights.float().unbind(1)):
+        if times := float((weights > 0).sum()):
+            yield f"{EXPERT_WEIGHT}/{expert}", float(weights.sum()), times

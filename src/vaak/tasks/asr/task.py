@@ -35,7 +35,7 @@ from vaak.tasks.asr.checks import LOAD_BALANCING
 from vaak.tasks.asr.config import SCRATCH, AsrDecodingConfig, AsrExperiment
 from vaak.tasks.asr.data import AsrDataset, WhisperFeatures
 from vaak.tasks.asr.estimate import sketch, sketch_batch, source_files
-from vaak.tasks.asr.export import write_adapter, write_whisper
+from vaak.tasks.asr.export import mean_weight, write_adapter, write_whisper
 from vaak.tasks.asr.metrics import AsrMeters
 from vaak.tasks.asr.model import AsrModel, Encoded, Outputs
 from vaak.tasks.asr.predict import Transcriber, Transcript
@@ -226,14 +226,18 @@ class AsrTask(PreparedTask[AsrExperiment, Prepared]):
         transcriber = self.transcriber(model)
         return (transcriber.transcribe(Path(path)) for path in inputs)
 
-    def export_hf(self, model: nn.Module, folder: Path, expert: int | None = None) -> None:
-        """Write a Whisper that transformers loads, low-rank adapters merged; of experts, the one that is chosen."""
-        write_whisper(cast("AsrModel", model), self.prepared.vocabulary, folder, expert)
+    def expert_weight(self, expert: int, checkpoint: Path) -> float:
+        """What the change of an expert is multiplied by, where it is exported. Raises UserError if that isn't known."""
+        return mean_weight(self.directory, checkpoint, expert)
 
-    def export_peft(self, model: nn.Module, folder: Path, expert: int | None = None) -> None:
-        """Write the low-rank adapters as an adapter that peft loads on the base; of experts, the one that is chosen."""
+    def export_hf(self, model: nn.Module, folder: Path, expert: int | None = None, weight: float = 1.0) -> None:
+        """Write a Whisper that transformers loads, low-rank adapters merged; of experts, one, times its ``weight``."""
+        write_whisper(cast("AsrModel", model), self.prepared.vocabulary, folder, expert, weight)
+
+    def export_peft(self, model: nn.Module, folder: Path, expert: int | None = None, weight: float = 1.0) -> None:
+        """Write the low-rank adapters for peft, which loads them on the base; of experts, one, times its ``weight``."""
         options = self.options.model_copy(update={"base": name_of(self.options.base, self.folder)})
-        write_adapter(cast("AsrModel", model), options, folder, expert)
+        write_adapter(cast("AsrModel", model), options, folder, expert, weight)
 
     def samples(self, model: nn.Module) -> list[str]:
         """What is written for the first validation utterances, with their transcripts."""
