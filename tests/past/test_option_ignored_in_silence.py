@@ -8,6 +8,7 @@ import torch
 import tiny_runs
 from vaak.config.load import load
 from vaak.config.show.resolved import as_yaml
+from vaak.core.errors import UserError
 from vaak.engine.distributed.launcher import say_what_has_no_effect
 from vaak.tasks.lm.prepare import fingerprint
 
@@ -138,3 +139,65 @@ def test_a_tokenizer_of_the_target_that_exists_is_resolved(tmp_path):
     text = "task: seq2seq\ndata: {target_tokenizer: {path: t}}\n"
     (tmp_path / "run.yml").write_text(text)
     assert "path: t" in as_yaml(load([tmp_path / "run.yml"]).experiment)
+
+
+@pytest.mark.parametrize(
+    ("text", "override", "corpus_type"),
+    [
+        ("task: lm", "data.corpus.train=a.txt", "text"),
+        ("task: lm", "data.corpus.train=[a.jsonl, b.json]", "json"),
+        ("task: lm", "data.corpus.valid=a.tsv", "csv"),
+        ("task: lm", "data.corpus.name=dataset", "huggingface"),
+        ("task: seq2seq", "data.corpus.train=a.tsv", "tsv"),
+        ("task: seq2seq", "data.corpus={train: a.en, train_target: a.hi}", "text"),
+        ("task: classification", "data.corpus.test=a.csv", "files"),
+        ("task: classification", "data.corpus.name=dataset", "huggingface"),
+        ("task: classification\ndata: {corpus: {type: files, train: [a.json]}}", "data.corpus.type=grammar", "grammar"),
+    ],
+)
+def test_what_a_corpus_names_is_what_it_is_of(tmp_path, text, override, corpus_type):
+    (tmp_path / "run.yml").write_text(text)
+    loaded = load([tmp_path / "run.yml"], [override])
+    assert loaded.experiment.data.corpus.type == corpus_type
+    assert load([tmp_path / "run.yml"]).experiment.data.corpus.type == ("files" if "files" in text else "grammar")
+
+
+@pytest.mark.parametrize(
+    ("text", "override", "words"),
+    [
+        ("task: lm\ndata: {corpus: {type: grammar}}", "data.corpus.train=a.txt", "the type here is grammar"),
+        ("task: lm\ndata: {corpus: {type: grammar}}", "data.corpus.name=dataset", "the type here is grammar"),
+        ("task: lm\ndata: {corpus: {train: a.txt}}", "data.corpus.name=dataset", "the type here is text"),
+        ("task: lm", "data.corpus.train=texts/*", "texts/* don't tell it; give type: one of text, json, csv"),
+        ("task: lm", "data.corpus={train: a.txt, test: b.json}", "a.txt, b.json don't tell it"),
+        ("task: seq2seq\ndata: {corpus: {type: grammar}}", "data.corpus.test=a.tsv", "the type here is grammar"),
+        (
+            "task: classification\ndata: {corpus: {type: grammar}}",
+            "data.corpus.valid=a.csv",
+            "the type here is grammar",
+        ),
+        ("task: classification\nmodel: {word_vectors: v.txt}", "model.architecture=transformer", "only cnn reads it"),
+        (
+            "task: classification\ndata: {augmentation: {enabled: true, techniques: [random_swap]}}",
+            "data.augmentation.synonyms=words.txt",
+            "no technique needs synonyms; leave it out",
+        ),
+        ("task: classification\nmodel: {pretrained_model: b}", "data.tokenizer.path=t", "pretrained_model has its own"),
+        ("task: lm\nmodel: {pretrained: b}", "data.tokenizer.path=t", "model.pretrained has its own; leave it out"),
+        (
+            "task: seq2seq\nmodel: {pretrained: b}",
+            "data.tokenizer.path=t",
+            "model.pretrained has its own; leave it out",
+        ),
+        ("task: asr\nmodel: {base: v2}", "data.tokenizer.path=t", "model.base is v2, which has its own tokenizer"),
+        ("task: lm", "data.chat_template=chat.jinja", "only chat has conversations; leave it out"),
+        ("task: tts\ndatasets: [{name: v, type: voices}]", "datasets.0.corpus_dir=d", "voices are synthesised"),
+        ("task: diarization\ndatasets: [{name: v, type: voices}]", "datasets.0.train=[d]", "voices are synthesised"),
+    ],
+)
+def test_an_input_that_would_not_be_read_is_an_error(tmp_path, text, override, words):
+    (tmp_path / "run.yml").write_text(text)
+    with pytest.raises(UserError) as caught:
+        load([tmp_path / "run.yml"], [override])
+    assert words in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1

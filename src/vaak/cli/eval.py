@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from vaak.runs.open_run import OpenedRun
 
 
+EMPTY = ("", "[]", "null")
+
+
 def evaluate(
     run: Annotated[
         Path, typer.Argument(help="A run (its best checkpoint), or a checkpoint: a folder step-…, best or last.")
@@ -50,6 +53,8 @@ def evaluate(
     create_folder(output)
     files, overrides = files_and_overrides(arguments or [])
     paths = [Path(file) for file in files]
+    splits = split or ["valid"]
+    _demand_evaluated(overrides, splits)
     shown: dict[str, Meters] = {}
 
     def watched(opened: OpenedRun, name: str, meters: Meters) -> Meters:
@@ -57,7 +62,7 @@ def evaluate(
         return meters
 
     how: dict[str, Any] = {"trust_code": trust_code, "watched": watched}
-    report = evaluate_run(run, paths, overrides, split or ["valid"], device, weights, **how)
+    report = evaluate_run(run, paths, overrides, splits, device, weights, **how)
     if output is not None:
         write_json(output / "evaluation.json", report)
         for name, meters in shown.items():
@@ -69,6 +74,17 @@ def evaluate(
     print_figures(report["metrics"])
     for name, protocol in report["protocol"].items():
         print(f"{name}: " + ", ".join(f"{key} {value}" for key, value in protocol.items() if key != "split"))
+
+
+def _demand_evaluated(overrides: list[str], splits: list[str]) -> None:
+    """Raise UserError where the command line names files of a split that isn't evaluated."""
+    from vaak.core.errors import UserError
+
+    for key, _, value in (override.partition("=") for override in overrides):
+        section, _, name = key.rpartition(".")
+        names_files = section == "data.corpus" or section.startswith("datasets.")
+        if names_files and name in ("valid", "test", "out_of_scope") and name not in splits and value not in EMPTY:
+            raise UserError(f"{key} is not read: {', '.join(splits)} is evaluated; add --split {name}, or leave it out")
 
 
 def _write_tables(folder: Path, split: str, meters: Meters) -> None:

@@ -50,6 +50,14 @@ class Section(BaseModel):
     bare: ClassVar[str | None] = None
     resume_class: ClassVar[ResumeClass | None] = None
 
+    @classmethod
+    def type_told_by(cls, values: Mapping[str, Any]) -> str | None:
+        """The section's ``type`` that its other options tell, where none is given; None: the default.
+
+        Raises ValueError where they can't tell it, and must.
+        """
+        return None
+
     @field_validator("*")
     @classmethod
     def _is_no_slip(cls, value: Any) -> Any:

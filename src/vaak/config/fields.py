@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from vaak.config.base import Component, OpenSection
-from vaak.config.yaml.tree import Node
+from vaak.config.base import Component, OpenSection, Section
+from vaak.config.yaml.tree import Node, to_plain
 
 SectionType = type[BaseModel]
 
@@ -82,10 +82,17 @@ def applies(section: SectionType, name: str, section_type: Any) -> bool:
 
 
 def type_of(node: Node, section: SectionType) -> Any:
-    """The ``type`` of a section's node, given or by default."""
+    """The ``type`` of a section's node: given, told by its other options, or by default; None where they can't tell."""
     given = node.value.get("type") if node.is_mapping else None
     if given is not None:
         return given.value
+    if node.is_mapping and issubclass(section, Section):
+        try:
+            told = section.type_told_by({key: to_plain(child) for key, child in node.value.items()})
+        except ValueError:  # the section's validation reports it
+            return None
+        if told is not None:
+            return told
     field = section.model_fields.get("type")
     return field.default if field else None
 

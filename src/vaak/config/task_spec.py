@@ -40,6 +40,11 @@ def no_effect(key: str, message: str) -> CheckFinding:
     return CheckFinding("no effect", key, message)
 
 
+def unread_input(key: str, value: Any, message: str) -> CheckFinding:
+    """An error where a file or model is named (``value``) that would not be read; else the option has no effect."""
+    return impossible_if_given(key, f"{message}; leave it out") if value else no_effect(key, message)
+
+
 def remark(key: str, message: str) -> CheckFinding:
     return CheckFinding("remark", key, message)
 

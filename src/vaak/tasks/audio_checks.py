@@ -39,6 +39,11 @@ def dataset_findings(datasets: Iterable[DatasetConfig], *, reads_times: bool) ->
             if dataset.conversations is not None:
                 message = "an utterance has one speaker; leave conversations out"
                 yield impossible(f"datasets.{number}.conversations", message)
+        if dataset.type == "voices":
+            for name in ("corpus_dir", "train", "valid", "test"):
+                if getattr(dataset, name):
+                    message = "voices are synthesised, so nothing is read; leave it out, or give another type"
+                    yield impossible(f"datasets.{number}.{name}", message)
         for name, reason in unread.items():
             if getattr(dataset, name) != type(dataset).model_fields[name].default:  # resolved lists keep defaults
                 yield no_effect(f"datasets.{number}.{name}", reason)

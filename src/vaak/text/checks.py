@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from vaak.config.task_spec import CheckFinding, no_effect
+from vaak.config.task_spec import CheckFinding, no_effect, unread_input
 from vaak.text.config import TokenizerConfig
 
 OF_TRAINING = ("vocab_size", "min_frequency", "training_characters")
@@ -25,13 +25,11 @@ def losses_of_tokens(experiment: Any) -> tuple[str, ...]:
 def corpus_findings(
     corpus: Any, files: tuple[str, ...], read_by: Mapping[str, tuple[str, ...]]
 ) -> Iterator[CheckFinding]:
-    """Options of ``data.corpus`` that its type doesn't read.
+    """Options of ``data.corpus`` that its type doesn't read; those that name what is read are errors (``only_for``).
 
     ``files`` are the task's types that read files, and ``read_by`` those that read an option of that task alone.
     """
     read_by = {
-        **dict.fromkeys(("train", "valid", "test"), files),
-        **dict.fromkeys(("name", "subset"), ("huggingface",)),
         **read_by,
         **dict.fromkeys(("num_sentences", "seed"), ("grammar",)),
     }
@@ -41,6 +39,12 @@ def corpus_findings(
     if corpus.type in files and corpus.valid and corpus.test:
         for name in ("train_fraction", "valid_fraction"):
             yield no_effect(f"data.corpus.{name}", "valid and test are given, so train isn't split")
+
+
+def unread_tokenizer_findings(key: str, tokenizer: TokenizerConfig, base: str) -> Iterator[CheckFinding]:
+    """Options of a tokenizer where the pretrained model that the option ``base`` names has its own."""
+    for name in TOKENIZER_OPTIONS:
+        yield unread_input(f"{key}.{name}", getattr(tokenizer, name) if name == "path" else None, f"{base} has its own")
 
 
 def tokenizer_findings(key: str, tokenizer: TokenizerConfig | None) -> Iterator[CheckFinding]:

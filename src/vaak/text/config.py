@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import PurePath
 from typing import Annotated, Any, ClassVar
+
+from pydantic import model_validator
 
 from vaak.config.base import LARGEST_LENGTH, OpenSection, ResumeClass, open_type, option, users_options
 from vaak.config.catalog import TOKENIZERS
+from vaak.config.folds import DividedSection
 
 
 class TokenizerConfig(OpenSection):
@@ -33,3 +38,44 @@ class TokenizerConfig(OpenSection):
         "An existing tokenizer.json, or a folder with one, instead of training.", None, resume="free"
     )
     options: dict[str, Any] = users_options()
+
+
+def dataset_option() -> Any:
+    """``data.corpus.name``."""
+    return option("huggingface: name of the dataset, or a folder.", None, only_for=("huggingface",), resume="free")
+
+
+def subset_option() -> Any:
+    """``data.corpus.subset``."""
+    return option("huggingface: name of its configuration.", None, only_for=("huggingface",))
+
+
+class TextSourceSection(DividedSection):
+    """A corpus of files, a dataset, or generated text; a ``type`` that isn't given follows from what is named.
+
+    ``type_of_ending`` has the type of files by their endings, and ``""`` that of any other.
+    """
+
+    type_of_ending: ClassVar[Mapping[str, str]]
+
+    @classmethod
+    def type_told_by(cls, values: Mapping[str, Any]) -> str | None:
+        """The type of the files that are named, by their endings, or of a dataset's name."""
+        named = [values[split] for split in ("train", "valid", "test") if values.get(split)]
+        patterns = [one for files in named for one in ([files] if isinstance(files, str) else files)]
+        endings = sorted({PurePath(str(pattern)).suffix.lower() for pattern in patterns})
+        types = {cls.type_of_ending.get(ending, cls.type_of_ending.get("")) for ending in endings}
+        if None in types or len(types) > 1:
+            known = ", ".join(dict.fromkeys(cls.type_of_ending.values()))
+            raise ValueError(f"type is not given, and {', '.join(patterns)} don't tell it; give type: one of {known}")
+        return types.pop() if types else "huggingface" if values.get("name") else None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _what_is_named_is_read(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        # What a validator returns isn't JSON, whose lists would do for tuples.
+        plain = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+        told = cls.type_told_by(values) if values.get("type") is None else None
+        return plain if told is None else {**plain, "type": told}

@@ -132,7 +132,7 @@ def prepare(
 def preprocess(
     arguments: OptionalArguments = None,
     input_dir: Annotated[
-        str | None, typer.Option("--input-dir", help="Read these files: data.corpus.train is DIR/*.")
+        str | None, typer.Option("--input-dir", help="Read the files of this folder: they are data.corpus.train.")
     ] = None,
     output_dir: Annotated[
         str | None,
@@ -153,11 +153,25 @@ def preprocess(
 
     files, overrides = files_and_overrides([*(arguments or ()), *(config or ())])
     if input_dir is not None:
-        overrides.append(f"data.corpus.train={json.dumps([f'{input_dir}/*'])}")
+        overrides.append(f"data.corpus.train={json.dumps(_files_in(input_dir))}")
     if output_dir is not None:
         overrides.append(f"data.cache_dir={json.dumps(output_dir)}")
     folder = prepare_run(load(files, overrides, trust_code=trust_code))
     print(json.dumps({"folder": str(folder)}) if as_json else f"prepared data are in {folder}")
+
+
+def _files_in(folder: str) -> list[str]:
+    """A pattern for the files of each ending in a folder. Raises UserError where there are none."""
+    from pathlib import Path
+
+    from vaak.core.errors import UserError
+
+    if not Path(folder).is_dir():
+        raise UserError(f"--input-dir: no such folder: {folder}")
+    visible = [path for path in Path(folder).iterdir() if path.is_file() and not path.name.startswith(".")]
+    if not visible:
+        raise UserError(f"--input-dir: {folder} has no files (those in folders below it aren't read)")
+    return sorted({str(path.with_name(f"*{path.suffix}")) for path in visible})
 
 
 def _values(options: list[str] | None) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from vaak.audio.config import AudioConfig
 from vaak.config.catalog import TOKENIZERS
-from vaak.config.task_spec import CheckFinding, impossible, no_effect
+from vaak.config.task_spec import CheckFinding, impossible, no_effect, unread_input
 from vaak.tasks.asr.config import SCRATCH, AsrExperiment
 from vaak.tasks.audio_checks import augmentation_findings, dataset_findings
 from vaak.text.checks import tokenizer_findings
@@ -57,7 +57,9 @@ def _base(experiment: AsrExperiment) -> Iterator[CheckFinding]:
     else:
         for name in type(model.scratch).model_fields:
             yield no_effect(f"model.scratch.{name}", f"model.base is {model.base}, which has its own sizes")
-        yield no_effect("data.tokenizer", f"model.base is {model.base}, which has its own tokenizer")
+        reason = f"model.base is {model.base}, which has its own tokenizer"
+        yield unread_input("data.tokenizer.path", data.tokenizer.path, reason)
+        yield no_effect("data.tokenizer", reason)
         yield no_effect("global_config.num_mel_bins", f"model.base is {model.base}, which has its own features")
 
 

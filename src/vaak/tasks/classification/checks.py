@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from vaak.config.experiment import Experiment
-from vaak.config.task_spec import CheckFinding, impossible, impossible_if_given, no_effect, remark
+from vaak.config.task_spec import CheckFinding, impossible, impossible_if_given, no_effect, remark, unread_input
 from vaak.nn.checks import lora_findings, stack_findings, stack_parameters
 from vaak.nn.config import StackConfig
 from vaak.tasks.classification.config import ClassificationDataConfig, ClassifierConfig
-from vaak.text.checks import TOKENIZER_OPTIONS, corpus_findings, tokenizer_findings
+from vaak.text.checks import corpus_findings, tokenizer_findings, unread_tokenizer_findings
 
 READ_BY = {"text_column": ("files", "huggingface")}
 OF_CNN = ("embed_size", "num_filters", "filter_sizes", "word_vectors")
@@ -43,14 +43,14 @@ def _model(model: ClassifierConfig, data: ClassificationDataConfig) -> Iterator[
     """What the kind of model doesn't read."""
     if model.architecture == "transformer":
         for name in OF_CNN:
-            yield no_effect(f"model.{name}", "architecture is transformer, and only cnn reads it")
+            named = getattr(model, name) if name == "word_vectors" else None
+            yield unread_input(f"model.{name}", named, "architecture is transformer, and only cnn reads it")
     if model.architecture == "cnn":
         yield from _cnn(model)
     elif model.pretrained_model is not None:
         for name in sorted(StackConfig.model_fields.keys() - OF_ALL - OF_PRETRAINED):
             yield no_effect(f"model.{name}", "pretrained_model has its own")
-        for name in TOKENIZER_OPTIONS:
-            yield no_effect(f"data.tokenizer.{name}", "pretrained_model has its own tokenizer")
+        yield from unread_tokenizer_findings("data.tokenizer", data.tokenizer, "model.pretrained_model")
         return
     else:
         yield from stack_findings("model", model, is_encoder=True, longest=data.max_length)
@@ -87,7 +87,8 @@ def _augmentation(model: ClassifierConfig, data: ClassificationDataConfig) -> It
         for name in ("techniques", "probability", "synonyms", "keep_negation"):
             yield no_effect(f"data.augmentation.{name}", "enabled is false")
     elif not {"synonym_replacement", "random_insertion"} & set(options.techniques):
-        yield no_effect("data.augmentation.synonyms", "no technique needs synonyms")
+        file = options.synonyms if options.synonyms not in ("wordnet", "vectors") else None
+        yield unread_input("data.augmentation.synonyms", file, "no technique needs synonyms")
     elif options.synonyms == "vectors" and model.word_vectors is None and model.pretrained_model is None:
         yield impossible(
             "data.augmentation.synonyms", "is vectors, which requires model.word_vectors or model.pretrained_model"

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
-from pydantic import field_validator, model_validator
+from pydantic import field_validator
 
 from vaak.config.base import LARGEST_COUNT, LARGEST_LENGTH, ResumeClass, Section, option
 from vaak.config.experiment import Experiment
-from vaak.config.folds import DividedSection, fold_option, folds_file_option
+from vaak.config.folds import fold_option, folds_file_option
 from vaak.nn.config import LARGEST_WIDTH, STACK_ALIASES, LoraConfig, StackConfig, lora_option
-from vaak.text.config import TokenizerConfig
+from vaak.text.config import TextSourceSection, TokenizerConfig, dataset_option, subset_option
 
 DEFAULTS: dict[str, Any] = {
     "data": {"tokenizer": {"type": "word", "vocab_size": 30000}},
@@ -87,29 +88,34 @@ class ClassifierConfig(StackConfig):
         return sizes
 
 
-class LabelledCorpusConfig(DividedSection):
+FILES = ("files",)
+"""The types of corpora that are read from files."""
+
+
+class LabelledCorpusConfig(TextSourceSection):
     """The source of the labelled texts."""
 
     bare: ClassVar[str | None] = "type"
     resume_class: ClassVar[ResumeClass | None] = "refused"
+    type_of_ending: ClassVar[Mapping[str, str]] = {"": "files"}
 
     type: Literal["grammar", "files", "huggingface"] = option(
         "files: JSON (a list, or lines), CSV, TSV and Parquet, by their endings; grammar: sentences of the built-in "
-        "Hindi grammar by the rule that they show. Not given, it is files where train is given.",
+        "Hindi grammar by the rule that they show. Not given, it is files or huggingface where these are named.",
         "grammar",
     )
     train: tuple[str, ...] = option(
-        "Files or glob patterns; alone, they are split by train_fraction.", (), resume="free"
+        "Files or glob patterns; alone, they are split by train_fraction.", (), only_for=FILES, resume="free"
     )
-    valid: tuple[str, ...] = option("Files of the validation split, kept as given.", (), resume="free")
-    test: tuple[str, ...] = option("Files of the test split, kept as given.", (), resume="free")
+    valid: tuple[str, ...] = option("Files of the validation split, kept as given.", (), only_for=FILES, resume="free")
+    test: tuple[str, ...] = option("Files of the test split, kept as given.", (), only_for=FILES, resume="free")
     out_of_scope: tuple[str, ...] = option(
         "Files of texts of no class; --split out_of_scope evaluates how well they are told from those of test.",
         (),
         resume="free",
     )
-    name: str | None = option("huggingface: name of the dataset, or a folder.", None, resume="free")
-    subset: str | None = option("huggingface: name of its configuration.", None)
+    name: str | None = dataset_option()
+    subset: str | None = subset_option()
     text_column: str = option("Column or key of the text.", "text")
     label_columns: tuple[str, ...] = option(
         "Column or key of the label; several are predicted by one encoder.", ("label",), min_length=1
@@ -126,15 +132,6 @@ class LabelledCorpusConfig(DividedSection):
     )
     fold: str | None = fold_option()
     folds_file: str | None = folds_file_option()
-
-    @model_validator(mode="before")
-    @classmethod
-    def _files_are_read(cls, values: Any) -> Any:
-        if not isinstance(values, dict):
-            return values
-        found = "files" if values.get("train") else "huggingface" if values.get("name") else "grammar"
-        plain = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
-        return {"type": found, **plain}  # what a validator returns isn't JSON, whose lists would do
 
     @field_validator("label_columns")
     @classmethod

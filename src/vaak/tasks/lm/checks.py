@@ -6,13 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from vaak.config.experiment import Experiment
-from vaak.config.task_spec import CheckFinding, impossible, no_effect
+from vaak.config.task_spec import CheckFinding, impossible, no_effect, unread_input
 from vaak.nn.checks import lora_findings, preset_findings, stack_findings, stack_parameters
 from vaak.nn.config import SingleStackConfig
-from vaak.tasks.lm.config import PRESETS, LanguageModelConfig, LanguageModelDataConfig
-from vaak.text.checks import TOKENIZER_OPTIONS, corpus_findings, tokenizer_findings
+from vaak.tasks.lm.config import FILES, PRESETS, LanguageModelConfig, LanguageModelDataConfig
+from vaak.text.checks import corpus_findings, tokenizer_findings, unread_tokenizer_findings
 
-FILES = ("text", "json", "csv", "parquet", "chat")
 READ_BY = {"text_column": ("json", "csv", "parquet", "huggingface"), "document": ("text",)}
 """The types of corpora that read an option which not all read."""
 OF_A_RUN = frozenset({"model_type", "name", "dropout", "attention_dropout"})
@@ -30,7 +29,7 @@ def checks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
         yield from preset_findings("model.preset", model.preset, PRESETS, model)
         yield from tokenizer_findings("data.tokenizer", data.tokenizer)
     else:
-        yield from _pretrained(model)
+        yield from _pretrained(model, data)
     yield from _chats(model, data)
     if data.layout == "document":
         yield no_effect("data.shift_windows", "layout is document, and only the windows of a stream are shifted")
@@ -50,8 +49,10 @@ def refused_difficulties(experiment: Experiment[LanguageModelConfig, LanguageMod
 def _chats(model: LanguageModelConfig, data: LanguageModelDataConfig) -> Iterator[CheckFinding]:
     """What conversations can't have, or only they have."""
     if data.corpus.type != "chat":
-        for name in ("chat_template", "loss_on", "long_chats"):
-            yield no_effect(f"data.{name}", f"data.corpus.type is {data.corpus.type}; only chat has conversations")
+        reason = f"data.corpus.type is {data.corpus.type}; only chat has conversations"
+        yield unread_input("data.chat_template", data.chat_template, reason)
+        for name in ("loss_on", "long_chats"):
+            yield no_effect(f"data.{name}", reason)
         return
     if model.model_type != "decoder":
         yield impossible(
@@ -68,13 +69,12 @@ def _chats(model: LanguageModelConfig, data: LanguageModelDataConfig) -> Iterato
     yield no_effect("data.stride", "a conversation is one window")
 
 
-def _pretrained(model: LanguageModelConfig) -> Iterator[CheckFinding]:
+def _pretrained(model: LanguageModelConfig, data: LanguageModelDataConfig) -> Iterator[CheckFinding]:
     if model.model_type != "decoder":
         yield impossible("model.pretrained", f"model_type is {model.model_type}; it is a decoder that is loaded")
     for name in ("preset", *sorted(SingleStackConfig.model_fields.keys() - OF_A_RUN)):
         yield no_effect(f"model.{name}", "pretrained has its own")
-    for name in TOKENIZER_OPTIONS:
-        yield no_effect(f"data.tokenizer.{name}", "model.pretrained has its own tokenizer")
+    yield from unread_tokenizer_findings("data.tokenizer", data.tokenizer, "model.pretrained")
 
 
 def metrics(experiment: Experiment[Any, Any]) -> list[str]:

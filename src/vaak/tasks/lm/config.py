@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from pydantic import model_validator
 
 from vaak.config.base import LARGEST_COUNT, LARGEST_LENGTH, ResumeClass, Section, option
 from vaak.config.experiment import Experiment
-from vaak.config.folds import DividedSection, fold_option, folds_file_option
+from vaak.config.folds import fold_option, folds_file_option
 from vaak.nn.config import STACK_ALIASES, LoraConfig, SingleStackConfig, lora_option
-from vaak.text.config import TokenizerConfig
+from vaak.text.config import TextSourceSection, TokenizerConfig, dataset_option, subset_option
 
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {"d_model": 64, "num_layers": 2, "num_heads": 4},
@@ -73,21 +74,35 @@ class LanguageModelConfig(SingleStackConfig):
         return {**PRESETS[preset], **values} if isinstance(preset, str) and preset in PRESETS else values
 
 
-class CorpusConfig(DividedSection):
+FILES = ("text", "json", "csv", "parquet", "chat")
+"""The types of corpora that are read from files."""
+
+
+class CorpusConfig(TextSourceSection):
     """The source of the text."""
 
     bare: ClassVar[str | None] = "type"
     resume_class: ClassVar[ResumeClass | None] = "refused"
 
+    type_of_ending: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys((".txt", ".text", ".md"), "text"),
+        **dict.fromkeys((".json", ".jsonl"), "json"),
+        **dict.fromkeys((".csv", ".tsv"), "csv"),
+        ".parquet": "parquet",
+    }
+
     type: Literal["grammar", "text", "json", "csv", "parquet", "huggingface", "chat"] = option(
-        "grammar is the built-in Hindi grammar; json reads JSON lists and JSON lines; chat, conversations in them.",
+        "grammar is the built-in Hindi grammar; json reads JSON lists and JSON lines; chat, conversations in them. Not "
+        "given, it is told by the endings of the files.",
         "grammar",
     )
-    train: tuple[str, ...] = option("Files or glob patterns; alone, it is split by train_fraction.", (), resume="free")
-    valid: tuple[str, ...] = option("Files of the validation split, kept as given.", (), resume="free")
-    test: tuple[str, ...] = option("Files of the test split, kept as given.", (), resume="free")
-    name: str | None = option("huggingface: name of the dataset, or a folder.", None, resume="free")
-    subset: str | None = option("huggingface: name of its configuration.", None)
+    train: tuple[str, ...] = option(
+        "Files or glob patterns; alone, it is split by train_fraction.", (), only_for=FILES, resume="free"
+    )
+    valid: tuple[str, ...] = option("Files of the validation split, kept as given.", (), only_for=FILES, resume="free")
+    test: tuple[str, ...] = option("Files of the test split, kept as given.", (), only_for=FILES, resume="free")
+    name: str | None = dataset_option()
+    subset: str | None = subset_option()
     text_column: str = option("Column or key of the text.", "text")
     document: Literal["line", "paragraph", "file"] = option(
         "text: the unit that is a document; with file, every newline counts.", "line"

@@ -9,11 +9,10 @@ from vaak.config.experiment import Experiment
 from vaak.config.task_spec import CheckFinding, impossible, impossible_if_given, no_effect
 from vaak.nn.checks import lora_findings, stack_findings, stack_parameters
 from vaak.nn.config import DecoderConfig, EncoderDecoderConfig
-from vaak.tasks.seq2seq.config import METHODS_OF, DecodingConfig, Seq2SeqConfig, Seq2SeqDataConfig
-from vaak.text.checks import TOKENIZER_OPTIONS, corpus_findings, tokenizer_findings
+from vaak.tasks.seq2seq.config import FILES, METHODS_OF, DecodingConfig, Seq2SeqConfig, Seq2SeqDataConfig
+from vaak.text.checks import corpus_findings, tokenizer_findings, unread_tokenizer_findings
 
 SIDES = ("encoder", "decoder")
-FILES = ("json", "tsv", "text")
 READ_BY = dict.fromkeys(("source_column", "target_column"), ("json", "tsv", "huggingface"))
 """The types of corpora that read an option which not all read."""
 
@@ -43,8 +42,7 @@ def _pretrained(data: Seq2SeqDataConfig) -> Iterator[CheckFinding]:
             yield no_effect(f"model.{side}.{name}", "pretrained has its own")
     for name in sorted(EncoderDecoderConfig.model_fields.keys() - {"model_type", "name", *SIDES}):
         yield no_effect(f"model.{name}", "pretrained has its own")
-    for name in TOKENIZER_OPTIONS:
-        yield no_effect(f"data.tokenizer.{name}", "model.pretrained has its own tokenizer")
+    yield from unread_tokenizer_findings("data.tokenizer", data.tokenizer, "model.pretrained")
 
 
 def _unread_by_decoding(decoding: DecodingConfig) -> Iterator[CheckFinding]:

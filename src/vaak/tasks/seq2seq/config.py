@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from pydantic import field_validator, model_validator
 
 from vaak.config.base import LARGEST_COUNT, LARGEST_LENGTH, ResumeClass, Section, option
 from vaak.config.experiment import Experiment
-from vaak.config.folds import DividedSection, fold_option, folds_file_option
+from vaak.config.folds import fold_option, folds_file_option
 from vaak.nn.config import STACK_ALIASES, EncoderDecoderConfig, LoraConfig, lora_option
-from vaak.text.config import TokenizerConfig
+from vaak.text.config import TextSourceSection, TokenizerConfig, dataset_option, subset_option
 
 DEFAULTS: dict[str, Any] = {
     "data": {"tokenizer": {"vocab_size": 8000}},
@@ -43,22 +44,28 @@ class Seq2SeqConfig(EncoderDecoderConfig):
     lora: LoraConfig | None = lora_option()
 
 
-class ParallelCorpusConfig(DividedSection):
+FILES = ("json", "tsv", "text")
+"""The types of corpora that are read from files."""
+
+
+class ParallelCorpusConfig(TextSourceSection):
     """The source of the pairs of texts."""
 
     bare: ClassVar[str | None] = "type"
     resume_class: ClassVar[ResumeClass | None] = "refused"
 
+    type_of_ending: ClassVar[Mapping[str, str]] = {".json": "json", ".jsonl": "json", ".tsv": "tsv", "": "text"}
+
     type: Literal["grammar", "json", "tsv", "text", "huggingface"] = option(
         "grammar is the built-in grammar, in English and Hindi; json reads JSON lists and JSON lines; text reads "
-        "parallel files, line by line.",
+        "parallel files, line by line. Not given, it is told by the endings of the files.",
         "grammar",
     )
     train: tuple[str, ...] = option(
-        "Files or glob patterns; alone, they are split by train_fraction.", (), resume="free"
+        "Files or glob patterns; alone, they are split by train_fraction.", (), only_for=FILES, resume="free"
     )
-    valid: tuple[str, ...] = option("Files of the validation split, kept as given.", (), resume="free")
-    test: tuple[str, ...] = option("Files of the test split, kept as given.", (), resume="free")
+    valid: tuple[str, ...] = option("Files of the validation split, kept as given.", (), only_for=FILES, resume="free")
+    test: tuple[str, ...] = option("Files of the test split, kept as given.", (), only_for=FILES, resume="free")
     train_target: tuple[str, ...] = option(
         "text: the target sides of train, in the same order.", (), only_for=("text",), resume="free"
     )
@@ -68,8 +75,8 @@ class ParallelCorpusConfig(DividedSection):
     test_target: tuple[str, ...] = option(
         "text: the target sides of test, in the same order.", (), only_for=("text",), resume="free"
     )
-    name: str | None = option("huggingface: name of the dataset, or a folder.", None, resume="free")
-    subset: str | None = option("huggingface: name of its configuration.", None)
+    name: str | None = dataset_option()
+    subset: str | None = subset_option()
     source_column: str = option(
         "Key or column of the source; dots for nested keys (translation.en); numbers for tsv without a header.",
         "en",

@@ -117,10 +117,26 @@ def test_preprocess_with_the_research_kits_options(vaak, tmp_path, monkeypatch):
     (tmp_path / "raw").mkdir()
     examples = [{"text": f"राम ने {number} घर देखे ।", "label": 0} for number in range(40)]
     (tmp_path / "raw" / "data.json").write_text(json.dumps(examples), encoding="utf-8")
-    (tmp_path / "data_config.yaml").write_text("data: {corpus: {type: json}, tokenizer: {type: character}}\n")
     options = ("--input_dir", "raw", "--output_dir", "processed", "--config", "data_config.yaml")
-    code, out, errors = vaak("data", "preprocess", *options)
-    assert code == 0, errors
-    [made] = (path for path in (tmp_path / "processed").iterdir() if path.is_dir())
-    assert out == f"prepared data are in {made}\n"
-    assert (made / "train").is_dir()
+    for corpus in ("corpus: {type: json}, ", ""):
+        (tmp_path / "data_config.yaml").write_text(f"data: {{{corpus}tokenizer: {{type: character}}}}\n")
+        code, out, errors = vaak("data", "preprocess", *options)
+        assert code == 0, errors
+        [made] = (path for path in (tmp_path / "processed").iterdir() if path.is_dir())
+        assert out == f"prepared data are in {made}\n"
+        documents = json.loads((made / "prepared.json").read_text())["statistics"]
+        assert sum(split["documents"] for split in documents.values()) == 40
+
+
+def test_preprocess_reads_the_folder_that_it_is_given_or_fails(vaak, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.yml").write_text("task: lm\ndata: {corpus: {type: grammar}}\n")
+    (tmp_path / "raw" / "below").mkdir(parents=True)
+    for folder, words in (("raw", "raw has no files"), ("gone", "no such folder: gone")):
+        code, _, errors = vaak("data", "preprocess", "run.yml", "--input-dir", folder)
+        assert (code, errors.count("\n")) == (2, 1)
+        assert words in errors
+    (tmp_path / "raw" / "data.txt").write_text("एक दो\n")
+    code, _, errors = vaak("data", "preprocess", "run.yml", "--input-dir", "raw")
+    assert (code, errors.count("\n")) == (2, 1)
+    assert "data.corpus.train: is read by the type text, json, csv, parquet, chat only" in errors
