@@ -140,10 +140,14 @@ class State:
         """A copy of the whole state, on the CPU, which training can't change any more."""
         assert self.is_whole, "the state is in the middle of an update"
         tensors = {name: _split(part.state_dict())[0] for name, part in self.parts().items()}
-        copies = {name: copy_to_cpu(own) for name, own in tensors.items() if own}
+        copies: dict[str, Any] = {name: copy_to_cpu(own) for name, own in tensors.items() if own}
+        return Snapshot(self.position.step, state=self.values(), frozen=self.frozen, **{"model": {}, **copies})
+
+    @property
+    def frozen(self) -> frozenset[str]:
+        """The names of the parameters that no optimizer trains."""
         trained = {id(one) for each in self.optimizers for group in each.param_groups for one in group["params"]}
-        frozen = frozenset(name for name, one in self.model.module.named_parameters() if id(one) not in trained)
-        return Snapshot(self.position.step, state=self.values(), frozen=frozen, **{"model": {}, **copies})
+        return frozenset(name for name, one in self.model.module.named_parameters() if id(one) not in trained)
 
     def restore(self, snapshot: Snapshot, source: Path) -> None:
         """Make this the state that the snapshot was taken of, to the bit.

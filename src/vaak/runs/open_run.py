@@ -19,6 +19,7 @@ from vaak.config.show.resolved import resolved_values
 from vaak.config.tasks import task_class
 from vaak.core.errors import CheckpointError, UserError
 from vaak.core.task import Task
+from vaak.engine.checkpoint.companions import report_damaged
 from vaak.engine.checkpoint.files import load_checkpoint, load_weights, resolve_checkpoint
 from vaak.engine.checkpoint.names import is_checkpoint
 from vaak.engine.distributed.launcher import pick_device
@@ -121,6 +122,8 @@ def open_run(
     if not trust_code:
         demand_trust_to_use(own, directory)
     checkpoint = resolve_checkpoint(path)
+    if checkpoint.resolve() == directory.resolve():
+        report_damaged(checkpoint)
     _refuse_another_model(own, experiment)
     _say_what_is_not_read(own, experiment)
     task: Task = task_class(experiment.reference)(experiment, directory, directory)
@@ -131,7 +134,7 @@ def open_run(
         elif is_prepared(directory) and PreparedFolder(prepared_folder(directory)).lacks(splits):
             _prepare_again(task, own, temporary_folder, splits)
     model = model_of(task).to(pick_device(device))
-    snapshot = load_checkpoint(checkpoint, weights_only=True)
+    snapshot = load_checkpoint(checkpoint, weights_only=True, base=model)
     if weights == "auto":
         ema = own.training.ema
         weights = "average" if ema is not None and ema.evaluate and snapshot.average else "own"

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import tiny_runs
-from vaak.core.errors import CheckpointError, UserError
-from vaak.engine.checkpoint.files import load_checkpoint, verify
+from vaak.core.errors import UserError
+from vaak.engine.checkpoint.files import load_checkpoint
 from vaak.engine.checkpoint.names import list_checkpoints
 from vaak.runs.folder.listing import list_runs
 from vaak.runs.open_run import open_run, run_of
@@ -68,14 +68,12 @@ def test_folders_of_checkpoints_alone(tiny_run: Path, tmp_path: Path):
     assert open_run(copy / "best").checkpoint.parent == copy
 
 
-def test_files_are_on_disk_once_and_verified(tiny_run: Path, tmp_path: Path):
+def test_each_checkpoint_has_its_own_files_without_the_data(tiny_run: Path):
     first, *_, last = list_checkpoints(tiny_run / "checkpoints")
-    assert (first / "prepared" / "tokenizer" / "tokenizer.json").samefile(last / "prepared/tokenizer/tokenizer.json")
+    name = "prepared/tokenizer/tokenizer.json"
+    assert (first / name).read_bytes() == (last / name).read_bytes() == (tiny_run / name).read_bytes()
+    assert not (first / name).samefile(last / name)
     assert not (last / "prepared" / "train").exists()
-    copy = alone(tiny_run, tmp_path)
-    (copy / "prepared" / "tokenizer" / "tokenizer.json").write_text("{}")
-    with pytest.raises(CheckpointError, match=r"prepared/tokenizer/tokenizer\.json does not match"):
-        verify(copy)
 
 
 def test_without_hard_links_they_are_copied(tmp_path: Path, tiny_text: Path, monkeypatch):

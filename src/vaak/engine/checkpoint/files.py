@@ -1,12 +1,12 @@
 """A checkpoint: a folder that exists complete or not at all, with a manifest of what each file must contain.
 
     step-00001000/model.safetensors      parameters and buffers by name, tied tensors once
-                  frozen.safetensors     those parameters that no optimizer trains, if any; on disk once (a hard link)
+                  frozen.safetensors     those parameters that no optimizer trains, if any; on disk once for a run
                   optimizer.safetensors  moments by parameter name
                   average.safetensors    the averaged weights, where training.ema keeps them
                   loss.safetensors       parameters and buffers of losses, where they have some
                   state.json             position, loss scale, what callbacks remember
-                  config.yml  prepared/  what opens it without its run (companions); small files, on disk once
+                  config.yml  prepared/  what opens it without its run (companions.py)
                   MANIFEST.json          size and SHA-256 of the others; who wrote it and why
                   completed.json         state.json as it is after what was due at this step (an evaluation)
 
@@ -19,7 +19,7 @@ import contextlib
 import logging
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,18 +31,33 @@ from torch import nn
 
 from vaak.core.errors import CheckpointError
 from vaak.core.storage import files
+from vaak.engine.checkpoint.companions import (
+    FROZEN,
+    OF_THE_STATE,
+    STATE,
+    TENSORS,
+    demand_frozen,
+    frozen_tensors,
+    keep_second_copy,
+    restore_companions,
+    share_large,
+    write_companions,
+)
+from vaak.engine.checkpoint.companions import SET_ASIDE as SET_ASIDE
+from vaak.engine.checkpoint.manifest import Entry, listed_files, write_manifest
+from vaak.engine.checkpoint.manifest import about_checkpoint as about_checkpoint
 from vaak.engine.checkpoint.names import MANIFEST as MANIFEST
-from vaak.engine.checkpoint.names import inside, step_of
 from vaak.engine.checkpoint.names import list_checkpoints as list_checkpoints
 from vaak.engine.checkpoint.names import step_folder as step_folder
+from vaak.engine.checkpoint.names import step_of
+from vaak.engine.checkpoint.tensors import copy_to_cpu as copy_to_cpu
+from vaak.engine.checkpoint.tensors import load_weights as load_weights
+from vaak.engine.checkpoint.tensors import model_tensors as model_tensors
 
 log = logging.getLogger("vaak")
 
-TENSORS = ("model", "optimizer", "average", "loss")
-"""The parts of a snapshot that are named tensors: each is a file, NAME.safetensors."""
 ALWAYS_WRITTEN = ("model", "optimizer")
-STATE, COMPLETED, FROZEN = "state.json", "completed.json", "frozen.safetensors"
-SET_ASIDE = "set-aside"
+COMPLETED = "completed.json"
 REMOVED, REPLACED = ".removed", ".replaced"
 
 
@@ -50,7 +65,8 @@ REMOVED, REPLACED = ".removed", ".replaced"
 class Snapshot:
     """Everything of a run's state, copied to the CPU at one step's boundary.
 
-    ``frozen`` names parameters of the model that are never trained.
+    ``frozen`` names parameters of the model that are never trained; ``base_is_enough`` where the model as its task
+    makes it has their values, too.
     """
 
     step: int
@@ -60,34 +76,7 @@ class Snapshot:
     average: dict[str, torch.Tensor] = field(default_factory=dict)
     loss: dict[str, torch.Tensor] = field(default_factory=dict)
     frozen: frozenset[str] = frozenset()
-
-
-def model_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Parameters and buffers by name; of tied tensors only the first name."""
-    seen: set[int] = set()
-    tensors = {}
-    for name, tensor in model.state_dict(keep_vars=True).items():
-        if id(tensor) not in seen:
-            seen.add(id(tensor))
-            tensors[name] = tensor.detach()
-    return tensors
-
-
-def copy_to_cpu(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Copies that training can't change any more. From CUDA, all are copied at once, with a single wait."""
-    devices = {tensor.device for tensor in tensors.values() if tensor.is_cuda}
-    if not devices:
-        return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
-    copies = {name: _on_its_way(tensor.detach()) for name, tensor in tensors.items()}
-    for device in devices:
-        torch.cuda.synchronize(device)
-    return copies
-
-
-def _on_its_way(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy on the CPU, in page-locked memory: of a CUDA tensor, whole once its device was waited for."""
-    copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
-    return copy.copy_(tensor, non_blocking=True)
+    base_is_enough: bool = True
 
 
 def save_checkpoint(
@@ -123,7 +112,7 @@ def save_checkpoint(
     return final
 
 
-def _write_files(folder: Path, snapshot: Snapshot, about: dict[str, Any], companions: Mapping[str, str | Path]) -> None:
+def _write_files(folder: Path, snapshot: Snapshot, about: dict[str, Any], others: Mapping[str, str | Path]) -> None:
     """The files of a checkpoint, flushed to the disk, the manifest last."""
     parts = [part for part in TENSORS if part in ALWAYS_WRITTEN or getattr(snapshot, part)]
     tensors = {f"{part}.safetensors": getattr(snapshot, part) for part in parts}
@@ -135,48 +124,12 @@ def _write_files(folder: Path, snapshot: Snapshot, about: dict[str, Any], compan
             save_file(own, folder / name)
         files.sync_file(folder / name)
     files.write_json(folder / STATE, snapshot.state)
-    copied = [name for name, content in companions.items() if _write_companion(folder / name, content)]
-    listed = {
-        name: {"bytes": (folder / name).stat().st_size, "sha256": files.sha256_of(folder / name)}
-        for name in (*tensors, STATE, *copied)
-    }
-    for name in (*([FROZEN] if frozen else []), *copied):
-        _share(folder, name, str(listed[name]["sha256"]))
-    files.write_json(folder / MANIFEST, {"format": 1, "step": snapshot.step, **about, "files": listed})
-
-
-def _write_companion(file: Path, content: str | Path) -> bool:
-    """Write a companion, flushed to the disk; return whether it is there to be written."""
-    if isinstance(content, Path) and not content.is_file():
-        return False
-    file.parent.mkdir(parents=True, exist_ok=True)
-    if isinstance(content, Path):
-        shutil.copyfile(content, file)
-        files.sync_file(file)
-    else:
-        files.write_text(file, content)
-    return True
-
-
-def _share(folder: Path, name: str, digest: str) -> None:
-    """Make a file one with that of the newest checkpoint that has one, if its content is the same and links exist."""
-    file = folder / name
-    for other in reversed(list_checkpoints(folder.parent)):
-        if (known := other / name).is_file():
-            with contextlib.suppress(OSError):
-                if files.sha256_of(known) == digest:
-                    os.link(known, link := file.with_name(f"{file.name}.link"))
-                    link.replace(file)
-            return
-
-
-def about_checkpoint(path: Path) -> dict[str, Any]:
-    """The content of a checkpoint's manifest; empty where it can't be read."""
-    try:
-        manifest = files.read_json(path / MANIFEST)
-    except (OSError, ValueError):
-        return {}
-    return manifest if isinstance(manifest, dict) else {}
+    written = write_companions(folder, others)
+    listed = {name: Entry.of(folder / name) for name in (*tensors, STATE, *written)}
+    share_large(folder, listed)
+    if frozen and not snapshot.base_is_enough:
+        keep_second_copy(folder.parent, listed[FROZEN], folder / FROZEN)
+    write_manifest(folder, {"step": snapshot.step, **about}, listed)
 
 
 def complete_checkpoint(path: Path, state: dict[str, Any]) -> None:
@@ -197,29 +150,38 @@ def read_state(path: Path) -> dict[str, Any]:
 
 
 def verify(path: Path) -> None:
-    """Raise CheckpointError unless every file of a checkpoint is there with the size and SHA-256 its manifest gives."""
-    try:
-        manifest = files.read_json(path / MANIFEST)["files"]
-        listed = {inside(name): (int(about["bytes"]), str(about["sha256"])) for name, about in manifest.items()}
-    except FileNotFoundError as error:
-        raise CheckpointError(f"{path} is not a complete checkpoint: it has no {MANIFEST}; use another one") from error
-    except OSError as error:
-        raise CheckpointError(f"{path / MANIFEST} can't be read: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"checkpoint {path} is damaged: its {MANIFEST} is not valid; use another one") from error
-    for name, (size, digest) in listed.items():
-        file = path / name
-        if not file.is_file():
+    """Raise CheckpointError unless every file of the state has the size and SHA-256 that the manifest gives.
+
+    Frozen weights may lie in another copy (companions.py); other companions don't matter.
+    """
+    listed = listed_files(path)
+    _demand_state(path, listed)
+    demand_frozen(path, listed)
+
+
+def restore_checkpoint(path: Path, run: Path, base: nn.Module | None = None) -> None:
+    """Verify a checkpoint that the run in a directory resumes from, and restore its companions.
+
+    ``base`` is its model before any checkpoint is restored. Raises CheckpointError where it can't be resumed from.
+    """
+    _demand_state(path, listed_files(path))
+    restore_companions(path, run, base)
+
+
+def _demand_state(path: Path, listed: Mapping[str, Entry]) -> None:
+    for name in (name for name in listed if name in OF_THE_STATE):
+        if not (path / name).is_file():
             raise CheckpointError(f"checkpoint {path} is damaged: {name} is missing")
-        if file.stat().st_size != size or files.sha256_of(file) != digest:
+        if not listed[name].describes(path / name):
             raise CheckpointError(f"checkpoint {path} is damaged: {name} does not match its {MANIFEST}")
 
 
-_verify = verify
-
-
-def load_checkpoint(path: str | Path, *, weights_only: bool = False, verify: bool = True) -> Snapshot:
+def load_checkpoint(
+    path: str | Path, *, weights_only: bool = False, verify: bool = True, base: nn.Module | None = None
+) -> Snapshot:
     """The content of a checkpoint, its files mapped; ``verify`` compares their hashes first.
+
+    Frozen weights that are damaged are read from another copy, or from ``base``, the model before it is restored.
 
     Raises CheckpointError where it is missing or damaged.
     """
@@ -227,7 +189,7 @@ def load_checkpoint(path: str | Path, *, weights_only: bool = False, verify: boo
     if not path.is_dir():
         raise CheckpointError(f"no checkpoint at {path}")
     if verify:
-        _verify(path)
+        _demand_state(path, listed_files(path))
     parts = ("model", "average") if weights_only else TENSORS
     try:
         state = read_state(path)
@@ -236,28 +198,13 @@ def load_checkpoint(path: str | Path, *, weights_only: bool = False, verify: boo
             for part in parts
             if part in ALWAYS_WRITTEN or (path / f"{part}.safetensors").exists()
         }
-        tensors["model"] |= load_file(path / FROZEN) if (path / FROZEN).exists() else {}
+        if verify:
+            tensors["model"] |= frozen_tensors(path, base)
+        elif (path / FROZEN).exists():
+            tensors["model"] |= load_file(path / FROZEN)
         return Snapshot(int(state["position"]["step"]), **tensors, state=state)
     except (SafetensorError, ValueError, OSError, KeyError, TypeError) as error:
         raise CheckpointError(f"checkpoint {path} can't be read: {error}") from error
-
-
-def load_weights(model: nn.Module, tensors: dict[str, torch.Tensor], source: Path | str) -> None:
-    """Copy tensors into a model bit by bit. Raises CheckpointError listing everything that doesn't fit."""
-    wanted = model_tensors(model)
-    problems = [f"{name} is missing" for name in wanted if name not in tensors]
-    problems += [f"{name} is not in the model" for name in tensors if name not in wanted]
-    problems += [
-        f"{name} has shape {tuple(tensors[name].shape)}, the model {tuple(tensor.shape)}"
-        for name, tensor in wanted.items()
-        if name in tensors and tensors[name].shape != tensor.shape
-    ]
-    if problems:
-        shown = "; ".join(problems[:8]) + (f"; and {len(problems) - 8} more" if len(problems) > 8 else "")
-        raise CheckpointError(f"{source} is from another model: {shown}")
-    with torch.no_grad():
-        for name, tensor in wanted.items():
-            tensor.copy_(tensors[name])
 
 
 def find_latest_checkpoint(folder: str | Path) -> Path | None:
@@ -271,15 +218,15 @@ def find_latest_checkpoint(folder: str | Path) -> Path | None:
     return path
 
 
-def newest_whole(folder: Path) -> tuple[Path | None, dict[Path, str]]:
+def newest_whole(folder: Path, check: Callable[[Path], None] = verify) -> tuple[Path | None, dict[Path, str]]:
     """The newest complete checkpoint, None if there are none, and what is wrong with newer ones.
 
-    Raises CheckpointError where every one is damaged.
+    ``check`` raises CheckpointError for one that can't be used. Raises CheckpointError where every one is damaged.
     """
     damaged: dict[Path, str] = {}
     for path in reversed(list_checkpoints(folder)):
         try:
-            verify(path)
+            check(path)
         except CheckpointError as error:
             damaged[path] = str(error)
         else:

@@ -56,7 +56,7 @@ def resume(trainer: Resumes, source: str) -> bool:
     Raises CheckpointError where the checkpoint is from another model or other data.
     """
     folder = trainer.checkpoints
-    found = trainer.ranks.decide_on_main(lambda: _find(folder, source))
+    found = trainer.ranks.decide_on_main(lambda: _find(trainer, source))
     if found is None:
         if trainer.ranks.is_main:
             log.info("nothing to resume: no checkpoint in %s; the run starts from step 0", folder)
@@ -83,16 +83,24 @@ def begin_anew(trainer: Resumes) -> None:
     trainer.ranks.decide_on_main(Past(trainer).forget)
 
 
-def _find(folder: Path, source: str) -> dict[str, Any] | None:
-    """The checkpoint that is meant, verified: its path, step and manifest's hash, and what is wrong with newer ones."""
+def _find(trainer: Resumes, source: str) -> dict[str, Any] | None:
+    """The checkpoint that is meant, verified: its path, step and manifest's hash, and what is wrong with newer ones.
+
+    What is damaged of its companions is restored: nothing else of the run changes.
+    """
+    folder = trainer.checkpoints
     remove_leftovers(folder)
+
+    def check(path: Path) -> None:
+        checkpoint.restore_checkpoint(path, trainer.directory, trainer.state.model.module)
+
     damaged: dict[Path, str] = {}
     path: Path | None
     if source == "auto":
-        path, damaged = checkpoint.newest_whole(folder)
+        path, damaged = checkpoint.newest_whole(folder, check)
     else:
         path = checkpoint.resolve_checkpoint(Path(source))
-        checkpoint.verify(path)
+        check(path)
     if path is None:
         return None
     step = checkpoint.about_checkpoint(path).get("step")

@@ -10,9 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from vaak.config.training import TrainingConfig
 from vaak.core.errors import CheckpointError
-from vaak.engine.checkpoint.files import Snapshot
+from vaak.engine.checkpoint.files import Snapshot, model_tensors
 from vaak.engine.checkpoint.writer import CheckpointWriter, Order
 from vaak.engine.devices.precision import Precision
 from vaak.engine.distributed.comparison import weights_fingerprint
@@ -44,6 +46,8 @@ class Saving:
         limit = config.checkpoint.save_total_limit
         self.writer = CheckpointWriter(directory / "checkpoints", directory / "metrics.jsonl", limit)
         self.saved_step, self.last_save = 0, time.monotonic()
+        self.base_is_enough = config.checkpoint.init_from is None
+        """Whether frozen weights are those of the model as its task makes it: then checkpoints need no second copy."""
         self._untold: list[Path] = []
         self._before_duties: dict[str, Any] | None = None
 
@@ -104,7 +108,7 @@ class Saving:
             return
         before = self._before_duties
         try:
-            snapshot = self.snapshot if before is None else lambda: replace(self.state.snapshot(), state=before)
+            snapshot = self.snapshot if before is None else lambda: replace(self.snapshot(), state=before)
             self._write(snapshot, self.is_best and before is None, is_periodic=True)
             self.writer.finish()
         except Exception as another:  # it must not hide the first
@@ -129,6 +133,7 @@ class Saving:
         """The whole state at this boundary, copied, and the circumstances it was reached under."""
         snapshot = self.state.snapshot()
         snapshot.state |= self._circumstances()
+        snapshot.base_is_enough = self.base_is_enough
         return snapshot
 
     def _circumstances(self) -> dict[str, Any]:
@@ -163,9 +168,16 @@ class Saving:
         position = Position()
         position.load_state_dict(snapshot.state["position"])
         place = converted_place(position, plan, self._plan_kind(), source)
+        made = model_tensors(self.state.model.module)
+        frozen = [name for name in self.state.frozen if name in made and name in snapshot.model]
+        self.base_is_enough = all(_same(made[name], snapshot.model[name]) for name in frozen)
         self.state.restore(snapshot, source)
         self.state.position.place = place
         self.saved_step = self.state.position.step
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.dtype == other.dtype and torch.equal(one.cpu(), other)
 
 
 def _fingerprints(snapshot: Snapshot) -> tuple[str, PlanKind]:

@@ -67,17 +67,22 @@ def test_a_llama_is_adapted_from_the_command_to_peft(vaak: Any, folder: Path):
     again = checkpoint("cut", 6)
     assert all(torch.equal(one, again.model[name]) for name, one in late.model.items())
 
+    whole = Path(frozen[1]).read_bytes()
+    Path(frozen[1]).write_bytes(whole[:-1] + b"?")  # of both checkpoints
+    assert "test_perplexity" in run("eval", "runs/adapted", "--split", "test", "--json"), "the base has them, too"
+    run("train", "adapted.yml", "--resume", "auto")
+    assert Path(frozen[1]).read_bytes() == whole, "a resume restores them"
     shutil.rmtree("llama")  # the run's checkpoints have all weights
     assert "test_perplexity" in run("eval", "runs/adapted", "--split", "test", "--json")
     assert run("generate", "runs/adapted", "राम", "--max-new-tokens", "4").startswith("राम")
     run("export", "runs/adapted", "--format", "hf", "--output", "merged")
     run("export", "runs/adapted", "--format", "peft", "--output", "adapter")
     ids = torch.randint(0, 257, (2, 12), generator=torch.Generator().manual_seed(0))
-    whole = transformers.AutoModelForCausalLM.from_pretrained("merged")
+    merged = transformers.AutoModelForCausalLM.from_pretrained("merged")
     plain = base(ids).logits
     adapted = peft.PeftModel.from_pretrained(base, "adapter").eval()
     with torch.no_grad():
         expected = opened("runs/adapted", device="cpu").model(ids)
         assert (expected - plain).abs().max() > 1e-3, "training changed something"
         torch.testing.assert_close(adapted(ids).logits, expected, rtol=0, atol=1e-4)
-        torch.testing.assert_close(whole(ids).logits, expected, rtol=0, atol=1e-4)
+        torch.testing.assert_close(merged(ids).logits, expected, rtol=0, atol=1e-4)

@@ -1,0 +1,232 @@
+"""What a checkpoint holds besides the state. Each has another copy, so damage to it costs a warning and not the run.
+
+    config.yml  prepared/  code/    what opens it without its run: a copy of each checkpoint's own; the run has another
+    frozen.safetensors              weights that are never trained, on disk once for all checkpoints. Their base gives
+                                    them, too; where it doesn't (init_from), CHECKPOINTS/frozen-HASH.safetensors does
+
+A file with the SHA-256 that the manifest gives is the right one, wherever it lies. Only a resume writes what is
+restored: what merely reads a checkpoint changes nothing in its run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from vaak.core.errors import CheckpointError
+from vaak.core.storage import files
+from vaak.engine.checkpoint.manifest import Entry, listed_files
+from vaak.engine.checkpoint.names import list_checkpoints
+from vaak.engine.checkpoint.tensors import copy_to_cpu, model_tensors
+
+log = logging.getLogger("vaak")
+
+FROZEN = "frozen.safetensors"
+STATE = "state.json"
+TENSORS = ("model", "optimizer", "average", "loss")
+"""The parts of a snapshot that are named tensors: each is a file, NAME.safetensors."""
+OF_THE_STATE = {STATE, *(f"{part}.safetensors" for part in TENSORS)}
+"""The files that have no other copy; all others are companions."""
+SET_ASIDE = "set-aside"
+LARGE = 16 * 2**20
+"""Companions of more bytes are on disk once for all checkpoints, as frozen weights are."""
+
+
+def write_companions(folder: Path, companions: Mapping[str, str | Path]) -> list[str]:
+    """Write companions, flushed to the disk; return the names of those that were there to be written."""
+    return [name for name, content in companions.items() if _write(folder / name, content)]
+
+
+def _write(file: Path, content: str | Path) -> bool:
+    if isinstance(content, Path) and not content.is_file():
+        return False
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(content, Path):
+        files.copy_file(content, file)
+        files.sync_file(file)
+    else:
+        files.write_text(file, content)
+    return True
+
+
+def share_large(folder: Path, listed: Mapping[str, Entry]) -> None:
+    """Have frozen weights and large companions on disk once: one with those of the newest checkpoint that has any.
+
+    Only the same content is shared: by blocks where the file system can, which a change to one file leaves alone, else
+    by a hard link, if there are any.
+    """
+    for name, entry in listed.items():
+        if name == FROZEN or (entry.size > LARGE and name not in OF_THE_STATE):
+            _share(folder, name, entry)
+
+
+def _share(folder: Path, name: str, entry: Entry) -> None:
+    known = next((other / name for other in _newest_first(folder.parent) if (other / name).is_file()), None)
+    if known is None or not entry.describes(known):
+        return
+    link = (folder / name).with_name(f"{Path(name).name}.link")
+    with contextlib.suppress(OSError):
+        if not files.share_blocks(known, link):
+            os.link(known, link)
+        link.replace(folder / name)
+
+
+def keep_second_copy(folder: Path, frozen: Entry, source: Path) -> None:
+    """Keep frozen weights that their base doesn't give in a folder of checkpoints once more."""
+    copy = _second_copy(folder, frozen)
+    if not copy.is_file():
+        _put(copy, lambda file: files.copy_bytes(source, file))
+
+
+def _second_copy(folder: Path, frozen: Entry) -> Path:
+    return folder / f"frozen-{frozen.sha256[:12]}.safetensors"
+
+
+def restore_companions(path: Path, run: Path, base: nn.Module | None = None) -> None:
+    """Restore what is damaged of a checkpoint's companions from the copies of ``run`` or of another checkpoint.
+
+    Frozen weights are also restored from those of ``base``, its model as it is before a checkpoint is restored. A
+    companion of which there is no other copy is a warning. Raises CheckpointError where frozen weights are lost.
+    """
+    for name, entry in listed_files(path).items():
+        if name in OF_THE_STATE or entry.describes(path / name):
+            continue
+        copy = whole_copy(path, name, entry, run)
+        problem = "it has no other copy"
+        try:
+            if copy is not None:
+                _put(path / name, lambda file, copy=copy: files.copy_file(copy, file))  # type: ignore[misc]
+                log.warning("%s was damaged or missing: it is restored from %s", path / name, copy)
+                continue
+            if name == FROZEN and base is not None and _restore_from(base, path, entry):
+                log.warning("%s was damaged or missing: it is restored from its base", path / name)
+                continue
+        except OSError as error:
+            problem = f"it can't be restored: {error.strerror or error}"
+        if name == FROZEN:
+            raise _lost(path, "nor does its base give it: put that back where it was")
+        log.warning(
+            "%s is damaged or missing, and %s; the run doesn't need it, but this checkpoint alone does",
+            path / name,
+            problem,
+        )
+
+
+def report_damaged(path: Path) -> None:
+    """Warn of each companion of a checkpoint, which is used without its run, that isn't as it was saved."""
+    for name, entry in listed_files(path).items():
+        if name not in OF_THE_STATE and name != FROZEN and not entry.describes(path / name):
+            log.warning(
+                "%s is not as it was saved; unless you changed it, copy it from another checkpoint or the run",
+                path / name,
+            )
+
+
+def demand_frozen(path: Path, listed: Mapping[str, Entry]) -> None:
+    """Raises CheckpointError where a checkpoint's frozen weights are damaged and no file has them."""
+    if FROZEN in listed and whole_copy(path, FROZEN, listed[FROZEN]) is None:
+        raise _lost(path)
+
+
+def frozen_tensors(path: Path, base: nn.Module | None = None) -> dict[str, torch.Tensor]:
+    """The frozen weights of a checkpoint, of whichever copy is whole, or those of ``base``, if they are the same.
+
+    Raises CheckpointError where they are lost.
+    """
+    entry = listed_files(path).get(FROZEN)
+    if entry is None:
+        return {}
+    copy = whole_copy(path, FROZEN, entry)
+    if copy is not None:
+        if copy != path / FROZEN:
+            log.warning("%s is damaged or missing: %s is read", path / FROZEN, copy)
+        return load_file(copy)
+    if base is not None:
+        with tempfile.TemporaryDirectory(prefix="vaak-frozen-") as folder:
+            found = _frozen_of(base, path)
+            save_file(found, Path(folder) / FROZEN)
+            if entry.describes(Path(folder) / FROZEN):
+                log.warning("%s is damaged or missing: its base is read", path / FROZEN)
+                return found
+    raise _lost(path)
+
+
+def whole_copy(path: Path, name: str, entry: Entry, run: Path | None = None) -> Path | None:
+    """A file with the content that a checkpoint's file must have: itself, or one of its run or other checkpoints."""
+    seen = set()
+    for file in _places(path, name, entry, run):
+        try:
+            about = file.stat()
+        except OSError:
+            continue
+        if (about.st_dev, about.st_ino) not in seen:  # many are one file
+            seen.add((about.st_dev, about.st_ino))
+            if entry.describes(file):
+                return file
+    return None
+
+
+def _places(path: Path, name: str, entry: Entry, run: Path | None) -> Iterator[Path]:
+    yield path / name
+    folder = path.parent.parent if path.parent.name == SET_ASIDE else path.parent
+    if name == FROZEN:
+        yield _second_copy(folder, entry)
+    else:
+        yield from (one / name for one in (run, folder.parent) if one is not None)
+    for one in (folder,) if run is None else (folder, run / "checkpoints"):
+        yield from (other / name for other in _newest_first(one))
+    yield from sorted((folder / SET_ASIDE).glob(f"step-*/{name}"))
+
+
+def _newest_first(folder: Path) -> list[Path]:
+    return list_checkpoints(folder)[::-1]
+
+
+def _restore_from(base: nn.Module, path: Path, entry: Entry) -> bool:
+    """Write a checkpoint's frozen weights as ``base`` has them, if they are the right ones; return whether they are."""
+    made = path / f".{FROZEN}.{os.getpid()}.tmp"
+    try:
+        with files.usual_mode(made):
+            save_file(_frozen_of(base, path), made)
+        if right := entry.describes(made):
+            files.sync_file(made)
+            made.replace(path / FROZEN)
+    except SafetensorError:
+        return False
+    finally:
+        made.unlink(missing_ok=True)
+    return right
+
+
+def _frozen_of(model: nn.Module, path: Path) -> dict[str, torch.Tensor]:
+    """The weights of a model that a checkpoint doesn't have among those that are trained."""
+    with safe_open(path / "model.safetensors", "pt") as trained:
+        names = set(trained.keys())
+    return copy_to_cpu({name: one for name, one in model_tensors(model).items() if name not in names})
+
+
+def _put(file: Path, write: Callable[[Path], None]) -> None:
+    """Have ``write`` write a file, which is there whole or not at all; what had its name, and its links, stay."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    made = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    try:
+        write(made)
+        files.sync_file(made)
+        made.replace(file)
+    finally:
+        made.unlink(missing_ok=True)
+
+
+def _lost(path: Path, remedy: str = "resuming its run restores it from its base") -> CheckpointError:
+    return CheckpointError(
+        f"checkpoint {path} is damaged: {FROZEN} does not match its MANIFEST.json, and no other copy does; {remedy}"
+    )
