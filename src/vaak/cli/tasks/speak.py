@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +17,8 @@ from vaak.cli.section_options import with_options_of
 from vaak.tasks.tts.config import SpeakingConfig
 
 if TYPE_CHECKING:
-    from vaak.tasks.tts.predict import Sentence, Speaker
+    from vaak.audio.waveforms.speech_file import SpeechFile
+    from vaak.tasks.tts.predict import Sentence, Speaker, Unspeakable
 
 
 @with_options_of(SpeakingConfig, into="speaking")
@@ -36,7 +39,8 @@ def speak(
 ) -> None:
     """Speak a text of any length, and write it as audio; a text is divided at its sentences.
 
-    Options that are not given come from the run (data.speaking of its YAML).
+    Options that are not given come from the run (data.speaking of its YAML). Sentences that can't be spoken are listed
+    at the end, and the exit code is 2; the others are spoken.
 
     Example: vaak speak runs/tts-quickstart "The old man bought a red door." -o speech.wav
     """
@@ -56,10 +60,16 @@ def speak(
         raise UserError(f"{run} is a run of task {opened.experiment.task}; vaak speak requires a run of task tts")
     speaker = opened.task.speaker(opened.model)
     sentences: list[Sentence] = []
+    problems: list[tuple[str, Unspeakable]] = []
     for path, some in _files(output, spoken):
-        sentences += _write(path, some, speaker, as_json=as_json)
-    if plot is not None:
+        sentences += _write(path, some, speaker, problems, as_json=as_json)
+    if plot is not None and sentences:
         _draw(plot, sentences, speaker.mel.frame_shift)
+    for place, one in problems:
+        done = "left out; the rest is spoken" if one.rest_is_spoken else "not spoken"
+        print(f"{place}: {one.message} ({done})", file=sys.stderr)
+    if any(not one.rest_is_spoken for _, one in problems):
+        raise typer.Exit(2)
 
 
 def _files(output: Path, texts: list[tuple[str, str]]) -> list[tuple[Path, list[tuple[str, str]]]]:
@@ -90,27 +100,34 @@ def _draw(path: Path, sentences: list[Sentence], frame_shift: float) -> None:
         raise UserError(f"--plot: {path} can't be written: {error.strerror or error}") from error
 
 
-def _write(path: Path, texts: list[tuple[str, str]], speaker: Speaker, *, as_json: bool) -> list[Sentence]:
+def _write(
+    path: Path,
+    texts: list[tuple[str, str]],
+    speaker: Speaker,
+    problems: list[tuple[str, Unspeakable]],
+    *,
+    as_json: bool,
+) -> list[Sentence]:
     """Speak texts, each with where it comes from, into one file, and print how long that took.
 
-    The first sentences are returned.
+    What can't be spoken is added to ``problems``; no file is written where nothing can. The first sentences are
+    returned.
     """
     from vaak.audio.waveforms.speech_file import speech_file
-    from vaak.core.errors import DataError
     from vaak.tasks.tts.shown.pictures import MOST_ROWS
 
     begun, sentences = time.perf_counter(), 0
     kept: list[Sentence] = []
-    with speech_file(path, speaker.sampling_rate, speaker.options.pause) as file:
-        for text, where in texts:
-            try:
-                for sentence in speaker.sentences(text):
-                    file.append(sentence.samples)
-                    sentences += 1
-                    if len(kept) < MOST_ROWS:
-                        kept.append(sentence)
-            except DataError as error:
-                raise DataError(f"{where}: {error}") from error
+    with ExitStack() as stack:
+        file: SpeechFile | None = None
+        for sentence in _spoken(texts, speaker, problems):
+            file = file or stack.enter_context(speech_file(path, speaker.sampling_rate, speaker.options.pause))
+            file.append(sentence.samples)
+            sentences += 1
+            if len(kept) < MOST_ROWS:
+                kept.append(sentence)
+        if file is None:
+            return []
         duration = file.duration
     taken = time.perf_counter() - begun
     if as_json:
@@ -120,3 +137,24 @@ def _write(path: Path, texts: list[tuple[str, str]], speaker: Speaker, *, as_jso
         pace = f"{duration:.1f} s of audio in {taken:.2f} s, real-time factor {taken / duration:.4f}"
         print(f"{path}: {pace}", file=sys.stderr, flush=True)
     return kept
+
+
+def _spoken(
+    texts: list[tuple[str, str]], speaker: Speaker, problems: list[tuple[str, Unspeakable]]
+) -> Iterator[Sentence]:
+    """The sentences of texts; what can't be spoken is added to ``problems``.
+
+    Raises DataError, with where the text comes from, under ``on_unspeakable: error``.
+    """
+    from vaak.core.errors import DataError
+    from vaak.tasks.tts.predict import Unspeakable
+
+    for text, where in texts:
+        found: list[Unspeakable] = []
+        try:
+            yield from speaker.sentences(text, found)
+        except DataError as error:
+            if speaker.options.on_unspeakable == "error":
+                raise DataError(f"{where}: {error}") from error
+            found = found or [Unspeakable(str(error), rest_is_spoken=False)]
+        problems += ((where, one) for one in found)

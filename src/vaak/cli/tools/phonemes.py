@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +11,7 @@ import typer
 
 from vaak.cli.config import AsJson, Output
 from vaak.cli.section_options import with_options_of
+from vaak.core.errors import DataError
 from vaak.text.speech.config import FrontEndConfig
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ def phonemes(
 ) -> None:
     """Print what each line becomes: its normalised text, a tab, and its phonemes with | between words.
 
-    A blank line stays blank.
+    A blank line stays blank. One that can't be spoken is blank, too, and is listed at the end; the exit code is 2 then.
 
     Example: vaak phonemes "Dr. Roe paid $3.50 in 1999." --alphabet arpabet
     """
@@ -44,47 +46,58 @@ def phonemes(
 
     processor = PhonemeProcessor(from_options(FrontEndConfig, front_end, "vaak phonemes"))
     texts, where = texts_of(text)
-    found = _normalised(processor, texts, where) if normalised_only else _spoken(processor, texts, where)
+    problems: list[str] = []
+
+    def note(index: int, error: DataError) -> None:
+        if len(texts) == 1:
+            raise DataError(f"{where(index)}: {error}") from error
+        problems.append(f"{where(index)}: {error}")
+
+    found = (_normalised if normalised_only else _spoken)(processor, texts, note)
     print_or_write((json.dumps(one, ensure_ascii=False) if as_json else _line(one) for one in found), output)
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    if problems:
+        raise typer.Exit(2)
 
 
-def _normalised(processor: PhonemeProcessor, texts: list[str], where: Callable[[int], str]) -> Iterator[dict[str, Any]]:
+def _normalised(
+    processor: PhonemeProcessor, texts: list[str], note: Callable[[int, DataError], None]
+) -> Iterator[dict[str, Any]]:
     for index, text in enumerate(texts):
-        yield {"text": text, "normalised": _placed(processor.normalise, text, where(index))}
+        try:
+            yield {"text": text, "normalised": processor.normalise(text)}
+        except DataError as error:
+            note(index, error)
+            yield {"text": text, "normalised": ""}
 
 
-def _spoken(processor: PhonemeProcessor, texts: list[str], where: Callable[[int], str]) -> Iterator[dict[str, Any]]:
+def _spoken(
+    processor: PhonemeProcessor, texts: list[str], note: Callable[[int, DataError], None]
+) -> Iterator[dict[str, Any]]:
     for first in range(0, len(texts), AT_ONCE):
         some = texts[first : first + AT_ONCE]
-        found = _processed(processor, some, [where(first + index) for index in range(len(some))])
-        for text, one in zip(some, found, strict=True):
+        for text, one in zip(some, _processed(processor, some, first, note), strict=True):
             if one is None:
                 yield {"text": text, "normalised": "", "symbols": [], "ids": []}
             else:
                 yield {"text": text, "normalised": one.normalised, "symbols": one.symbols, "ids": one.ids}
 
 
-def _processed(processor: PhonemeProcessor, texts: list[str], where: list[str]) -> Iterator[Processed | None]:
-    """What each text became, None of blank ones. Those before one that can't be spoken are given before its error."""
-    from vaak.core.errors import DataError
-
+def _processed(
+    processor: PhonemeProcessor, texts: list[str], first: int, note: Callable[[int, DataError], None]
+) -> Iterator[Processed | None]:
+    """What each text became; None of blank ones, and of those that can't be spoken, which are noted."""
     try:
         at_once = iter(processor.process_all([text for text in texts if text.strip()]))
-    except DataError:
-        for text, place in zip(texts, where, strict=True):
-            yield _placed(processor.process, text, place) if text.strip() else None
-    else:
         yield from (next(at_once) if text.strip() else None for text in texts)
-
-
-def _placed(function: Callable[[str], Any], text: str, where: str) -> Any:
-    """What a function makes of a text; its error says where the text is."""
-    from vaak.core.errors import DataError
-
-    try:
-        return function(text)
-    except DataError as error:
-        raise DataError(f"{where}: {error}") from error
+    except DataError:
+        for index, text in enumerate(texts, first):
+            try:
+                yield processor.process(text) if text.strip() else None
+            except DataError as error:
+                note(index, error)
+                yield None
 
 
 def _line(found: dict[str, Any]) -> str:

@@ -175,6 +175,11 @@ class SpeakingConfig(Section):
         "The run of a vocoder (task vocoder), which makes audio from spectrograms; null is Griffin–Lim.", None
     )
     num_iterations: int = option("Iterations of Griffin–Lim.", 32, gt=0, le=10_000)
+    on_unspeakable: Literal["skip", "drop", "error"] = option(
+        "What to do with a sentence that has something unspeakable in it, such as an emoji or another script: skip the "
+        "sentence, drop these characters, or end with an error. What was not spoken is listed at the end.",
+        "skip",
+    )
 
 
 class EvaluationConfig(Section):

@@ -16,18 +16,22 @@ import numpy as np
 import torch
 
 from vaak.audio.mel_config import MelConfig
-from vaak.core.errors import UserError
+from vaak.core.errors import DataError, UserError
 from vaak.nn.decoding.rows import without_dropout
 from vaak.tasks.tts.checks import without_control
 from vaak.tasks.tts.config import SpeakingConfig
 from vaak.tasks.tts.model import Controls, Text, TtsModel
 from vaak.tasks.vocoding import griffin_lim, trained_vocoder
-from vaak.text.speech.processor import PhonemeProcessor
+from vaak.text.speech.normalisation.abbreviations import BEFORE_NUMBERS, TITLES
+from vaak.text.speech.normalisation.characters import cleaned
+from vaak.text.speech.normalisation.dates_and_times import SHORT_MONTHS
+from vaak.text.speech.processor import PhonemeProcessor, Processed
 
 MOST_WORDS = 60
 """Of what is spoken at once; a longer sentence is divided at its punctuation, or else anywhere between words."""
 
 _END = re.compile(r"(?<=[.?!…;])\s+|(?<=[.?!…][\"')])\s+")
+_ABBREVIATED = re.compile(rf"(?<![\w.])(?:[A-Za-z]|{'|'.join((*TITLES, *BEFORE_NUMBERS, *SHORT_MONTHS))})\.$")
 _PHRASE_END = re.compile(r"(?<=[,:—)])\s+")
 
 
@@ -53,6 +57,14 @@ class Sentence:
 
 
 @dataclass(frozen=True)
+class Unspeakable:
+    """What of a text was not spoken, and why; the rest of its sentence was, or was not."""
+
+    message: str
+    rest_is_spoken: bool
+
+
+@dataclass(frozen=True)
 class Speech:
     """A text as audio ``(time,)``, float32 within ±1."""
 
@@ -63,6 +75,7 @@ class Speech:
     """Seconds between frames of spectrograms."""
     sentences: tuple[Sentence, ...] = field(compare=False)
     seconds_taken: float = field(compare=False)
+    unspeakable: tuple[Unspeakable, ...] = ()
 
     @property
     def duration(self) -> float:
@@ -75,7 +88,8 @@ class Speech:
         return self.seconds_taken / self.duration if len(self.samples) else 0.0
 
     def __str__(self) -> str:
-        return f"{self.text} ({self.duration:.1f} s, real-time factor {self.real_time_factor:.2f})"
+        missing = "".join(f"; not spoken: {one.message}" for one in self.unspeakable)
+        return f"{self.text} ({self.duration:.1f} s, real-time factor {self.real_time_factor:.2f}{missing})"
 
     def to_json(self) -> dict[str, Any]:
         """What is said and how, without the audio; durations in seconds, pitch in Hz."""
@@ -85,6 +99,7 @@ class Speech:
             "sampling_rate": self.sampling_rate,
             "real_time_factor": round(self.real_time_factor, 5),
             "sentences": [sentence.to_json(self.frame_shift) for sentence in self.sentences],
+            "not_spoken": [one.message for one in self.unspeakable],
         }
 
 
@@ -123,21 +138,55 @@ class Speaker:
             self.vocoder = trained_vocoder(options.vocoder, directory, mel, next(model.parameters()).device)
 
     def speech(self, text: str) -> Speech:
-        """The whole text as audio. Raises DataError, with the text, where it can't be spoken."""
+        """The whole text as audio. Raises DataError as ``sentences`` does."""
         begun = time.perf_counter()
-        sentences = tuple(self.sentences(text))
+        unspeakable: list[Unspeakable] = []
+        sentences = tuple(self.sentences(text, unspeakable))
         pause = np.zeros(round(self.options.pause * self.sampling_rate), np.float32)
         parts = [part for sentence in sentences for part in (pause, sentence.samples)][1:]
         taken = time.perf_counter() - begun
-        return Speech(text, np.concatenate(parts), self.sampling_rate, self.mel.frame_shift, sentences, taken)
+        samples = np.concatenate(parts)
+        return Speech(text, samples, self.sampling_rate, self.mel.frame_shift, sentences, taken, tuple(unspeakable))
 
-    def sentences(self, text: str) -> Iterator[Sentence]:
+    def sentences(self, text: str, unspeakable: list[Unspeakable] | None = None) -> Iterator[Sentence]:
         """The sentences of a text, each as soon as it is spoken.
 
-        Raises DataError, with the text and before the first, where something in it can't be spoken.
+        What can't be spoken is treated as ``on_unspeakable`` says, and added to the list ``unspeakable``.
+
+        Raises DataError, with the text and before the first, where nothing can be spoken, or under ``error``.
         """
-        for processed in self.processor.process_all(divided(self.processor.normalise(text)) or [text]):
+        for processed in self._speakable(text, [] if unspeakable is None else unspeakable):
             yield self.sentence(processed.normalised, processed.ids)
+
+    def _speakable(self, text: str, unspeakable: list[Unspeakable]) -> list[Processed]:
+        """What each sentence of a text is in symbols, without what can't be spoken."""
+        try:
+            return self._processed(text)
+        except DataError as error:
+            if self.options.on_unspeakable == "error":
+                raise
+            nothing = error
+        found: list[Processed] = []
+        for sentence in unnormalised_sentences(text):
+            try:
+                found += self._processed(sentence)
+            except DataError as error:
+                rest = self._without_unknown(sentence) if self.options.on_unspeakable == "drop" else []
+                unspeakable.append(Unspeakable(str(error), rest_is_spoken=bool(rest)))
+                found += rest
+        if not found:
+            raise nothing
+        return found
+
+    def _processed(self, text: str) -> list[Processed]:
+        return self.processor.process_all(divided(self.processor.normalise(text)) or [text])
+
+    def _without_unknown(self, sentence: str) -> list[Processed]:
+        """A sentence without the characters that can't be read; nothing if it can't be spoken even so."""
+        try:
+            return self._processed(cleaned(sentence, drop_unknown=True))
+        except DataError:
+            return []
 
     def sentence(self, text: str, ids: tuple[int, ...], name: str | None = None) -> Sentence:
         """Symbols spoken at once; a pause comes before and after them, as in training.
@@ -171,6 +220,21 @@ def divided(text: str) -> list[str]:
     """
     parts = [piece for sentence in _END.split(text) for piece in _pieces(sentence)]
     return [part for part in parts if any(sign.isalnum() for sign in part)]
+
+
+def unnormalised_sentences(text: str) -> list[str]:
+    """The sentences of a text as it is written; no sentence ends with an initial or an abbreviation.
+
+    >>> unnormalised_sentences("Dr. J. Roe came. He left at 5 p.m. on Oct. 3! Why?")
+    ['Dr. J. Roe came.', 'He left at 5 p.m. on Oct. 3!', 'Why?']
+    """
+    found: list[str] = []
+    for part in _END.split(text):
+        if found and (_ABBREVIATED.search(found[-1]) or part[:1].islower()):
+            found[-1] += f" {part}"
+        else:
+            found.append(part)
+    return found
 
 
 def _pieces(sentence: str) -> Iterator[str]:

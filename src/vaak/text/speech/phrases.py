@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 from vaak.core.errors import DataError
 from vaak.text.speech.inventory import PUNCTUATION
-from vaak.text.speech.normalisation.characters import shown
+from vaak.text.speech.normalisation.characters import ACCENTED_LETTERS, shown
 
 
 class Piece(NamedTuple):
@@ -17,13 +17,14 @@ class Piece(NamedTuple):
     words: tuple[str, ...]
 
 
+_LETTER = f"[A-Za-z{ACCENTED_LETTERS}]"
 _TOKEN = re.compile(
-    rf"(?P<word>[A-Za-z]+(?:'[A-Za-z]+)*(?:(?<=s)'(?=\s|$))?)|(?P<mark>[{re.escape(''.join(PUNCTUATION))}])|(?P<gap>[\s'-]+)"
+    rf"(?P<word>{_LETTER}+(?:'{_LETTER}+)*(?:(?<=s)'(?=\s|$))?)|(?P<mark>[{re.escape(''.join(PUNCTUATION))}])|(?P<gap>[\s'-]+)"
 )
 
 
 def pieces(text: str) -> list[Piece]:
-    """The pieces of a text in ASCII letters, punctuation, apostrophes and hyphens.
+    """The pieces of a text in letters, punctuation, apostrophes and hyphens.
 
     A single letter is read by its name, except ``I``, ``a``, and ``A`` where a sentence begins.
 

@@ -23,6 +23,7 @@ from vaak.text.speech.inventory import BOUNDARY, NOISE, PAD, PAUSE, PAUSING, PUN
 from vaak.text.speech.normalisation.characters import cleaned, shown
 from vaak.text.speech.normalisation.english import normalise
 from vaak.text.speech.phonemes.alphabets import from_arpabet, from_espeak
+from vaak.text.speech.phonemes.heteronyms import with_senses
 from vaak.text.speech.phonemes.lexicon import has_stress, read_lexicon
 from vaak.text.speech.phonemes.pronunciation import Words, demoted, pronunciation_of
 from vaak.text.speech.phrases import Piece, pieces
@@ -98,7 +99,7 @@ class PhonemeProcessor:
     def process_all(self, texts: Sequence[str]) -> list[Processed]:
         """``process`` of each text, with the synthesiser loaded once for all."""
         normalised = [self.normalise(text) for text in texts]
-        parts = [pieces(text) for text in normalised]
+        parts = [with_senses(pieces(text)) for text in normalised]
         said = self._pronounced({phrase: None for part in parts for piece in part for phrase in _phrases(piece)})
         return [
             self._assembled(text, plain, part, said) for text, plain, part in zip(texts, normalised, parts, strict=True)

@@ -85,6 +85,53 @@ def test_what_is_wrong_is_one_line(
     assert list(tmp_path.iterdir()) == []
 
 
+MIXED = "He saw me 😀. She may go.\nनमस्ते\nNow she may go.\n"
+
+
+@pytest.mark.parametrize(
+    ("mode", "code", "sentences", "said"),
+    [
+        ("skip", 2, 2, ["texts.txt:1: 'He saw me 😀.'", "texts.txt:2: 'नमस्ते'"]),
+        (
+            "drop",
+            2,
+            3,
+            ["can't be read in English; replace or remove them (left out; the rest is spoken)", "texts.txt:2"],
+        ),
+    ],
+)
+def test_what_cant_be_spoken_is_left_out_and_named_at_the_end(vaak, voice_run, tmp_path, mode, code, sentences, said):
+    (tmp_path / "texts.txt").write_text(MIXED, encoding="utf-8")
+    output = tmp_path / "a.wav"
+    found = vaak("speak", voice_run, tmp_path / "texts.txt", "-o", output, "--json", "--on-unspeakable", mode)
+    assert found[0] == code
+    assert json.loads(found[1])["sentences"] == sentences
+    assert all(one in line for one, line in zip(said, found[2].splitlines()[-2:], strict=True))
+    assert soundfile.info(output).duration > 0
+
+
+def test_an_emoji_alone_can_be_dropped(vaak, voice_run, tmp_path):
+    code, _, err = vaak("speak", voice_run, "He saw me 😀.", "-o", tmp_path / "a.wav", "--on-unspeakable", "drop")
+    assert code == 0
+    assert "😀 can't be read in English" in err
+
+
+def test_what_cant_be_spoken_may_end_everything(vaak, voice_run, tmp_path):
+    (tmp_path / "texts.txt").write_text(MIXED, encoding="utf-8")
+    options = ("-o", tmp_path / "a.wav", "--on-unspeakable", "error")
+    code, _, err = vaak("speak", voice_run, tmp_path / "texts.txt", *options)
+    assert code == 2
+    assert "texts.txt:1" in err
+    assert not list(tmp_path.glob("*.wav"))
+
+
+def test_a_folder_has_no_file_for_what_cant_be_spoken(vaak, voice_run, tmp_path):
+    (tmp_path / "texts.txt").write_text(MIXED, encoding="utf-8")
+    code, _, _ = vaak("speak", voice_run, tmp_path / "texts.txt", "-o", tmp_path / "audio")
+    assert code == 2
+    assert sorted(path.name for path in (tmp_path / "audio").iterdir()) == ["0001.wav", "0003.wav"]
+
+
 def test_another_task_cant_speak(vaak, diarizer_run: Path):
     code, _, err = vaak("speak", diarizer_run, "He saw me.")
     assert code == 2

@@ -24,33 +24,50 @@ FOLDED = table(
 KEPT = frozenset("£€¥₹₩₽¢°–—…′″×÷±≈≠≤≥−§¶©®™²³¹½¼¾⅓⅔⅛⅜⅝⅞·•†‡√∞αβγδπμΩ№")
 """Characters outside ASCII that a rule reads; the Greek ones are read by name."""
 
+ACCENTED = re.compile(r"\b(?:r[ée]sumé|exposé|rosé|pâté|lamé)s?\b", re.IGNORECASE)
+"""Words that without their accents are others; they keep them."""
+_RESUME = re.compile(r"\b(r)e(?=sumé)", re.IGNORECASE)
+ACCENTED_LETTERS = "éâÉÂ"
+
 _SPACES = re.compile(r"\s+")
 _SHOWN = 60
 
 
-def cleaned(text: str) -> str:
+def cleaned(text: str, *, drop_unknown: bool = False) -> str:
     """``text`` in the characters that the rules know, in one line.
 
-    Accents are dropped (café, Zoë), control and format characters too; line breaks become spaces.
+    Accents are dropped (café, Zoë), except where another word would be left (résumé); control and format characters
+    too; line breaks become spaces.
 
-    Raises DataError for letters of another script and for unknown symbols; the message has them and the text.
+    Raises DataError for letters of another script and for unknown symbols, unless these are to be dropped; the message
+    has them and the text.
 
     >>> cleaned("“Café”\\u200b …\\tat Zoë’s")
     '"Cafe" … at Zoe\\'s'
     """
     if text.isascii() and text.isprintable():
         return _SPACES.sub(" ", text).strip()
+    text = _RESUME.sub(r"\1é", unicodedata.normalize("NFC", text))
+    kept = {place for word in ACCENTED.finditer(text) for place in range(*word.span())}
     found: list[str] = []
     foreign: dict[str, None] = {}
-    for character in unicodedata.normalize("NFC", text):
-        folded = _folded(character)
+    for place, character in enumerate(text):
+        folded = character if place in kept else _folded(character)
         if folded is None:
             foreign[character] = None
         else:
             found.append(folded)
-    if foreign:
+    if foreign and not drop_unknown:
         raise DataError(f"{shown(text)}: {_named(foreign)} can't be read in English; replace or remove them")
     return _SPACES.sub(" ", "".join(found)).strip()
+
+
+def without_accents(text: str) -> str:
+    """
+    >>> without_accents("résumé")
+    'resume'
+    """
+    return "".join(one for one in unicodedata.normalize("NFKD", text) if not unicodedata.combining(one))
 
 
 def shown(text: str) -> str:

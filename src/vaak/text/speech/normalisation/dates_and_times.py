@@ -1,4 +1,4 @@
-"""Dates, times of day, decades and years."""
+"""Dates, times of day, durations, decades and years."""
 
 from __future__ import annotations
 
@@ -40,6 +40,19 @@ _DOTTED = re.compile(rf"(?<![\d:.,$£€])(1[0-2]|0?[1-9])\.([0-5]\d){_HALF_DAY}
 _TIME_RANGE = re.compile(r"(?:(?<=\d:\d\d)|(?<=[ap]\.m\.)|(?<=\d[AaPp][Mm])|(?<=\d [AaPp][Mm]))\s?[-–]\s?(?=\d)")
 _ZONE = re.compile(rf"\s+(?:{MONTH}|[A-Z][a-z]+day|Eastern|Central|Mountain|Pacific|Greenwich|[A-Z]{{2,}})\b")
 
+ZONES = table(
+    """
+    PST=Pacific_Standard_Time PDT=Pacific_Daylight_Time PT=Pacific_Time MST=Mountain_Standard_Time
+    MDT=Mountain_Daylight_Time MT=Mountain_Time CST=Central_Standard_Time CDT=Central_Daylight_Time CT=Central_Time
+    EST=Eastern_Standard_Time EDT=Eastern_Daylight_Time ET=Eastern_Time GMT=Greenwich_Mean_Time
+    BST=British_Summer_Time CET=Central_European_Time CEST=Central_European_Summer_Time IST=Indian_Standard_Time
+    UTC=U_T_C
+    """
+)
+_AFTER_TIME = re.compile(rf"(\d|(?<![A-Za-z])[AaPp]\.?[Mm]\.?)(\s)({'|'.join(ZONES)})\b")
+_DURATION = re.compile(r"(?<![\w.,])(?:\d+\s?(?:d|h|hrs?|m|min|s|sec)\b\s?|\d+(?:d|h|m|s)(?=\d)){2,}(?![\w.])")
+_DURATION_PART = re.compile(r"(\d+)\s?([dhms])[a-z]*")
+_OF_DURATION = table("d=day h=hour m=minute s=second")
 _CENTURY_DECADE = re.compile(r"\b([12]\d)(\d0)(?:'s|s)\b")
 _DECADE = re.compile(r"(?<![\w'.,])'?([2-9]0)(?:'s|s)\b")
 _SHORT_YEAR = re.compile(r"(?<![\w'])'(\d\d)(?![\d'])(?!s\b)")
@@ -70,6 +83,8 @@ def dates_and_times(text: str) -> str:
     text = _NUMERIC.sub(_numeric, text)
     text = _DAY_MONTH.sub(lambda match: f"{ordinal(int(match[1]))} {match[2]}", text)
     text = _MONTH_YEAR.sub(lambda match: match[1] + year(int(match[2])), text)
+    text = _DURATION.sub(_duration, text)
+    text = _AFTER_TIME.sub(lambda match: f"{match[1]} {ZONES[match[3]]}" if _is_time(match) else match[0], text)
     text = _TIME_RANGE.sub(" to ", text)
     for pattern in (_CLOCK, _DOTTED, _HOUR):
         text = pattern.sub(_time, text)
@@ -91,6 +106,22 @@ def year_of_century(two: str) -> str:
 
 def _date(of_year: int, month: int, day: int) -> str:
     return f"{MONTHS[month - 1]} {ordinal(day)}, {year(of_year)}"
+
+
+def _duration(match: re.Match[str]) -> str:
+    """``2h 5m 39s``: two parts at least, each of a smaller unit than the one before; elsewhere m are meters."""
+    parts = _DURATION_PART.findall(match[0])
+    order = ["dhms".index(unit) for _, unit in parts]
+    if order != sorted(set(order)):
+        return match[0]
+    said = [f"{cardinal(int(amount))} {_OF_DURATION[unit]}{'' if amount == '1' else 's'}" for amount, unit in parts]
+    return " ".join(said) + (" " if match[0][-1].isspace() else "")
+
+
+def _is_time(match: re.Match[str]) -> bool:
+    """Whether a time of day ends where the name of a zone begins."""
+    before = match.string[max(0, match.start(2) - 12) : match.start(2)]
+    return re.search(r"(?:\d:[0-5]\d(?::[0-5]\d)?|\d\s?[AaPp]\.?\s?[Mm]\.?)$", before) is not None
 
 
 def _numeric(match: re.Match[str]) -> str:

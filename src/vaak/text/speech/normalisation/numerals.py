@@ -61,7 +61,15 @@ _NEGATIVE = re.compile(r"(?<![\w.,)\"'-])[-−](?=\.?\d)")
 _CALIBER = re.compile(
     r"(?<![\w.])\.(\d\d)(?!\d)(?=-?\s?(?:[Cc]al|[Ss]pecial|[Mm]agnum|[Rr]ifle|[Pp]istol|[Rr]evolver|ACP))"
 )
-_DIALLED = re.compile(r"(?:(?<=\b[Bb]ox )|(?<=\b[Cc]all )|(?<=\b[Dd]ial ))(\d{3,})\b(?![,.]\d)")
+_DIALLED = re.compile(
+    r"\b((?:[Bb]ox|[Cc]all(?:ed|ing|s)?|[Dd]ial(?:l?ed|l?ing|s)?|[Pp]hon(?:e|ed|ing)|[Rr]ang|[Rr]ing) )"
+    r"(\d{3,})\b(?![,.]\d)"
+)
+_EMERGENCY = re.compile(
+    r"(?:^|\bto )(911|999|112)(?=[.!?]*$)|(?<![\w.,$£€-])(911|999|112)(?=-?\s?"
+    r"(?:calls?|callers?|operators?|dispatch\w*|emergency|emergencies|system|services?|tapes?|recordings?|centers?)\b)"
+)
+_ISH = re.compile(r"(?<=\d)-?ish\b")
 _CODE = re.compile(r"(?<![\w.,])(?=[A-Za-z]*\d+[A-Za-z]|[A-Za-z]+\d)([A-Za-z\d]+)(?!\w)")
 _GROUPED = re.compile(rf"(?<=\b)((?:{IN_GROUPS})s? #?)(\d{{3,4}})(?:[-–]?([A-Z]))?\b(?![,.]\d)")
 _ADDRESS = re.compile(
@@ -74,6 +82,16 @@ _YEAR_CUE = re.compile(rf"(?:\b(?:{YEAR_BEFORE}|{MONTH},?)|['\"(])\s?$", re.IGNO
 _FOUR = re.compile(r"(?<![\w.,#])([12]\d{3})(?![\w]|[.,]\d)")
 _FOLLOWS = re.compile(r"[ -]([a-z]+)(?: ([a-z]+))?")
 _SINGULAR = words("was is has as this his its us thus across always perhaps towards besides unless yes less")
+_EVENTS = words(
+    """
+    riots protests elections uprisings floods earthquakes fires games championships celebrations hearings trials
+    massacres rebellions revolts strikes wars olympics negotiations talks riot
+    """
+)
+"""Of a year, rather than counted, unless a quantity precedes: the 1780 riots, some 1200 protests."""
+_QUANTITY = re.compile(
+    r"\b(?:about|around|over|some|nearly|almost|than|all|those|these|least|most|of|exactly)\s$", re.IGNORECASE
+)
 _FUNCTION = words(
     """
     the a an and or but to in of on at by for from with who which that when while where he she it they we i you had has
@@ -91,11 +109,12 @@ def numerals(text: str) -> str:
     'seven of one thousand sixty-three beds in eighteen oh five, Box two nine one five, serial C two seven six six'
     >>> numerals("2½ to 3/4, the 21st, 5-10 and -3.5")
     'two and a half to three quarters, the twenty-first, five to ten and minus three point five'
-    >>> numerals("1.5x as fast")
-    'one point five X as fast'
+    >>> numerals("1.5x as fast, 7ish, a 911 call")
+    'one point five X as fast, seven-ish, a nine one one call'
     """
     text = _PHONE.sub(lambda match: ", ".join(digits(part) for part in match.groups() if part), text)
     text = _FOREIGN_PHONE.sub(lambda match: ", ".join(map(digits, re.findall(r"\d+", match[0]))), text)
+    text = _ISH.sub("-ish", text)
     text = _LARGE.sub(lambda match: f"{decimal(match[1])} {MAGNITUDES[match[2]]}", text)
     text = _WITH_LETTERS.sub(lambda match: f"{decimal(match[1])} {code(match[2])}", text)
     text = _DOT.sub(" dot ", text)
@@ -106,7 +125,8 @@ def numerals(text: str) -> str:
     text = _MIXED.sub(_mixed, text)
     text = _FRACTION.sub(_fraction, text)
     text = _CALIBER.sub(lambda match: cardinal(int(match[1])), text)
-    text = _DIALLED.sub(lambda match: digits(match[1]), text)
+    text = _DIALLED.sub(lambda match: match[1] + digits(match[2]), text)
+    text = _EMERGENCY.sub(lambda match: re.sub(r"\d+", lambda number: digits(number[0]), match[0]), text)
     text = _GROUPED.sub(lambda match: match[1] + grouped(match[2]) + (f" {match[3]}" if match[3] else ""), text)
     text = _LETTER_AFTER.sub(lambda match: f"{grouped(match[1])} {match[2]}", text)
     text = _YEARS.sub(_years, text)
@@ -169,6 +189,8 @@ def _year_or_count(match: re.Match[str]) -> str:
     if following is None or _YEAR_CUE.search(_before(match)):
         return year(number)
     first, second = following[1], following[2] or ""
+    if first in _EVENTS:
+        return cardinal(number) if _QUANTITY.search(_before(match)) else year(number)
     counted = _is_plural(first) or (first not in _FUNCTION and _is_plural(second))
     return cardinal(number) if counted else year(number)
 

@@ -1,4 +1,4 @@
-"""Measures: numbers with a unit, percentages, temperatures, feet and inches."""
+"""Measures: numbers with a unit, in powers of ten too, percentages, temperatures, feet and inches."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from vaak.text.speech.normalisation.tables import table
 
 UNITS = table(
     """
-    %=percent/percent ‰=per_mille/per_mille mm=millimeter cm=centimeter m=meter km=kilometer µm=micrometer
-    nm=nanometer ft=foot/feet yd=yard yds=yard mi=mile mg=milligram g=gram kg=kilogram lb=pound lbs=pound oz=ounce
+    %=percent/percent ‰=per_mille/per_mille mm=millimeter cm=centimeter m=meter km=kilometer μm=micrometer
+    μg=microgram mcg=microgram
+    μs=microsecond μL=microliter μl=microliter μV=microvolt μA=microamp nm=nanometer ft=foot/feet yd=yard
+    yds=yard mi=mile mg=milligram g=gram kg=kilogram lb=pound lbs=pound oz=ounce
     l=liter L=liter ml=milliliter mL=milliliter cl=centiliter gal=gallon ha=hectare s=second sec=second secs=second
     ms=millisecond min=minute mins=minute h=hour hr=hour hrs=hour Hz=hertz/hertz kHz=kilohertz/kilohertz
     MHz=megahertz/megahertz GHz=gigahertz/gigahertz W=watt kW=kilowatt MW=megawatt kWh=kilowatt_hour V=volt
@@ -37,6 +39,9 @@ CAPITALS = frozenset(("W", "V", "L"))
 
 _SQUARED = {"²": "square", "2": "square", "³": "cubic", "3": "cubic"}
 _UNIT = "|".join(re.escape(unit) for unit in sorted(UNITS, key=len, reverse=True))
+_SCIENTIFIC = re.compile(
+    rf"(?<![\w.,])([-−])?(\d+(?:\.\d+)?)(?:[eE]([-−+])|(?<=\.\d)[eE]()|e())(\d+)(?:\s?({_UNIT}))?(?!\w|[.,]\d)"
+)
 _MEASURE = re.compile(
     rf"(?P<sign>(?<![\w.%°)])[-−])?(?<![\w.,/])(?P<amount>{NUMBER})"
     rf"(?:\s?(?:{_UNIT})?\s?(?:-|–|to\b)\s?(?P<to>{NUMBER}))?(?P<gap>[\s-]?)(?P<unit>{_UNIT})(?P<power>[²³]|(?<=m)[23])?(?![\w/²³])"
@@ -48,8 +53,8 @@ _ANGLE = re.compile(r"(\d+)°\s?(\d+(?:\.\d+)?)[′'](?:\s?(\d+(?:\.\d+)?)[″\"
 _PRIMES = re.compile(rf"({NUMBER})\s?([′″])")
 _FEET = re.compile(r"(?<![\w.'])(\d{1,3})'(?![\w'])")
 _INCHES = re.compile(rf"(?<![\w.\"])({NUMBER})\"")
-_INCHES_SHORT = re.compile(rf"(?<![\w.])({NUMBER})[ -]in\.(?=\s[a-z(]|[,;:)])")
-_SHORT_STOP = re.compile(rf"(?<=\d)( ?(?:{_UNIT}))\.(?=\s+[a-z\d]|[,;:)])")
+_INCHES_SHORT = re.compile(rf"(?<![\w.])({NUMBER})([ -])in\.(?=\s[a-z(]|[,;:)])")
+_SHORT_STOP = re.compile(rf"(?<=\d)([ -]?(?:{_UNIT}))\.(?=\s+[a-z\d]|[,;:)])")
 _TIMES = re.compile(rf"(?<=[\w'\".])\s*×\s*(?={NUMBER})|(?<=[\d'\".]) x (?={NUMBER}\b)|(?<=\d)x(?=\d)")
 _FRACTION_OF_INCH = re.compile(r"(?<=\d)/(\d{1,2})(?:″| in\.)(?!\w)")
 
@@ -59,6 +64,7 @@ def units(text: str) -> str:
     >>> units("5 kg at 20 °C, 60mph, 0.5%, a 10-km run")
     'five kilograms at twenty degrees Celsius, sixty miles per hour, zero point five percent, a ten kilometer run'
     """
+    text = _SCIENTIFIC.sub(_scientific, text)
     text = _TIMES.sub(" by ", text)
     text = _FRACTION_OF_INCH.sub(r"/\1 inch", text)
     text = _ANGLE.sub(_angle, text)
@@ -66,15 +72,22 @@ def units(text: str) -> str:
     text = _PRIMES.sub(lambda match: _named(match[1], "foot/feet" if match[2] == "′" else "inch/inches"), text)
     text = _FEET.sub(lambda match: _named(match[1], "foot/feet"), text)
     text = _INCHES.sub(_inches, text)
-    text = _INCHES_SHORT.sub(lambda match: _named(match[1], "inch/inches"), text)
+    text = _INCHES_SHORT.sub(_inches_short, text)
     text = _SHORT_STOP.sub(r"\1", text)
     text = _MEASURE.sub(_measure, text)
     return _PER.sub(" per ", text)
 
 
+def _scientific(match: re.Match[str]) -> str:
+    """``5e-5 m``; a capital E without sign or decimals is left as a code (3E8)."""
+    sign, power = "minus " if match[1] else "", "minus " if match[3] in ("-", "−") else ""
+    said = f"{sign}{decimal(match[2])} times ten to the power of {power}{decimal(match[6])}"
+    return f"{said} {UNITS[match[7]].partition('/')[2] or UNITS[match[7]] + 's'}" if match[7] else said
+
+
 def _measure(match: re.Match[str]) -> str:
     unit, gap = match["unit"], match["gap"]
-    if gap and unit in ATTACHED_ONLY and match["amount"].isdecimal():
+    if gap and unit in ATTACHED_ONLY and "." not in match["amount"]:
         return match[0]
     if gap and unit in CAPITALS and not _NO_NAME.match(match.string, match.end()):
         return match[0]
@@ -98,6 +111,11 @@ def _named(amount: str, names: str, several: bool = False) -> str:
 def _angle(match: re.Match[str]) -> str:
     said = f"{_named(match[1], 'degree')} {_named(match[2], 'minute')}"
     return f"{said} {_named(match[3], 'second')} " if match[3] else f"{said} "
+
+
+def _inches_short(match: re.Match[str]) -> str:
+    """``6 in. of rain``, ``a 6-in. pipe``."""
+    return f"{decimal(match[1])} inch" if match[2] == "-" else _named(match[1], "inch/inches")
 
 
 def _inches(match: re.Match[str]) -> str:

@@ -7,9 +7,11 @@ from typing import Protocol
 
 from vaak.core.errors import DataError
 from vaak.text.speech.config import FrontEndConfig
+from vaak.text.speech.normalisation.characters import without_accents
 from vaak.text.speech.normalisation.tables import table
 from vaak.text.speech.phonemes.alphabets import STRESS_MARKS, Alphabet, from_arpabet, from_espeak
 from vaak.text.speech.phonemes.by_espeak import espeak_phonemes
+from vaak.text.speech.phonemes.heteronyms import MARK, heteronyms, unmarked
 from vaak.text.speech.phonemes.letter_rules import pronounced
 from vaak.text.speech.phonemes.lexicon import looked_up
 
@@ -28,7 +30,10 @@ _LETTERS = frozenset((*LETTERS, *(f"{letter}'s" for letter in LETTERS)))
 
 
 class Pronunciation(Protocol):
-    """Pronounces phrases: words, separated by spaces; a single capital alone is the name of a letter."""
+    """Pronounces phrases: words, separated by spaces; a single capital alone is the name of a letter.
+
+    A heteronym may carry its sense (``read_past``).
+    """
 
     def __call__(self, phrases: Sequence[str]) -> list[Words]:
         """The words of each phrase. Raises DataError with the phrase for what it can't pronounce."""
@@ -67,7 +72,24 @@ def _spelled(word: str) -> tuple[str, ...]:
 
 
 def _characters(phrases: Sequence[str]) -> list[Words]:
-    return [tuple(tuple(word.lower()) for word in phrase.split()) for phrase in phrases]
+    return [tuple(tuple(without_accents(word.lower())) for word in unmarked(phrase).split()) for phrase in phrases]
+
+
+def _around_heteronyms(phrase: str) -> list[tuple[str, str, str]]:
+    """Of each heteronym of a phrase: the words before it, the heteronym with its sense, the words after it."""
+    words = phrase.split()
+    return [
+        (unmarked(" ".join(words[:place])), word, unmarked(" ".join(words[place + 1 :])))
+        for place, word in enumerate(words)
+        if MARK in word
+    ]
+
+
+def _parts_of(phrase: str) -> list[str]:
+    """What espeak-ng is asked for a phrase: itself, what surrounds its heteronyms, and what these sound like."""
+    around = _around_heteronyms(phrase)
+    said = [part for before, mark, after in around for part in (before, after, heteronyms()[mark.lower()].espeak)]
+    return [unmarked(phrase), *(part for part in said if part)]
 
 
 class _ByEspeak:
@@ -77,8 +99,29 @@ class _ByEspeak:
         self._stress = config.stress
 
     def __call__(self, phrases: Sequence[str]) -> list[Words]:
-        spoken = espeak_phonemes(phrases, self._voice)
-        return [self._converted(phrase, words) for phrase, words in zip(phrases, spoken, strict=True)]
+        asked = dict.fromkeys(part for phrase in phrases for part in _parts_of(phrase))
+        spoken = dict(zip(asked, espeak_phonemes(list(asked), self._voice), strict=True))
+        said = {part: self._converted(part, words) for part, words in spoken.items()}
+        return [self._with_senses(phrase, said) for phrase in phrases]
+
+    def _with_senses(self, phrase: str, said: Mapping[str, Words]) -> Words:
+        """The words of a phrase, each heteronym as its sense is pronounced.
+
+        espeak-ng joins some words (``in the``), so a heteronym's place is that after the words of what precedes it.
+        """
+        found = said[unmarked(phrase)]
+        for before, mark, after in _around_heteronyms(phrase):
+            place = len(said[before]) if before else 0
+            if place + 1 + (len(said[after]) if after else 0) == len(found):
+                found = (*found[:place], self._heteronym(mark, said), *found[place + 1 :])
+        return found
+
+    def _heteronym(self, mark: str, said: Mapping[str, Words]) -> tuple[str, ...]:
+        heteronym = heteronyms()[mark.lower()]
+        read = [from_arpabet(one, self._alphabet, self._stress) for one in (*heteronym.arpabet, *heteronym.ending)]
+        ending = read[len(heteronym.arpabet) :] if heteronym.espeak else read
+        symbols = tuple(symbol for one in ending for symbol in one)
+        return (*said[heteronym.espeak][-1], *symbols) if heteronym.espeak else symbols
 
     def _converted(self, phrase: str, words: Words) -> Words:
         try:
@@ -108,6 +151,9 @@ class _ByLexicon:
 
     def _known(self, word: str) -> tuple[str, ...] | None:
         """From the lexicon; the name of a single capital, except of I."""
+        if MARK in word:
+            heteronym = heteronyms()[word.lower()]
+            return self._converted((*heteronym.arpabet, *heteronym.ending))
         letter = word[0].isupper() and word.lower() in _LETTERS
         found = looked_up(word.lower(), LETTERS if letter else self._entries)
         return None if found is None else self._converted(found)
