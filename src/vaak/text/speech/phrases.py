@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from vaak.core.errors import DataError
 from vaak.text.speech.inventory import PUNCTUATION
 from vaak.text.speech.normalisation.characters import ACCENTED_LETTERS, shown
+from vaak.text.speech.phonemes.heteronyms import MARK, sense_of
 
 
 class Piece(NamedTuple):
@@ -48,6 +50,27 @@ def pieces(text: str) -> list[Piece]:
             _add(found, token[0], _is_letter(token[0], found, text[place : place + 3]))
     if not any(piece.kind != "mark" for piece in found):
         raise DataError(f"{shown(text)}: there is nothing to speak in it" if text else "the text is empty")
+    return found
+
+
+def with_senses(pieces: Sequence[Piece]) -> list[Piece]:
+    """The pieces of a text, in which each heteronym carries its sense.
+
+    >>> with_senses([Piece("phrase", ("She", "read", "the", "record"))])[0].words
+    ('She', 'read_past', 'the', 'record_noun')
+    """
+    text = [word for piece in pieces for word in (piece.words if piece.kind != "mark" else (",",))]
+    lower = [word.lower() for word in text]
+    found, start = list[Piece](), 0
+    for piece in pieces:
+        marked = piece.words
+        if piece.kind == "phrase":
+            marked = tuple(
+                word if (sense := sense_of(lower, start + place, word)) is None else f"{word}{MARK}{sense}"
+                for place, word in enumerate(piece.words)
+            )
+        found.append(piece._replace(words=marked))
+        start += len(piece.words)
     return found
 
 

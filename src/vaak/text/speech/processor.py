@@ -23,10 +23,9 @@ from vaak.text.speech.inventory import BOUNDARY, NOISE, PAD, PAUSE, PAUSING, PUN
 from vaak.text.speech.normalisation.characters import cleaned, shown
 from vaak.text.speech.normalisation.english import normalise
 from vaak.text.speech.phonemes.alphabets import from_arpabet, from_espeak
-from vaak.text.speech.phonemes.heteronyms import with_senses
 from vaak.text.speech.phonemes.lexicon import has_stress, read_lexicon
 from vaak.text.speech.phonemes.pronunciation import Words, demoted, pronunciation_of
-from vaak.text.speech.phrases import Piece, pieces
+from vaak.text.speech.phrases import Piece, pieces, with_senses
 
 PROCESSOR_FILE = "processor.json"
 """Its name in the prepared data of a run."""

@@ -18,7 +18,6 @@ from importlib.resources import files
 from typing import NamedTuple
 
 from vaak.text.speech.normalisation.tables import words
-from vaak.text.speech.phrases import Piece
 
 MARK = "_"
 _SIBILANT = re.compile(r"(?:s|x|z|ch|sh|[sz]e|ce|ge)$")
@@ -56,27 +55,6 @@ def unmarked(phrase: str) -> str:
     'he read it'
     """
     return re.sub(rf"{MARK}\w+", "", phrase)
-
-
-def with_senses(pieces: Sequence[Piece]) -> list[Piece]:
-    """The pieces of a text, in which each heteronym carries its sense.
-
-    >>> with_senses([Piece("phrase", ("She", "read", "the", "record"))])[0].words
-    ('She', 'read_past', 'the', 'record_noun')
-    """
-    text = [word for piece in pieces for word in (piece.words if piece.kind != "mark" else (",",))]
-    lower = [word.lower() for word in text]
-    found, start = list[Piece](), 0
-    for piece in pieces:
-        marked = piece.words
-        if piece.kind == "phrase":
-            marked = tuple(
-                word if (sense := sense_of(lower, start + place, word)) is None else f"{word}{MARK}{sense}"
-                for place, word in enumerate(piece.words)
-            )
-        found.append(piece._replace(words=marked))
-        start += len(piece.words)
-    return found
 
 
 def sense_of(text: Sequence[str], place: int, written: str) -> str | None:

@@ -9,10 +9,10 @@ import pytest
 
 from vaak.text.speech.config import FrontEndConfig
 from vaak.text.speech.phonemes.alphabets import from_arpabet
-from vaak.text.speech.phonemes.heteronyms import MARK, heteronyms, unmarked, with_senses
+from vaak.text.speech.phonemes.heteronyms import MARK, heteronyms, unmarked
 from vaak.text.speech.phonemes.letter_rules import VOWELS
 from vaak.text.speech.phonemes.pronunciation import pronunciation_of
-from vaak.text.speech.phrases import pieces
+from vaak.text.speech.phrases import pieces, with_senses
 from vaak.text.speech.processor import PhonemeProcessor
 
 with open(Path(__file__).with_name("heteronyms.tsv"), encoding="utf-8") as _file:
