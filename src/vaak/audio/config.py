@@ -337,7 +337,8 @@ class DatasetConfig(DividedSection):
     test: tuple[str, ...] = option("The same for the test split.", ())
     split_by: Literal["recording", "speaker"] = option(
         "What stays in one split, if valid and test are not given: a recording, or all recordings of a speaker. With "
-        "conversations the default is speaker: those of test then have speakers that training doesn't have.",
+        "conversations, and for type splits, the default is speaker: those of test then have speakers that training "
+        "doesn't have.",
         "recording",
     )
     train_fraction: float = option("Fraction for train, if valid and test are not given.", 0.8, gt=0, le=1)
@@ -366,7 +367,8 @@ class DatasetConfig(DividedSection):
     folds_file: str | None = folds_file_option()
 
     @model_validator(mode="after")
-    def _conversations_share_no_speakers(self) -> DatasetConfig:
-        if self.conversations is not None and "split_by" not in self.model_fields_set:
+    def _splits_share_no_speakers(self) -> DatasetConfig:
+        shares_none = self.conversations is not None or self.type == "splits"
+        if shares_none and "split_by" not in self.model_fields_set:
             object.__setattr__(self, "split_by", "speaker")  # a default, before anyone has read it
         return self

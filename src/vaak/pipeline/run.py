@@ -75,12 +75,26 @@ def options_before(pipeline: Pipeline, directory: Path) -> dict[str, Any]:
     return {name: value for name, value in known.items() if name in pipeline.options.model_fields}
 
 
+def holds_a_pipeline(pipeline: Pipeline, directory: Path) -> bool:
+    """Whether a pipeline has begun in a folder. Raises UserError for one that has only something else in it."""
+    if (directory / ABOUT).exists() or any((directory / stage.name).exists() for stage in pipeline.stages):
+        return True
+    there = sorted(path.name for path in directory.iterdir()) if directory.is_dir() else []
+    if others := [name for name in there if name[0] != "." and not name.endswith(".log")]:
+        raise UserError(
+            f"{directory} has no pipeline to resume: there is no {ABOUT}, but {', '.join(others[:5])}; check "
+            "--output-dir, or leave out --resume to start one there"
+        )
+    return False
+
+
 class Plan:
     """The stages that a request is about, and how each stands: asked for one after another, as they are done."""
 
     def __init__(self, pipeline: Pipeline, options: Options, directory: Path, request: Request) -> None:
-        """Raises UserError for a stage that isn't there, or that the options leave out."""
+        """Raises UserError for a stage that isn't there or that the options leave out, and for a folder of others."""
         self.pipeline, self.options, self.directory, self.request = pipeline, options, directory, request
+        self.begins = request.resume and not holds_a_pipeline(pipeline, directory)
         asked = list(pipeline.asked_for(options))
         for name in filter(None, (request.first, request.only)):
             if pipeline.stage(name) not in asked:
@@ -169,6 +183,8 @@ def run_pipeline(pipeline: Pipeline, options: Options, directory: Path, request:
     if options_before(pipeline, directory) and has_begun and not request.continues:
         raise UserError(f"{directory} already holds a run: add --resume to resume it, or give another --output-dir")
     with _held(directory), _logged(directory, request) as log_file:
+        if plan.begins:
+            log.warning("there is nothing to resume in %s: the pipeline starts there", directory)
         write_json(directory / ABOUT, {"pipeline": pipeline.name, "options": options.model_dump(mode="json")})
         rows: list[Row] = [Row(stage.name, "not reached") for stage in plan.stages]
         try:

@@ -121,6 +121,27 @@ def test_a_damaged_output_is_found_and_made_again(
     assert {name: after[name] for name in before} == before, "later stages stay valid: they read the same bytes"
 
 
+def test_a_folder_of_something_else_is_not_resumed(tiny: Any, tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "cat.jpg").write_text("")
+    for also in ((), ("--dry-run",)):
+        code, pieces, said = tiny("--resume", "--output-dir", "photos", *also)
+        assert (code, pieces) == (2, Counter())
+        assert said == (
+            "photos has no pipeline to resume: there is no pipeline.json, but cat.jpg; check --output-dir, or leave "
+            "out --resume to start one there\n"
+        )
+    assert [path.name for path in (tmp_path / "photos").iterdir()] == ["cat.jpg"]
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "training.log").write_text("of a shell")
+    code, pieces, said = tiny("--resume", "--output-dir", "logs")
+    assert (code, pieces) == (0, NUMBERS + SUMS + Counter(["result"]))
+    assert "there is nothing to resume in logs: the pipeline starts there" in said
+    shutil.rmtree(tmp_path / "logs" / "sums")
+    (tmp_path / "logs" / "pipeline.json").unlink()
+    assert tiny("--resume", "--output-dir", "logs")[:2] == (0, SUMS), "its stages say what it is"
+
+
 def test_from_and_only(tiny: Any, tmp_path: Path) -> None:
     code, pieces, said = tiny("--only", "sums")
     assert (code, pieces) == (2, Counter())

@@ -19,6 +19,7 @@ memory.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -40,6 +41,8 @@ from vaak.core.split_ranges import digest_of
 
 if TYPE_CHECKING:
     from lhotse.cut import Cut
+
+log = logging.getLogger("vaak")
 
 UNALIGNED = "recordings without a file in alignments"
 SEVERAL_SPLITS = "recordings whose speakers belong to several splits (split_by: speaker)"
@@ -99,6 +102,13 @@ class HasTables(Protocol):
     def demand_texts(self) -> None:
         """Raises DataError for a table without a column for texts."""
         ...
+
+
+@runtime_checkable
+class HasFolders(Protocol):
+    """A source with a folder for each split; ``there`` are the names of those that there are."""
+
+    there: str
 
 
 @runtime_checkable
@@ -162,8 +172,16 @@ class AudioCorpus(SplitCorpus[ReadRecording, "Cut", AudioStatistics]):
 
         ``custom["uem"]`` has the scored regions, if that isn't everything. Raises DataError for what can't be read, for
         two cuts with the same name, and at the end if train or a given split has none; one that is split off from a
-        small train may be empty.
+        small train may be empty. Warns of a split of a folder of splits that is split off from its Train.
         """
+        if split in self.cut_splits and isinstance(self.source, HasFolders):
+            log.warning(
+                "%s: %s is split off from Train by %s, since there is no such folder; there are %s",
+                self.where,
+                split,
+                self.dataset.split_by,
+                self.source.there,
+            )
         return self.read(split)
 
     def new_statistics(self) -> AudioStatistics:

@@ -11,6 +11,7 @@ The first of these that a split has is read.
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Iterator
 from functools import partial
@@ -25,21 +26,34 @@ from vaak.core.errors import DataError
 from vaak.core.progress import followed
 
 FOLDERS = {"train": "train", "dev": "valid", "valid": "valid", "validation": "valid", "val": "valid", "test": "test"}
+NAMES = {"train": "Train", "valid": "Dev", "test": "Test"}
+"""What folders of splits are usually called."""
 MANIFESTS = (".jsonl", *TABLES)
+ALIKE = 0.66
+"""How alike names are of which one is taken for the other misspelt: dve and dev, but not data and dev."""
 
 
 class SplitFolderReader(JsonReader):
     """The recordings of a folder's splits (``vaak.core.corpus.Source``)."""
 
     def __init__(self, dataset: DatasetConfig) -> None:
-        """Look up the folders. Raises DataError for a folder that isn't there, or has no Train."""
+        """Look up the folders.
+
+        Raises DataError for a folder that isn't there, has no Train, or has another in place of a Dev, misspelt.
+        """
         root = Path(dataset.corpus_dir or dataset.name).expanduser()
         if not root.is_dir():
             raise DataError(f"datasets, {dataset.name}: corpus_dir: no such folder: {root}")
         self._roots = {FOLDERS[one.name.lower()]: one for one in sorted(root.iterdir()) if one.name.lower() in FOLDERS}
-        if "train" not in self._roots:
-            there = ", ".join(sorted(one.name for one in root.iterdir())[:10]) or "nothing"
-            raise DataError(f"datasets, {dataset.name}: {root} has no folder Train; it has {there}")
+        self.there = ", ".join(sorted(one.name for one in root.iterdir())[:10]) or "nothing"
+        others = sorted(one.name for one in root.iterdir() if one.is_dir() and one not in self._roots.values())
+        for split in ("train", "valid"):
+            meant = None if split in self._roots else _meant_for(split, root, others)
+            if split not in self._roots and (meant or split == "train"):
+                hint = f"; did you mean {meant}? Rename it {NAMES[split]}" if meant else ""
+                raise DataError(
+                    f"datasets, {dataset.name}: {root} has no folder {NAMES[split]}; it has {self.there}{hint}"
+                )
         self.lacks_train, self.given, self._columns = "", tuple(self._roots), dataset.columns
         found = {split: sorted(one.rglob("*")) for split, one in self._roots.items()}
         self._manifests = {
@@ -84,6 +98,20 @@ class SplitFolderReader(JsonReader):
         first, *_, name = path.relative_to(root).parts
         group = {} if first == name else {"etiology": first}
         return {"id": "-".join(path.relative_to(root).with_suffix("").parts), "audio": name, "text": text, **group}
+
+
+def _meant_for(split: str, root: Path, names: list[str]) -> str | None:
+    """The first folder with data whose name is nearly one of a split's, such as Deev or development."""
+    known = [name for name, own in FOLDERS.items() if own == split]
+    for name in names:
+        is_alike = difflib.get_close_matches(name.lower(), known, n=1, cutoff=ALIKE) or name.lower().startswith(
+            known[0]
+        )
+        if is_alike and any(
+            path.suffix.lower() in (*MANIFESTS, ".json") or is_audio(path) for path in (root / name).rglob("*")
+        ):
+            return name
+    return None
 
 
 def _files_of(path: Path) -> Iterator[dict[str, Any]]:

@@ -24,7 +24,7 @@ from vaak.core.split_ranges import SPLITS
 from vaak.runs.prepared import PreparedFolder, Recipe, fingerprint_with_files
 from vaak.tasks.asr.base import KEY, PURPOSE, base_of
 from vaak.tasks.asr.config import SCRATCH, AsrDataConfig, AsrExperiment, AsrModelConfig
-from vaak.tasks.asr.utterances import Limits, Utterances, Writing, label_of_groups, write_utterances
+from vaak.tasks.asr.utterances import Limits, Utterances, Writing, doubtful_groups, label_of_groups, write_utterances
 from vaak.tasks.asr.vocabulary import ABOUT, Vocabulary
 from vaak.tasks.hub import fetched, transformers_of
 from vaak.tasks.prepared_cuts import PLACES, Datasets, corpora_of
@@ -145,6 +145,8 @@ def _make(sources: Sources, splits: tuple[str, ...] | None, own: Prepared | None
     for split, writing in writings.items():
         statistics[split] = writing.finish(vocabulary, label)
         _report(split, statistics[split], corpora)
+    for line in doubtful_groups({split: about["groups"] for split, about in statistics.items()}, label):
+        log.warning("%s", line)
     vocabulary.save(folder / VOCABULARY)
     return {"statistics": statistics}
 

@@ -10,6 +10,7 @@ FOLDER/
 
 from __future__ import annotations
 
+import difflib
 import json
 import logging
 import math
@@ -120,6 +121,9 @@ class Writing:
             reason = f"{number} tokens, more than the {room} that the decoder writes"
             _leave_out(cut, TOO_MANY_TOKENS, reason, self.limits, self.left_out)
         self._list_left_out()
+        missing = [one for one in self.limits.data.groups if one not in labels]
+        if missing and self.folder.name == "train":
+            self._say_missing(missing, sorted({*labels}), label)
         group_names = sorted({labels[index] for index in fitting}) or [NO_GROUP]
         places = {name: place for place, name in enumerate(group_names)}
         groups = np.array([places.get(one, -1) for one in labels], "<i4")
@@ -155,6 +159,14 @@ class Writing:
         shutil.rmtree(whole)
         split.rename(whole)
         self.store = CutStore(whole)
+
+    def _say_missing(self, missing: list[str], there: list[str], label: str | None) -> None:
+        """Warn of ``data.groups`` that train lacks, which has those ``there``. Raises DataError where it has none."""
+        hints = ", ".join(f"{name!r}{_nearest(name, there)}" for name in missing)
+        said = f"data.groups: no utterance of train has the {label} {hints}; it has {', '.join(map(repr, there[:10]))}"
+        if len(missing) == len(self.limits.data.groups):
+            raise DataError(said)
+        log.warning("%s", said)
 
     def _list_left_out(self) -> None:
         listed = [one for of_kind in self.left_out.listed.values() for one in of_kind]
@@ -198,6 +210,39 @@ def label_of_groups(writings: Mapping[str, Writing], asked: str | None) -> str |
             label,
         )
     return label
+
+
+def doubtful_groups(groups: Mapping[str, Mapping[str, int]], label: str | None) -> Iterator[str]:
+    """What is doubtful about the number of utterances of each group, by split: names that train doesn't have, or twice.
+
+    >>> list(doubtful_groups({"train": {"ALS": 5, "PD": 4}, "valid": {"ALS": 2, "Als ": 1, "7": 1}}, "etiology"))
+    ["valid: train has no etiology 'Als ' (1 utterance; did you mean 'ALS'?), '7' (1 utterance); it has 'ALS', 'PD'"]
+    """
+    known = groups.get("train", {})
+    for split, own in groups.items():
+        others = [name for name in own if own[name] and known and name not in known]
+        if others:
+            number = {name: f"{own[name]:,} utterance{'s' * (own[name] > 1)}" for name in others}
+            listed = [f"{name!r} ({number[name]}{_nearest(name, known)})" for name in others]
+            there = ", ".join(map(repr, [*known][:10]))
+            yield f"{split}: train has no {label} {', '.join(listed)}; it has {there}"
+    for name in known:
+        same = [other for other in known if other > name and _plain(other) == _plain(name)]
+        if same:
+            yield f"train: {label} {name!r} and {', '.join(map(repr, same))} differ by case or spaces only"
+    if UNLABELLED in known and len(known) > 1:
+        yield f"train: {known[UNLABELLED]:,} utterances have no {label}; they are a group, {UNLABELLED}"
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    """``; did you mean …?`` with the group whose name is nearest but for case and spaces, or nothing."""
+    plain = {_plain(one): one for one in known}
+    near = difflib.get_close_matches(_plain(name), [*plain], n=1)
+    return f"; did you mean {plain[near[0]]!r}?" if near else ""
+
+
+def _plain(name: str) -> str:
+    return " ".join(name.casefold().split())
 
 
 def _fitting(cut: Any, limits: Limits, left_out: LeftOut) -> Iterator[Any]:

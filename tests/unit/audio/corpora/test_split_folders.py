@@ -73,3 +73,39 @@ def test_a_folder_without_train_is_named(tmp_path: Path):
         found_in(tmp_path)
     with pytest.raises(DataError, match="no such folder"):
         found_in(tmp_path / "nowhere")
+
+
+def write_speakers(root: Path, num_speakers: int) -> None:
+    for speaker in range(num_speakers):
+        folder = root / f"s{speaker}"
+        names = [f"s{speaker}_{number}.wav" for number in range(3)]
+        for name in names:
+            write_audio(folder / name)
+        files = [{"Filename": name, "Prompt": {"Transcript": "so it is"}} for name in names]
+        about = {"Contact ID": f"s{speaker}", "Etiology": "ALS", "Files": files}
+        (folder / f"s{speaker}.json").write_text(json.dumps(about))
+
+
+def test_without_dev_train_is_split_by_speaker_and_this_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    write_speakers(tmp_path / "Train", 30)
+    (tmp_path / "Text").mkdir()
+    found = {split: {speaker for speaker, *_ in labels} for split, labels in found_in(tmp_path).items()}
+    assert set(found) == {"train", "valid", "test"}
+    assert all(found.values())
+    assert sum(map(len, found.values())) == 30, "no speaker is in two splits"
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "valid is split off from Train by speaker, since there is no such folder; there are Text, Train" in said[0]
+    values = DatasetConfig(name="sap", type="splits", split_by="recording").model_dump(exclude_unset=True)
+    assert DatasetConfig(**values).split_by == "recording", "as it was asked for"
+
+
+@pytest.mark.parametrize(("name", "is_meant"), [("Deev", True), ("dve", True), ("Development", True), ("Notes", False)])
+def test_a_misspelt_dev_is_not_passed_over(name: str, is_meant: bool, tmp_path: Path):
+    write_speakers(tmp_path / "Train", 30)
+    write_speakers(tmp_path / name, 2)
+    if is_meant:
+        expected = rf"has no folder Dev; it has .*{name}.*; did you mean {name}\? Rename it Dev"
+        with pytest.raises(DataError, match=expected):
+            found_in(tmp_path)
+        write_speakers(tmp_path / "valid", 2)
+    assert found_in(tmp_path)["valid"]

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from vaak.core.errors import DataError, UserError
 from vaak.pipeline.rows import make_rows
 from vaak.tasks.asr.clustering import reduction
-from vaak.tasks.asr.clustering.cluster import cluster, density, memory_needed
+from vaak.tasks.asr.clustering.cluster import balanced, cluster, density, memory_needed
 from vaak.tasks.asr.clustering.config import METRICS_OF, Backend, ClusteringConfig, Metric
 from vaak.tasks.asr.clustering.files import Clusters, make_clusters
 from vaak.tasks.asr.clustering.picture import draw_clusters
@@ -190,6 +190,33 @@ def test_spectral_clustering_finds_what_is_not_round() -> None:
     ring = np.column_stack([np.cos(angles), np.sin(angles)])
     found = cluster(np.concatenate([ring, 3 * ring]).astype(np.float32), config(algorithm="spectral", num_experts=2))
     assert same_partition(found.labels, np.repeat([0, 1], 100))
+
+
+@pytest.mark.parametrize(("number", "num_clusters"), [(17, 3), (60, 4), (101, 7), (40, 8), (6, 6)])
+def test_balanced_assignment_is_the_cheapest_of_equal_sizes(number: int, num_clusters: int) -> None:
+    from scipy.optimize import linear_sum_assignment
+
+    costs = RNG.uniform(size=(number, num_clusters)) * np.linspace(1, 3, num_clusters)
+    labels = balanced(costs)
+    sizes = np.bincount(labels, minlength=num_clusters)
+    assert sizes.max() - sizes.min() <= 1
+    places = np.repeat(np.arange(num_clusters), sizes)
+    rows, columns = linear_sum_assignment(costs[:, places])
+    assert costs[np.arange(number), labels].sum() == pytest.approx(costs[rows, places[columns]].sum())
+
+
+def test_balanced_spectral_clusters_are_of_equal_size_and_keep_what_is_near_together() -> None:
+    points, truth = blobs(50, 30, 30)
+    uneven = cluster(points, config(algorithm="spectral", num_experts=3))
+    assert np.bincount(uneven.labels).tolist() == [50, 30, 30]
+    even = cluster(points, config(algorithm="spectral", num_experts=3, balanced=True))
+    sizes = np.bincount(even.labels)
+    assert sorted(sizes.tolist()) == [36, 37, 37]
+    assert (even.labels != uneven.labels).sum() >= 13
+    for blob in (1, 2):
+        assert len(set(even.labels[truth == blob].tolist())) == 1, "small blobs stay whole"
+    with pytest.raises(ValidationError, match="balanced requires algorithm spectral, not hdbscan"):
+        config(balanced=True)
 
 
 @pytest.mark.parametrize(("number", "options", "expected"), [(6, {}, 3), (3, {}, 2), (2, {}, None), (1, {}, None)])

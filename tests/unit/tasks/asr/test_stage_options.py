@@ -14,6 +14,7 @@ from vaak.cli.pipeline import _values_of as values_of
 from vaak.config.base import from_options
 from vaak.core.errors import UserError
 from vaak.tasks.asr.stages.base import values_of as base_values
+from vaak.tasks.asr.stages.clusters import expected_sizes, few_utterances
 from vaak.tasks.asr.stages.options import MoeOptions
 from vaak.tasks.asr.stages.original import translated
 from vaak.tasks.asr.stages.pipeline import PIPELINE
@@ -177,3 +178,13 @@ def test_every_flag_of_the_other_pipeline_is_taken(
     code, out, err = vaak("pipeline", "moe-asr", "--dry-run", "--json", "--mode", "quick", "--skip-pretraining",
                           "--num-experts", 8, "--fp16", "--algorithm", "spectral", "--plot", "pca")  # fmt: skip
     assert (code, [row["stage"] for row in json.loads(out)]) == (0, ["base", "joint"]), err
+
+
+def test_many_tiny_experts_are_named_before_and_when_they_are_trained() -> None:
+    options = MoeOptions(num_experts=60, dataset_root="there")
+    assert expected_sizes(options, [8, 20, 40]) == [24, 60, 120], "5 % are clustered, 15 % are trained on"
+    assert expected_sizes(options.model_copy(update={"expert_samples": 34}), [8, 20, 40]) == [4, 10, 20]
+    assert few_utterances([24] * 60).startswith(
+        "60 of 60 experts have fewer than 50 utterances to train on (the fewest 24)"
+    )
+    assert few_utterances([50, 51]) == ""

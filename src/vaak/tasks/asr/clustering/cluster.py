@@ -24,6 +24,8 @@ LIBRARY_BYTES = 256 << 20
 """What Python and the libraries take."""
 BYTES_PER_KEY = 160
 """What the index of a store of rows takes, measured with a million keys."""
+BALANCED_ROUNDS = 20
+"""The most rounds of assigning rows and moving centres."""
 MOST_COMPARED = 5_000
 """Rows of which every distance is computed for the silhouette."""
 BYTES_PER_NUMBER = {"hdbscan": 30, "spectral": 135, "random": 0}
@@ -85,8 +87,11 @@ def cluster_points(points: np.ndarray, config: ClusteringConfig) -> Clustering:
     remarks: list[str] = []
     if config.algorithm == "hdbscan" and (found := _by_density(points, config, remarks)) is not None:
         return found
-    find = random_labels if config.algorithm == "random" else spectral
-    labels = find(points, _num_clusters(len(points), config, remarks), config.seed)
+    number = _num_clusters(len(points), config, remarks)
+    if config.algorithm == "random":
+        labels = random_labels(points, number, config.seed)
+    else:
+        labels = spectral(points, number, config.seed, config.balanced)
     return _settled(points, labels, config, None, remarks)
 
 
@@ -229,13 +234,15 @@ def density(points: np.ndarray, min_cluster_size: int, config: ClusteringConfig)
         return np.asarray(model.fit_predict(points.astype(np.float64)), np.int64)
 
 
-def spectral(points: np.ndarray, num_clusters: int, seed: int) -> np.ndarray:
+def spectral(points: np.ndarray, num_clusters: int, seed: int, is_balanced: bool = False) -> np.ndarray:
     """The labels of spectral clustering of the graph of nearest neighbours, ``(row,)``; the same for the same seed.
 
-    Source: Ng, Jordan and Weiss, 2001; von Luxburg, 2007. Raises UserError where scikit-learn is missing.
+    With ``is_balanced``, clusters have equal sizes: k-means in the graph's eigenvectors, each of whose assignments is
+    ``balanced``. Source: Ng, Jordan and Weiss, 2001; von Luxburg, 2007. Raises UserError where scikit-learn is missing.
     """
     try:
         from sklearn.cluster import SpectralClustering
+        from sklearn.manifold import spectral_embedding
     except ImportError as error:
         raise UserError("clustering requires scikit-learn: pip install 'vaak[asr]'") from error
     with warnings.catch_warnings():
@@ -246,7 +253,54 @@ def spectral(points: np.ndarray, num_clusters: int, seed: int) -> np.ndarray:
             n_neighbors=min(NEIGHBOURS, len(points) - 1),
             random_state=seed,
         )
-        return np.asarray(model.fit_predict(points), np.int64)
+        labels = np.asarray(model.fit_predict(points), np.int64)
+        if not is_balanced:
+            return labels
+        affinity = model.affinity_matrix_
+        vectors = spectral_embedding(affinity, n_components=num_clusters, drop_first=False, random_state=seed)
+    for _ in range(BALANCED_ROUNDS):
+        centres = np.stack([vectors[labels == one].mean(axis=0) for one in range(num_clusters)])
+        before, labels = labels, balanced(((vectors[:, None] - centres) ** 2).sum(axis=2))
+        if (before == labels).all():
+            break
+    return labels
+
+
+def balanced(costs: np.ndarray) -> np.ndarray:
+    """The assignment of rows to clusters of equal size that costs least, ``(row,)``, for ``costs`` ``(row, cluster)``.
+
+    Sizes differ by one at most. Every row begins in its nearest cluster; one after another is moved from a cluster that
+    is too large to one that is too small, along the cheapest chain of clusters, each of which passes a row on: a
+    minimum-cost flow by successive shortest paths. Source: Ahuja, Magnanti and Orlin, 1993, "Network Flows", 9.7.
+    """
+    number, num_clusters = costs.shape
+    labels: np.ndarray = costs.argmin(axis=1)
+    sizes = np.bincount(labels, minlength=num_clusters)
+    room = np.full(num_clusters, number // num_clusters)
+    room[np.argsort(-sizes, kind="stable")[: number % num_clusters]] += 1
+    extra = costs - costs[np.arange(number), labels][:, None]  # what moving a row would add
+    while (sizes > room).any():
+        step, mover = np.full((num_clusters, num_clusters), np.inf), np.zeros((num_clusters, num_clusters), int)
+        for one in np.flatnonzero(sizes):
+            own = np.flatnonzero(labels == one)
+            mover[one] = own[extra[own].argmin(axis=0)]
+            step[one] = extra[mover[one], np.arange(num_clusters)]
+        reached = np.where(sizes > room, 0.0, np.inf)
+        came_from = np.full(num_clusters, -1)
+        for _ in range(num_clusters):  # Bellman and Ford
+            through = reached[:, None] + step
+            best = through.min(axis=0)
+            nearer = best < reached - 1e-12
+            came_from[nearer], reached[nearer] = through.argmin(axis=0)[nearer], best[nearer]
+        place = int(np.where(sizes < room, reached, np.inf).argmin())
+        sizes[place] += 1
+        while came_from[place] >= 0:
+            row, before = mover[came_from[place], place], int(came_from[place])
+            labels[row] = place
+            extra[row] = costs[row] - costs[row, place]
+            place = before
+        sizes[place] -= 1
+    return labels
 
 
 def random_labels(points: np.ndarray, num_clusters: int, seed: int) -> np.ndarray:

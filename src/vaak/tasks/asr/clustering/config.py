@@ -38,6 +38,9 @@ class ClusteringConfig(Section):
     num_experts: int = option(
         "Number of clusters of spectral and random; those of HDBSCAN are merged down to it.", 8, ge=1
     )
+    balanced: bool = option(
+        "spectral: clusters of equal size, give or take a row, however many each would have.", False
+    )
     reduce: Reduction = option("How dimensions are reduced before clustering.", "pca")
     reduce_dim: int = option("To how many dimensions.", 50, ge=1)
     metric: Metric = option("Distance of HDBSCAN.", "euclidean")
@@ -58,6 +61,14 @@ class ClusteringConfig(Section):
     min_experts: int = option("The fewest clusters that are accepted then.", 2, ge=1)
     bootstraps: int = option("Resamples by which the stability of the clusters is measured; 0: none.", 10, ge=0)
     seed: int = option("Random seed.", 42, ge=0, lt=1 << 32)
+
+    @model_validator(mode="after")
+    def _only_spectral_is_balanced(self) -> ClusteringConfig:
+        if self.balanced and self.algorithm != "spectral":
+            raise ValueError(
+                f"balanced requires algorithm spectral, not {self.algorithm} (random ones are of equal size)"
+            )
+        return self
 
     @model_validator(mode="after")
     def _metric_fits(self) -> ClusteringConfig:

@@ -22,6 +22,7 @@ from vaak.core.storage.files import read_json, write_json, write_text
 from vaak.pipeline.rows import Rows, RowStore, completed, make_rows
 from vaak.pipeline.stage import Work
 from vaak.tasks.asr.clustering.files import Clusters
+from vaak.tasks.asr.stages.clusters import few_utterances
 from vaak.tasks.asr.stages.embeddings import ABOUT, ROWS, Embedder, means, names_of, readable
 from vaak.tasks.asr.stages.gate import load_gate, probabilities
 from vaak.tasks.asr.stages.options import MoeOptions
@@ -44,6 +45,10 @@ def experts(work: Work) -> dict[str, Any]:
     """The stage's body."""
     clusters = Clusters.read(work.inputs["clusters"])
     assigned = {split: assign(work, split, clusters) for split in ("train", "valid")}
+    sizes = [len(assigned["train"][expert]) for expert in range(clusters.num_clusters)]
+    log.info("utterances of each expert: %s", ", ".join(map(str, sizes)))
+    if work.options.mode == "full" and (too_few := few_utterances(sizes)):
+        log.warning("%s", too_few)
     about: list[Values] = []
     tensors: dict[int, dict[str, Tensor]] = {}
     for expert in range(clusters.num_clusters):

@@ -49,7 +49,7 @@ MINUTES_BETWEEN_SAVES = 30
 def datasets_of(options: MoeOptions) -> list[Values]:
     """The data, as in a run's configuration. Raises UserError where there are none, and mode is full."""
     if options.datasets:
-        return [{"name": one.name, **one.model_dump(mode="json", exclude_defaults=True)} for one in options.datasets]
+        return [{"name": one.name, **one.model_dump(mode="json", exclude_unset=True)} for one in options.datasets]
     root = options.dataset_root or (DATASET_ROOT if DATASET_ROOT.is_dir() else None)
     if root is not None:
         if not root.is_dir():
