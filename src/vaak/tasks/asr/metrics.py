@@ -91,5 +91,6 @@ def _routed(encoded: Encoded) -> Iterator[tuple[str, float, float]]:
     for name, times in uses_of(encoded.weights).items():
         yield name, float(times), number
     for expert, weights in enumerate(encoded.weights.float().unbind(1)):
-        if times := float((weights > 0).sum()):
-            yield f"{EXPERT_WEIGHT}/{expert}", float(weights.sum()), times
+        chosen = float((weights > 0).sum())
+        if chosen:
+            yield f"{EXPERT_WEIGHT}/{expert}", float(weights.sum()), chosen

@@ -42,6 +42,7 @@ def validation(opened: OpenedRun) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.from_numpy(np.stack([one.features for one in examples])), tokens
 
 
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's own use of transformers
 @torch.no_grad()
 def test_an_exported_expert_changes_the_base_as_much_as_the_mixture_does(
     run: Path, opened: OpenedRun, whisper_folder: Path, vaak: Command, tmp_path: Path
