@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 
 from vaak.config.catalog import COMPONENTS
 from vaak.config.check.limits import findings
-from vaak.config.check.names import smoothing_of_users_loss, unknown_in_a_new_run, wrong_options_of_callbacks
+from vaak.config.check.names import smoothing_of_users_loss, unknown_in_a_new_run, wrong_options_of_components
 from vaak.config.check.validate import Validation, given_keys, options_of_other_types, settle_components
 from vaak.config.components import did_you_mean, seen_from, source_file, what_is_missing
 from vaak.config.experiment import Experiment, experiment_type
@@ -121,7 +121,7 @@ def _experiment_of(
     found: list[CheckFinding] = []
     if experiment is not None and task.reference:
         found = [*findings(experiment), *smoothing_of_users_loss(experiment, folder)]
-        found += wrong_options_of_callbacks(experiment, folder)
+        found += wrong_options_of_components(experiment, folder)
     wrong = tuple(f"{problem.key}." for problem in validation.problems)  # defaults stand in their place
     found = [one for one in found if not f"{one.key}.".startswith(wrong)]
     problems += [_at(tree, one.key, one.message) for one in found if one.kind == "impossible"]

@@ -98,6 +98,8 @@ class TaskSpec:
         Types of ``training.batching`` that the task's data can't have, each with the reason.
     has_logits
         Whether its models choose between classes, so that one can learn from another (``distillation``).
+    has_class_weights
+        Whether classes may have weights in the cross-entropy (``training.loss.main.weight``).
     refused_difficulties
         Measures of ``training.curriculum`` that the data of an experiment don't have, each with the reason.
     num_parameters
@@ -126,6 +128,7 @@ class TaskSpec:
     auxiliary_losses: tuple[str, ...] | None = None
     refused_batching: Mapping[str, str] = field(default_factory=dict)
     has_logits: bool = True
+    has_class_weights: bool = False
     refused_difficulties: Callable[[Any], Mapping[str, str]] = _none_refused
     num_parameters: Callable[[Any], int] | None = None
     checks: Callable[[Any], Iterable[CheckFinding]] = _no_findings

@@ -5,16 +5,19 @@ from __future__ import annotations
 import ast
 import importlib.util
 import inspect
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from vaak.config.base import REGISTERED
+from vaak.config.base import REGISTERED, Component
 from vaak.config.catalog import AUXILIARY_LOSSES, CALLBACKS, LOSSES, SMOOTHING_LOSSES
 from vaak.config.components import did_you_mean, source_file
 from vaak.config.experiment import Experiment
 from vaak.config.task_spec import CheckFinding, impossible, remark
-from vaak.config.training import TrainingConfig
+from vaak.config.training import AuxiliaryLoss, TrainingConfig
+
+NO_OPTIONS = ast.arguments(args=[ast.arg("self")], posonlyargs=[], kwonlyargs=[], kw_defaults=[], defaults=[])
+"""The parameters of a class without an ``__init__`` of its own."""
 
 LOGGED = (
     *("loss", "learning_rate", "learning_rate/", "gradient_norm", "gradient_norm/"),
@@ -36,6 +39,8 @@ def unknown_losses(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
             f"{name} doesn't fit what the task {experiment.task} predicts; expected one of {', '.join(fitting)}, "
             "./file.py:Name or package.module:Name",
         )
+    elif loss.main.options.get("weight") is not None and name == "cross_entropy" and not spec.has_class_weights:
+        yield impossible("training.loss.main.weight", "only a classifier's classes have weights; leave it out")
     elif loss.label_smoothing and name in LOSSES and name not in SMOOTHING_LOSSES:
         yield impossible("training.loss.label_smoothing", f"{name} has no label smoothing; leave it out")
     if spec.auxiliary_losses is None:
@@ -83,7 +88,7 @@ def _options_in_file(reference: str, folder: Path) -> Collection[str] | None:
     if file is None or not file.is_file():
         return None
     found = _class_in(file, reference.rpartition(":")[2])
-    if found is None or [ast.unparse(base) for base in found.bases] not in (["nn.Module"], ["torch.nn.Module"]):
+    if found is None or not _is_plain_module(found):
         return None
     made_by = _made_by(found)
     if made_by is None or made_by.kwarg is not None:
@@ -91,26 +96,46 @@ def _options_in_file(reference: str, folder: Path) -> Collection[str] | None:
     return {one.arg for one in (*made_by.args, *made_by.kwonlyargs)}
 
 
-def wrong_options_of_callbacks(experiment: Experiment[Any, Any], folder: Path) -> Iterator[CheckFinding]:
-    """Options of callbacks that their classes don't have, or require; files are read, and not executed."""
+def wrong_options_of_components(experiment: Experiment[Any, Any], folder: Path) -> Iterator[CheckFinding]:
+    """Options of callbacks and losses that their classes don't have, or require; files are read, and not executed."""
+    loss = experiment.training.loss
     for number, callback in enumerate(experiment.training.callbacks):
-        reference, key = CALLBACKS.get(callback.type, callback.type), f"training.callbacks.{number}"
-        module, _, name = reference.rpartition(":")
-        ours = importlib.util.find_spec(module) if module.startswith("vaak.") else None
-        file = source_file(reference, folder) if ours is None else Path(str(ours.origin))
-        found = _class_in(file, name) if file is not None and file.is_file() else None
-        made_by = _made_by(found) if found is not None else None
-        if made_by is None:
-            continue
-        taken = [one.arg for one in (*made_by.args[1:], *made_by.kwonlyargs)]
-        optional = made_by.args[len(made_by.args) - len(made_by.defaults) :]
-        optional += [one for one, default in zip(made_by.kwonlyargs, made_by.kw_defaults, strict=True) if default]
-        for option in () if made_by.kwarg is not None else callback.options.keys() - {*taken}:
-            has = f"its options are {', '.join(taken)}" if taken else "it has no options"
-            yield impossible(f"{key}.{option}", f"{callback.type} has no option {option}; {has}")
-        for option in taken:
-            if option not in callback.options and option not in {one.arg for one in optional}:
-                yield impossible(key, f"{callback.type} requires its option {option}")
+        yield from _wrong_options(f"training.callbacks.{number}", callback, CALLBACKS, folder)
+    yield from _wrong_options("training.loss.main", loss.main, LOSSES, folder)
+    for name, about in loss.auxiliary.items():
+        if isinstance(about, AuxiliaryLoss):
+            yield from _wrong_options(f"training.loss.auxiliary.{name}", about, AUXILIARY_LOSSES, folder)
+
+
+def _wrong_options(
+    key: str, component: Component, short_names: Mapping[str, str], folder: Path
+) -> Iterator[CheckFinding]:
+    """Those of one component, which stands under ``key``, as far as the source of its class tells."""
+    reference = short_names.get(component.type, component.type)
+    module, _, name = reference.rpartition(":")
+    ours = importlib.util.find_spec(module) if module.startswith("vaak.") else None
+    file = source_file(reference, folder) if ours is None else Path(str(ours.origin))
+    found = _class_in(file, name) if file is not None and file.is_file() else None
+    if found is None:
+        return
+    made_by = _made_by(found) or (NO_OPTIONS if _is_plain_module(found) else None)
+    if made_by is None:
+        return
+    taken = [one.arg for one in (*made_by.args[1:], *made_by.kwonlyargs)]
+    optional = made_by.args[len(made_by.args) - len(made_by.defaults) :]
+    optional += [one for one, default in zip(made_by.kwonlyargs, made_by.kw_defaults, strict=True) if default]
+    for option in () if made_by.kwarg is not None else component.options.keys() - {*taken}:
+        has = f"its options are {', '.join(taken)}" if taken else "it has no options"
+        message = f"{component.type} has no option {option}; {has}{did_you_mean(option, taken)}"
+        yield impossible(f"{key}.{option}", message)
+    for option in taken:
+        if option not in component.options and option not in {one.arg for one in optional}:
+            yield impossible(key, f"{component.type} requires its option {option}")
+
+
+def _is_plain_module(found: ast.ClassDef) -> bool:
+    """Whether a class inherits from torch's module alone, which takes no options."""
+    return [ast.unparse(base) for base in found.bases] in (["nn.Module"], ["torch.nn.Module"])
 
 
 def _class_in(file: Path, name: str) -> ast.ClassDef | None:

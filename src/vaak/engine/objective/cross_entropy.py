@@ -8,7 +8,8 @@ stay in the cache. Few logits are left to torch, which is quicker with them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -23,13 +24,22 @@ CPU_LOGITS_AT_ONCE, LOGITS_AT_ONCE = 2**20, 2**24
 class CrossEntropy(nn.Module):
     """Negative log-probability of the target class; ``label_smoothing`` spreads that much of it over all classes.
 
-    Source: Szegedy et al. 2016, "Rethinking the Inception Architecture", section 7, as in torch.
+    ``weight`` has a factor for each class: of its targets and, with smoothing, of its share. A mean is then the sum
+    over the sum of the targets' weights, as in torch. Source: Szegedy et al. 2016, "Rethinking the Inception
+    Architecture", section 7, as in torch.
     """
 
     sums_valid = True
+    weight: Tensor | None
 
-    def __init__(self, label_smoothing: float = 0.0) -> None:
+    def __init__(self, label_smoothing: float = 0.0, weight: Sequence[float] | None = None) -> None:
         super().__init__()
+        if isinstance(weight, str):
+            raise ValueError(f"weight is {weight}, and there are no training texts to count; expected a list")
+        if weight is not None and not all(0 <= one < math.inf for one in weight):
+            raise ValueError("a weight is below 0 or infinite")
+        exact = None if weight is None else torch.tensor(weight, dtype=torch.float64)
+        self.register_buffer("weight", exact, persistent=False)
         if not 0 <= label_smoothing < 1:
             raise ValueError(f"label_smoothing is {label_smoothing}; it must be from 0 to below 1")
         self.label_smoothing = label_smoothing
@@ -37,6 +47,8 @@ class CrossEntropy(nn.Module):
     def forward(self, outputs: Tensor, targets: Tensor, valid: Tensor | None = None) -> Tensor:
         """The sum of the losses of ``targets`` (...) that are ``valid`` (...), or not -100; logits (..., classes)."""
         logits = outputs.reshape(-1, outputs.shape[-1])
+        if self.weight is not None:
+            return self._weighted(logits, targets.reshape(-1), None if valid is None else valid.reshape(-1))
         marked = (targets if valid is None else torch.where(valid, targets, IGNORED)).reshape(-1)
         if logits.numel() <= _at_once(logits):
             exact = logits.to(torch.promote_types(logits.dtype, torch.float32))
@@ -45,6 +57,20 @@ class CrossEntropy(nn.Module):
             )
         losses: Tensor = _CrossEntropy.apply(logits, marked, self.label_smoothing)  # type: ignore[no-untyped-call]
         return losses.sum()
+
+    def _weighted(self, logits: Tensor, targets: Tensor, valid: Tensor | None) -> Tensor:
+        assert self.weight is not None
+        self.weight = self.weight.to(logits.device)
+        exact = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        marked = targets if valid is None else torch.where(valid, targets, IGNORED)
+        return F.cross_entropy(
+            exact,
+            marked,
+            weight=self.weight.to(exact.dtype),
+            ignore_index=IGNORED,
+            reduction="sum",
+            label_smoothing=self.label_smoothing,
+        )
 
 
 class _CrossEntropy(torch.autograd.Function):

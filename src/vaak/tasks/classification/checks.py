@@ -32,6 +32,7 @@ def checks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
     yield from _model(model, data)
     yield from _labels(model, data)
     yield from _augmentation(model, data)
+    yield from _class_weights(experiment)
     if model.pretrained_model is not None and experiment.training.optimizer.lr > 1e-4:
         yield remark(
             "training.optimizer.lr",
@@ -79,6 +80,23 @@ def _labels(model: ClassifierConfig, data: ClassificationDataConfig) -> Iterator
         yield impossible_if_given("model.num_labels", "there are several label columns; leave it out")
     if data.corpus.out_of_scope and data.corpus.multi_label:
         yield impossible("data.corpus.out_of_scope", "with multi_label a text may have no label at all; leave it out")
+
+
+def _class_weights(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
+    main, corpus = experiment.training.loss.main, experiment.data.corpus
+    given, key = main.options.get("weight"), "training.loss.main.weight"
+    if given is None or main.type != "cross_entropy":
+        return
+    numbers = isinstance(given, list) and all(type(one) in (int, float) and 0 <= one < 1e6 for one in given)
+    classes = experiment.model.num_labels
+    if given != "balanced" and not (numbers and any(given)):
+        yield impossible(key, f"is {given}; expected balanced, or a list with a number of 0 or more for each class")
+    elif corpus.multi_label:
+        yield impossible(key, "with multi_label a text has no single class to weigh; leave it out")
+    elif numbers and len(corpus.label_columns) > 1:
+        yield impossible(key, "a list is of the classes of one label column, and there are several; expected balanced")
+    elif numbers and classes is not None and len(given) != classes:
+        yield impossible(key, f"has {len(given)} numbers for {classes} classes (model.num_labels)")
 
 
 def _augmentation(model: ClassifierConfig, data: ClassificationDataConfig) -> Iterator[CheckFinding]:

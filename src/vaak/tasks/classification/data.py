@@ -20,6 +20,7 @@ import torch
 from vaak.core.batch import Batch
 from vaak.core.storage.files import fingerprint_of
 from vaak.core.task import Dataset
+from vaak.tasks.classification.class_weights import ClassWeights, weights_of_rows
 from vaak.tasks.classification.prepare import Stores
 from vaak.text.tokenizers.tokenizer import Tokenizer
 
@@ -61,9 +62,14 @@ class TextDataset(Dataset):
     draws_globally = False
 
     def __init__(
-        self, stores: Sequence[Stores], rows: RowFormat, change: Change | None = None, growth: float = 0.0
+        self,
+        stores: Sequence[Stores],
+        rows: RowFormat,
+        change: Change | None = None,
+        growth: float = 0.0,
+        class_weights: ClassWeights | None = None,
     ) -> None:
-        self.stores, self.rows, self.change = stores, rows, change
+        self.stores, self.rows, self.change, self.class_weights = stores, rows, change, class_weights or {}
         self.is_constant = change is None
         self.targets = np.concatenate([one.targets for one in stores])
         self.strata = None if self.targets.dtype == np.int8 else self.targets[:, 0]
@@ -89,7 +95,7 @@ class TextDataset(Dataset):
         return self.stores[number], index - int(self._starts[number])
 
     def collate(self, rows: list[list[Example]]) -> Batch:
-        return collate([row[0] for row in rows], self.rows.tokenizer.pad_id)
+        return collate([row[0] for row in rows], self.rows.tokenizer.pad_id, self.class_weights)
 
     def describe(self, index: int) -> str:
         part, place = self._place(index)
@@ -100,7 +106,7 @@ class TextDataset(Dataset):
         return fingerprint_of([part.texts[place].text, part.texts[place].labels])
 
 
-def collate(examples: Sequence[Example], pad: int) -> Batch:
+def collate(examples: Sequence[Example], pad: int, class_weights: ClassWeights | None = None) -> Batch:
     """Rows padded on the right to the longest; ``mask`` is True where they are real."""
     lengths = np.array([len(example.inputs) for example in examples])
     inputs = np.full((len(examples), int(lengths.max())), pad, dtype=np.int64)
@@ -113,7 +119,8 @@ def collate(examples: Sequence[Example], pad: int) -> Batch:
         "targets": targets.float() if targets.dtype == torch.int8 else targets,
     }
     counts = {"example": torch.ones(len(examples), dtype=torch.int64), "position": torch.from_numpy(lengths)}
-    return Batch(tensors, counts)
+    weights = weights_of_rows(class_weights or {}, targets.numpy())
+    return Batch(tensors, {**counts, **weights})
 
 
 def growth_of(techniques: Sequence[str], probability: float) -> float:

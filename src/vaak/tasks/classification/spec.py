@@ -28,6 +28,7 @@ SPEC = TaskSpec(
     metrics=metrics,
     losses=losses,
     auxiliary_losses=(),
+    has_class_weights=True,
     refused_batching={"packed": "a row is one text; expected fixed, bucketed or stratified"},
     refused_difficulties=only_length,
     num_parameters=num_parameters,

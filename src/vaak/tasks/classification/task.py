@@ -28,6 +28,7 @@ from vaak.nn.lora import add_lora
 from vaak.nn.models import TransformerModel
 from vaak.runs.prepared import Recipe, prepared_folder
 from vaak.tasks.base import PreparedTask, in_temporary_folder, without_unread_files
+from vaak.tasks.classification.class_weights import ClassWeights, class_weights, unit_of
 from vaak.tasks.classification.config import ClassificationExperiment
 from vaak.tasks.classification.data import Change, RowFormat, TextDataset, growth_of
 from vaak.tasks.classification.estimate import sketch, sketch_batch, source_files
@@ -81,6 +82,7 @@ class ClassificationTask(PreparedTask[ClassificationExperiment, Prepared]):
         if self.data.augmentation.synonyms != "vectors":
             self.change()  # missing synonyms show now
         super().prepare()
+        assert self.losses_of_columns  # as do class weights that aren't the classes'
 
     def prepare_others(self, own: ClassificationExperiment, folder: Path, splits: tuple[str, ...]) -> None:
         """With the run's tokenizer and classes. If the corpus is the run's own, its prepared data is used."""
@@ -100,7 +102,9 @@ class ClassificationTask(PreparedTask[ClassificationExperiment, Prepared]):
         stores = [self.prepared.stores(name) for name in names]
         options = self.data.augmentation
         change = self.change() if split == "train" else None
-        return TextDataset(stores, self.rows, change, growth_of(options.techniques, options.probability))
+        growth = growth_of(options.techniques, options.probability)
+        weights = self.class_weights if split == "train" else None  # evaluations count texts
+        return TextDataset(stores, self.rows, change, growth, weights)
 
     def dataset_of(self, data: Iterable[Any]) -> TextDataset:
         """Rows such as {"text": …, "label": …}, or (text, label, …), read as those of an evaluation."""
@@ -116,9 +120,8 @@ class ClassificationTask(PreparedTask[ClassificationExperiment, Prepared]):
         def made(folder: Path) -> TextDataset:
             store = TextStore.write(folder, texts)
             prepared = self.prepared
-            return TextDataset(
-                [write_targets(store, prepared.classes, prepared.tokenizer, self.multi_label)], self.rows
-            )
+            targets = write_targets(store, prepared.classes, prepared.tokenizer, self.multi_label)
+            return TextDataset([targets], self.rows)
 
         return in_temporary_folder(made)
 
@@ -200,24 +203,52 @@ class ClassificationTask(PreparedTask[ClassificationExperiment, Prepared]):
 
     def make_main_loss(self) -> Loss:
         """The loss of ``training.loss.main``; of texts with several labels, cross-entropy is binary."""
+        return self._loss({"type": "bce"} if self.multi_label else {})
+
+    def _loss(self, options: dict[str, Any]) -> Loss:
+        """The main loss; what is in ``options`` replaces the user's, where that is cross-entropy."""
         config = self.experiment.training.loss
-        if config.main.type == "cross_entropy" and self.multi_label:
-            config = config.model_copy(update={"main": config.main.model_copy(update={"type": "bce"})})
+        if config.main.type == "cross_entropy":
+            unweighted = {"weight": None} if "weight" in config.main.options else {}
+            config = config.model_copy(update={"main": config.main.model_copy(update={**unweighted, **options})})
         return make_loss(config, self.folder)
+
+    @cached_property
+    def class_weights(self) -> ClassWeights | None:
+        """The weights of the classes in the loss; None where they have none."""
+        main = self.experiment.training.loss.main
+        given = main.options.get("weight") if main.type == "cross_entropy" else None
+        if given is None:
+            return None
+        return class_weights(given, self.prepared.stores("train").targets, self.prepared.classes)
+
+    @cached_property
+    def losses_of_columns(self) -> dict[str, Loss]:
+        """The main loss of each label column, with the weights of its classes."""
+        weights = self.class_weights
+        if weights is None:
+            return dict.fromkeys(self.prepared.classes, self.main_loss)
+        return {column: self._loss({"weight": found.tolist()}) for column, found in weights.items()}
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
         classes, auxiliary = self.prepared.classes, self.experiment.training.loss.auxiliary
         scores = by_column(model(batch["inputs"], batch["mask"]), classes)
         targets = targets_by_column(batch["targets"], classes, self.multi_label)
         every = torch.ones(batch.num_rows, dtype=torch.bool, device=batch["targets"].device)
-        totals: dict[str, Tensor] = {}
+        totals: dict[tuple[str, str], Tensor] = {}
         for column, weight in zip(classes, self.weights, strict=True):
-            terms = losses_of_logits(
-                self.main_loss, auxiliary, scores[column], targets[column], per="example", valid=every
-            )
+            loss = self.losses_of_columns[column]
+            terms = losses_of_logits(loss, auxiliary, scores[column], targets[column], per="example", valid=every)
             for name, term in terms.items():
-                totals[name] = totals.get(name, torch.zeros_like(term.total)) + weight * term.total
-        return {name: Term(total, per="example") for name, total in totals.items()}
+                one = self._term_of(column, name)
+                totals[one] = totals.get(one, torch.zeros_like(term.total)) + weight * term.total
+        return {name: Term(total, per=unit) for (name, unit), total in totals.items()}
+
+    def _term_of(self, column: str, name: str) -> tuple[str, str]:
+        """The term to which a loss of a column belongs, and its unit: those of weighted classes can't be added up."""
+        if self.class_weights is None or name != self.main_loss.name:
+            return name, "example"
+        return name if len(self.class_weights) == 1 else f"{name}/{column}", unit_of(column)
 
     def outputs(self) -> Outputs:
         rows, classes = self.rows, self.prepared.classes
