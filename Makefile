@@ -1,6 +1,6 @@
 # make train   set-up, then the main job on the embedded default data
-# make test    set-up, then all tests that take seconds; make test-slow runs those that take minutes,
-#              and gives the property tests more examples, new ones each time
+# make test    set-up, then all tests that take seconds; make test-slow runs those that take longer,
+#              and gives the property tests more examples, new ones each time: about an hour on two cores
 # make lint    style, types, import layers; make bench runs the benchmarks
 # make docs    set-up, then the documentation site in site/; a broken link is an error
 SHELL := /bin/bash
@@ -29,8 +29,7 @@ test: setup
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --durations=10 -m "not slow"
 
 test-slow: setup
-	OMP_NUM_THREADS=1 $(BIN)/pytest -m slow
-	OMP_NUM_THREADS=1 HYPOTHESIS_PROFILE=search $(BIN)/pytest -n 2 -m "not slow" $$(grep -rl --include='test_*.py' 'from hypothesis' tests)
+	OMP_NUM_THREADS=1 HYPOTHESIS_PROFILE=search $(BIN)/pytest -n 2 --dist worksteal --durations=20 -m "slow or hypothesis"
 
 bench: setup
 	for name in startup engine checkpoint plans attention favor audio ranks; do $(BIN)/python benchmarks/$$name.py || exit 1; done
