@@ -12,6 +12,7 @@ from vaak.callbacks.memory_manager import AdaptiveMemoryManager
 from vaak.callbacks.profiling.interbatch_profiler import InterbatchProfiler
 from vaak.callbacks.profiling.trace import TRACED_BY, TraceCallback
 from vaak.callbacks.profiling.waiting import WaitingForDataCallback
+from vaak.callbacks.routing import RoutingCallback
 from vaak.callbacks.step_log import StepLogCallback
 from vaak.callbacks.system_metrics import SystemMetricsCallback
 from vaak.config.base import Component
@@ -33,6 +34,8 @@ def callbacks_of(experiment: Experiment[Any, Any], folder: Path) -> list[Callbac
     callbacks += _trackers(experiment) + _profilers(training.profiling, logging.interval)
     if stopping is not None:
         callbacks.append(EarlyStoppingCallback(stopping.patience, stopping.metric, stopping.min_delta, stopping.mode))
+    if getattr(experiment.model, "experts", None) is not None:
+        callbacks.append(RoutingCallback(training.checkpoint.metric, training.checkpoint.mode))
     further = [built(component, folder) for component in training.callbacks]
     if training.memory.manager and not any(isinstance(callback, AdaptiveMemoryManager) for callback in further):
         callbacks.insert(

@@ -19,6 +19,7 @@ from vaak.config.yaml.writer import yaml_text
 from vaak.core.storage.files import read_json, sha256_of
 from vaak.engine.memory.microbatch_pieces import PieceRule
 from vaak.engine.trainer import Trainer
+from vaak.runs.open_run import open_run
 from vaak.runs.start import train
 from vaak.tasks.asr.model import AsrModel
 from vaak.tasks.asr.stages.pipeline import PIPELINE
@@ -90,7 +91,7 @@ def test_joint_training_recovers_from_a_shortage_and_ends(
     corpus: Path, whisper_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the default of load balancing; to the figures of a large machine."""
-    options = {"skip_pretraining": True, "num_experts": 3, "asr_batch_size": 8, "asr_lr": 1e-3}
+    options = {"skip_pretraining": True, "num_experts": 3, "asr_batch_size": 8, "asr_lr": 1e-3, "gate_lr_scale": 0.1}
     given = tiny_mixture.options(corpus, whisper_folder, **options)
     made: Any = from_options(PIPELINE.options, given, PIPELINE.name)
     assert made.load_balancing > 0
@@ -100,6 +101,8 @@ def test_joint_training_recovers_from_a_shortage_and_ends(
     assert set(shortages) == {8, 4}, "halved twice, in the rehearsal, and then never again"
     assert len(shortages) == 2
     found, expected = (read_json(tmp_path / name / "joint" / "joint.json") for name in ("small", "large"))
+    groups = open_run(tmp_path / "small" / "joint" / "run", device="cpu").experiment.training.optimizer.groups
+    assert [(one.match, one.lr_scale) for one in groups] == [(r"^gate\.", 0.1)]
     assert found["steps"] == expected["steps"] == 6
     assert found["use"] == expected["use"]
     assert found["figures"] == pytest.approx(expected["figures"], rel=1e-3)

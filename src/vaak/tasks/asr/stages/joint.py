@@ -33,6 +33,8 @@ def values_of(work: Work) -> Values:
     lora, bias = options.lora.model_dump(mode="json"), {"balancing_bias": options.balancing_bias}
     values["model"] = {"base": base_for(work), "experts": {**lora, **gate, **bias}}
     training = training_of(options, "joint", metric_of(options))
+    if options.gate_scale != 1:
+        training["optimizer"]["groups"] = [{"match": r"^gate\.", "lr_scale": options.gate_scale}]
     if options.load_balancing:
         training["loss"] = {"auxiliary": {"load_balancing": options.load_balancing}}
     if pretrained:

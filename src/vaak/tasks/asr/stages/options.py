@@ -25,6 +25,8 @@ QUICK_VALID = 10
 """Validation utterances in mode quick."""
 EPOCHS = {"gate": (100, 20), "experts": (10, 2), "joint": (10, 2)}
 """The most passes over the data in mode full, and in mode quick."""
+GATE_SCALE = 0.02
+"""A pretrained gate's learning rate in joint training, relative to that of the experts."""
 BATCH_SIZES = {"gate": 64, "experts": 8, "joint": 8}
 
 
@@ -94,6 +96,12 @@ class MoeOptions(ClusteringConfig):
     gating_lr: float = option("Learning rate of the gate.", 1e-3, gt=0)
     expert_lr: float = option("Learning rate of the experts.", 1e-4, gt=0)
     asr_lr: float = option("Learning rate of joint training.", 1e-4, gt=0)
+    gate_lr_scale: float | None = option(
+        "Learning rate of the gate in joint training, as a multiple of --asr-lr: at the rate of the experts, a gate "
+        "soon chooses one for all. null: 0.02, or 1 with --skip-pretraining, where it has everything to learn.",
+        None,
+        gt=0,
+    )
     patience: int = option("Evaluations without improvement before training stops, in every stage.", 5, ge=0)
     best_by: Literal["wer", "loss"] = option("What decides which checkpoint is the best, and when to stop.", "wer")
     eval_every_n_epochs: int = option("Evaluate every N epochs.", 1, gt=0)
@@ -120,6 +128,13 @@ class MoeOptions(ClusteringConfig):
     def experts(self) -> int:
         """The number of experts that is asked for."""
         return NUM_EXPERTS if self.num_experts is None else self.num_experts
+
+    @property
+    def gate_scale(self) -> float:
+        """What the gate's learning rate in joint training is, relative to that of the experts."""
+        if self.gate_lr_scale is not None:
+            return self.gate_lr_scale
+        return 1.0 if self.skip_pretraining else GATE_SCALE
 
     @property
     def clustering(self) -> ClusteringConfig:

@@ -120,6 +120,7 @@ PIPELINE = Pipeline(
                 "asr_batch_size",
                 "asr_epochs",
                 "asr_lr",
+                "gate_lr_scale",
                 "asr_config",
                 "skip_pretraining",
                 "num_experts",

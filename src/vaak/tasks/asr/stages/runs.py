@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vaak.audio.config import DatasetConfig
 from vaak.core.errors import UserError
 from vaak.core.storage.files import fingerprint_of, sha256_of
 from vaak.tasks.asr.config import SCRATCH, VERSIONS
@@ -49,7 +50,7 @@ MINUTES_BETWEEN_SAVES = 30
 def datasets_of(options: MoeOptions) -> list[Values]:
     """The data, as in a run's configuration. Raises UserError where there are none, and mode is full."""
     if options.datasets:
-        return [{"name": one.name, **one.model_dump(mode="json", exclude_unset=True)} for one in options.datasets]
+        return [_as_given(one) for one in options.datasets]
     root = options.dataset_root or (DATASET_ROOT if DATASET_ROOT.is_dir() else None)
     if root is not None:
         if not root.is_dir():
@@ -61,6 +62,14 @@ def datasets_of(options: MoeOptions) -> list[Values]:
             "datasets in --config; mode quick needs none"
         )
     return [VOICES]
+
+
+def _as_given(dataset: DatasetConfig) -> Values:
+    """A dataset as in a configuration: without what other types read, whose defaults options from a file have, too."""
+    values = {"name": dataset.name, **dataset.model_dump(mode="json", exclude_defaults=True)}
+    if DatasetConfig(**values).split_by != dataset.split_by:  # the default of some types is another
+        values["split_by"] = dataset.split_by
+    return values
 
 
 def base_of(options: MoeOptions) -> str:
@@ -224,7 +233,7 @@ def reads(options: MoeOptions) -> Any:
 
 
 def _digest_of_data(datasets: list[Values]) -> str:
-    from vaak.audio.config import AudioConfig, DatasetConfig
+    from vaak.audio.config import AudioConfig
     from vaak.audio.corpora.corpus import AudioCorpus, size_of
     from vaak.audio.waveforms.suffixes import is_audio
 

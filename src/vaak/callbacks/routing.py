@@ -1,0 +1,92 @@
+"""Warns where the gate of a mixture of experts collapses: experts that are no longer chosen, and worse figures."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from vaak.core.callback import Callback, Run
+from vaak.engine.checkpoint.best import improves
+
+log = logging.getLogger("vaak")
+
+IDLE = 0.1
+"""An expert that gets less than this part of an equal share is nearly unused."""
+FALLEN = 0.8
+"""Of the entropy of choices, relative to the first evaluation's: below this it has fallen."""
+WORSE = 0.02
+"""By how much, relative to the best, validation is worse by more than chance."""
+REMEDY = (
+    "lower the gate's learning rate (training.optimizer.groups: [{match: ^gate, lr_scale: 0.02}]; moe-asr: "
+    "--gate-lr-scale), or raise training.loss.auxiliary.load_balancing (--load-balancing) or "
+    "model.experts.balancing_bias (--balancing-bias 0.001)"
+)
+
+
+class RoutingCallback(Callback):
+    """Watches how a gate chooses, in scheduled evaluations; each finding is said when it comes up or gets worse.
+
+    ``metric`` is the figure that the best checkpoint is chosen by, better where it is ``min`` or ``max`` (``mode``).
+    """
+
+    main_process_only = True
+
+    def __init__(self, metric: str = "val_loss", mode: Literal["min", "max"] = "min") -> None:
+        self.metric, self.mode = metric, mode
+        self.idle: list[int] = []
+        self.entropy: float | None = None
+        """Of choices, in the first evaluation, or when it was last said to have fallen."""
+        self.best: float | None = None
+        self.was_worse = False
+
+    def on_evaluate_end(self, trainer: Run, metrics: dict[str, float]) -> None:
+        prefix = "val_expert_use/"
+        uses = [metrics[f"{prefix}{expert}"] for expert in range(sum(name.startswith(prefix) for name in metrics))]
+        if not trainer.scheduled_evaluation or not sum(uses):
+            return
+        shares = [use / sum(uses) for use in uses]
+        findings = [*self._unused(shares), *self._fallen(shares, metrics), *self._worse(metrics)]
+        if findings:
+            log.warning("%s. Remedy: %s", "; ".join(findings), REMEDY)
+
+    def _unused(self, shares: Sequence[float]) -> list[str]:
+        """Experts that (almost) no validation utterance chooses, if there are more of them than before."""
+        idle = [expert for expert, share in enumerate(shares) if share < IDLE / len(shares)]
+        new, self.idle = set(idle) - set(self.idle), idle
+        if not new:
+            return []
+        said = ", ".join(f"{expert} ({100 * shares[expert]:.1f} %)" for expert in idle)
+        equal = 100 / len(shares)
+        return [f"experts that the gate hardly chooses, of {len(shares)}: {said}; an equal share is {equal:.1f} %"]
+
+    def _fallen(self, shares: Sequence[float], metrics: dict[str, float]) -> list[str]:
+        """The entropy of choices, if it has fallen: ever more utterances go to ever fewer experts."""
+        entropy = -sum(share * math.log(share) for share in shares if share)
+        if self.entropy is None or entropy >= FALLEN * self.entropy:
+            self.entropy = entropy if self.entropy is None else self.entropy
+            return []
+        before, self.entropy = self.entropy, entropy
+        own = metrics.get("val_routing_entropy", math.nan)
+        return [
+            f"the choices of experts are less varied (entropy {entropy:.2f} nats, was {before:.2f}; that of the gate "
+            f"itself is {own:.2f})"
+        ]
+
+    def _worse(self, metrics: dict[str, float]) -> list[str]:
+        """The figure, if it has become worse than it was at its best."""
+        value = metrics.get(self.metric)
+        if value is None or improves(value, self.best, self.mode, 0.0) or self.best is None:
+            self.best, self.was_worse = value if value is not None else self.best, False
+            return []
+        is_worse = not abs(value - self.best) <= WORSE * abs(self.best)
+        is_new, self.was_worse = is_worse and not self.was_worse, is_worse
+        return [f"{self.metric} is {value:.4g}, was {self.best:.4g} at its best"] if is_new else []
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"idle": self.idle, "entropy": self.entropy, "best": self.best, "was_worse": self.was_worse}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.idle, self.entropy = state["idle"], state["entropy"]
+        self.best, self.was_worse = state["best"], state["was_worse"]
