@@ -10,6 +10,8 @@ docs/multitask.md).
 from __future__ import annotations
 
 import copy
+import inspect
+import logging
 from collections.abc import Callable, Mapping
 from os import PathLike
 from pathlib import Path
@@ -24,13 +26,19 @@ from vaak.compat.stages import Stages
 from vaak.config.training import TrainingConfig
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
+from vaak.core.task import Meters
+from vaak.core.task import Task as AnyTask
 from vaak.engine.objective.distillation import divergence
 from vaak.library.collate import Collate, padded
 from vaak.library.fit import fit
 from vaak.library.simple_task import SimpleTask
 from vaak.library.trained_run import TrainedRun
 from vaak.tasks.meters import EXAMPLE, Metric
+from vaak.tasks.multitask.data import JointDataset
+from vaak.tasks.multitask.metrics import JointMeters
 from vaak.tasks.multitask.task import JointTask
+
+log = logging.getLogger("vaak")
 
 
 def cross_entropy(model: nn.Module, batch: Batch) -> Term:
@@ -202,18 +210,75 @@ class _InMemory(JointTask):
     def __init__(self, trainer: MultiTaskTrainer, collate: Collate) -> None:
         self.models = trainer.models
         parts = {
-            name: SimpleTask(data=trainer.datasets[name], model=model, loss=cross_entropy, collate=collate, name=name)
+            name: SimpleTask(
+                data=trainer.datasets[name],
+                model=model,
+                loss=cross_entropy,
+                metrics={"accuracy": accuracy},
+                collate=collate,
+                name=name,
+            )
             for name, model in trainer.models.items()
         }
         super().__init__(parts, trainer.loss_weights)
+        without = [name for name, part in parts.items() if not part.evaluation_splits]
+        if without and len(without) < len(parts):
+            log.warning("%s: no examples for valid, so evaluations are of the other tasks", ", ".join(without))
+        elif without:
+            log.warning("no task has examples for valid, so nothing is evaluated: give datasets by split")
+        self.evaluation_splits = ("valid",) if len(without) < len(parts) else ()
+
+    def dataset(self, split: str) -> JointDataset:
+        """The examples of the tasks that have this split."""
+        if split in self.evaluation_splits:
+            return JointDataset({name: part.dataset(split) for name, part in self._evaluated().items()})
+        return super().dataset(split)
+
+    def meters(self, split: str) -> Meters:
+        meters = {name: part.meters(split) for name, part in self._evaluated().items()}
+        return JointMeters(meters, split, self.weights) if split in self.evaluation_splits else super().meters(split)
+
+    def _evaluated(self) -> dict[str, AnyTask]:
+        return {name: part for name, part in self.parts.items() if part.evaluation_splits}
 
     def models_of_tasks(self) -> dict[str, nn.Module]:
         return copy.deepcopy(self.models)
 
 
+MASKS = ("mask", "inputs_mask", "input_mask", "attention_mask", "padding_mask")
+"""What a parameter of ``forward`` is called that takes a mask, True where data is real."""
+
+
 def _logits(model: nn.Module, batch: Batch) -> Tensor:
-    """What a model gives for the inputs of a batch, with their mask where they are padded; transformers' too."""
-    mask = [batch["inputs_mask"]] if "inputs_mask" in batch.tensors else []
-    found = model(batch["inputs"], *mask)
+    """What a model gives for the inputs of a batch; transformers' too.
+
+    Where rows are sequences, a ``forward`` with a mask among its parameters, or a second one that it requires, gets
+    theirs. Raises UserError where there is none, but the rows differ in length.
+    """
+    found = model(batch["inputs"], *_mask_by_place(model, batch), **_mask_by_name(model, batch))
     logits: Tensor = getattr(found, "logits", found)
     return logits
+
+
+def _mask_by_name(model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+    name = next((one for one in _parameters(model) if one in MASKS), None)
+    return {} if name is None or "inputs_mask" not in batch.tensors else {name: batch["inputs_mask"]}
+
+
+def _mask_by_place(model: nn.Module, batch: Batch) -> list[Tensor]:
+    if "inputs_mask" not in batch.tensors or _mask_by_name(model, batch):
+        return []
+    second = [*_parameters(model).values()][1:2]
+    by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    if second and second[0].default is inspect.Parameter.empty and second[0].kind in by_place:
+        return [batch["inputs_mask"]]
+    if not bool(batch["inputs_mask"].all()):
+        raise UserError(
+            f"inputs differ in length, so they are padded, and {type(model).__name__}.forward has no parameter mask: "
+            "add one, True where data is real, or give inputs of one length"
+        )
+    return []
+
+
+def _parameters(model: nn.Module) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(getattr(model, "_orig_mod", model).forward).parameters

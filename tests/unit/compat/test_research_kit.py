@@ -10,10 +10,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from vaak.compat.research_kit import DistillationTrainer, MultiTaskTrainer
+from vaak.compat.research_kit import DistillationTrainer, MultiTaskTrainer, Trainer, accuracy, cross_entropy
 from vaak.config import tasks
 from vaak.core.batch import Batch
 from vaak.core.errors import UserError
+from vaak.library.collate import padded
 
 
 @pytest.fixture(autouse=True)
@@ -104,3 +105,64 @@ def test_the_kits_call_trains_several_models_in_place_and_what_they_share(tmp_pa
     assert torch.equal(model2.head.weight, run.model.get_parameter("tasks.task2.head.weight").cpu())
     with pytest.raises(UserError, match="the task b has no dataset"):
         MultiTaskTrainer({"a": model1, "b": model2}, {"a": dataset1})
+
+
+class SecondPlace(Masked):
+    """Requires its mask, which it calls otherwise."""
+
+    def forward(self, inputs: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
+        return super().forward(inputs, real)
+
+
+class OnlyByName(Masked):
+    """Takes a mask as transformers' models do."""
+
+    def forward(self, input_ids: Any, token_type_ids: Any = None, attention_mask: Any = None) -> torch.Tensor:
+        assert token_type_ids is None
+        return super().forward(input_ids, attention_mask)
+
+
+LOOP: dict[str, Any] = {"max_steps": 2, "batch_size": 4, "device": "cpu", "logging": {"tensorboard": False}}
+
+
+def test_an_ordinary_module_is_trained_by_all_three(tmp_path: Path):
+    examples = [(torch.randn(6), number % 2) for number in range(12)]
+    models = [nn.Linear(6, 2), nn.Sequential(nn.Linear(6, 4), nn.Dropout(0.1), nn.Linear(4, 2))]
+    data = {"train": examples, "valid": examples}
+    for number, model in enumerate(models):
+        assert Trainer(model, data, tmp_path / f"plain-{number}", **LOOP).train().metrics["val_accuracy"] >= 0
+    DistillationTrainer(models[0], models[1]).train(data, tmp_path / "distilled", **LOOP)
+    MultiTaskTrainer({"a": models[0], "b": models[1]}, {"a": data, "b": data}).train(tmp_path / "joint", **LOOP)
+
+
+@pytest.mark.parametrize("kind", [Masked, SecondPlace, OnlyByName])
+def test_a_mask_is_given_to_what_takes_one(kind: type[Masked]):
+    model = kind(4)
+    batch = padded([([1, 2, 3], 0), ([4], 1)])
+    alone = accuracy(model, padded([([4], 1)]))
+    assert accuracy(model, batch)[1] == alone[0]
+    expected = F.cross_entropy(Masked.forward(model, batch["inputs"], batch["inputs_mask"]), batch["targets"])
+    torch.testing.assert_close(cross_entropy(model, batch).total / 2, expected)
+
+
+def test_padding_that_a_model_would_read_as_data_is_an_error():
+    model = nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(12, 2))
+    with pytest.raises(UserError, match=r"inputs differ in length, .* Sequential.forward has no parameter mask"):
+        cross_entropy(model, padded([([1, 2, 3], 0), ([4], 1)]))
+
+
+def test_tasks_without_validation_are_named_and_the_others_are_evaluated(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    examples = [(torch.randn(6), number % 2) for number in range(12)]
+    models = {"a": nn.Linear(6, 2), "b": nn.Linear(6, 2)}
+    trainer = MultiTaskTrainer(models, {"a": {"train": examples, "valid": examples}, "b": examples})
+    with caplog.at_level("WARNING", "vaak"):
+        run = trainer.train(tmp_path / "one", **LOOP)
+    assert "b: no examples for valid, so evaluations are of the other tasks" in caplog.text
+    assert run.metrics["val_loss"] == run.metrics["val_a/loss"]
+    assert 0 <= run.metrics["val_a/accuracy"] <= 1
+    assert not any("b/" in name for name in run.metrics)
+    with caplog.at_level("WARNING", "vaak"):
+        MultiTaskTrainer(models, {"a": examples, "b": examples}).train(tmp_path / "none", **LOOP)
+    assert "no task has examples for valid, so nothing is evaluated" in caplog.text
