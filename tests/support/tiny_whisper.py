@@ -10,7 +10,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import GenerationConfig, WhisperConfig, WhisperForConditionalGeneration, WhisperTokenizer
 
 SPECIAL = ("<|startoftranscript|>", "<|en|>", "<|hi|>", "<|translate|>", "<|transcribe|>", "<|startofprev|>")
-LAST = ("<|nospeech|>", "<|notimestamps|>")
+LAST = ("<|startoflm|>", "<|nospeech|>", "<|notimestamps|>")
 NUM_TIMES = 5
 
 
@@ -26,7 +26,7 @@ def whisper_tokenizer() -> WhisperTokenizer:
     return WhisperTokenizer(tokenizer_object=backend)
 
 
-def write_whisper(folder: Path, seed: int = 0) -> Path:
+def write_whisper(folder: Path, seed: int = 0, multilingual: bool = True, max_target_positions: int = 24) -> Path:
     """A folder that transformers' ``from_pretrained`` reads; its model has random weights, but not tiny ones."""
     tokenizer = whisper_tokenizer()
     ids = tokenizer.get_vocab()
@@ -41,7 +41,7 @@ def write_whisper(folder: Path, seed: int = 0) -> Path:
         decoder_attention_heads=2,
         encoder_ffn_dim=48,
         decoder_ffn_dim=48,
-        max_target_positions=24,
+        max_target_positions=max_target_positions,
         pad_token_id=end,
         bos_token_id=end,
         eos_token_id=end,
@@ -53,6 +53,10 @@ def write_whisper(folder: Path, seed: int = 0) -> Path:
     torch.manual_seed(seed)
     model = WhisperForConditionalGeneration(config)
     make: Any = GenerationConfig  # it has no types
+    of_languages = {
+        "lang_to_id": {"<|en|>": ids["<|en|>"], "<|hi|>": ids["<|hi|>"]},
+        "task_to_id": {"transcribe": ids["<|transcribe|>"], "translate": ids["<|translate|>"]},
+    }
     model.generation_config = make(
         decoder_start_token_id=start,
         eos_token_id=end,
@@ -60,11 +64,10 @@ def write_whisper(folder: Path, seed: int = 0) -> Path:
         bos_token_id=end,
         suppress_tokens=[ids["#"], ids["%"], *special],
         begin_suppress_tokens=[ids["Ġ"], end],
-        is_multilingual=True,
-        lang_to_id={"<|en|>": ids["<|en|>"], "<|hi|>": ids["<|hi|>"]},
-        task_to_id={"transcribe": ids["<|transcribe|>"], "translate": ids["<|translate|>"]},
+        is_multilingual=multilingual,
+        **(of_languages if multilingual else {}),
         no_timestamps_token_id=ids["<|notimestamps|>"],
-        max_length=24,
+        max_length=max_target_positions,
         return_timestamps=False,
     )
     model.save_pretrained(folder)

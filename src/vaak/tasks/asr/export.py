@@ -1,6 +1,6 @@
 """A trained recogniser for other software: a Whisper for transformers, or an adapter for peft.
 
-    hf      config.json  generation_config.json  model.safetensors  tokenizer.json  vocabulary.json (for model.base)
+    hf      config.json  model.safetensors, and what processor.py writes
     peft    adapter_config.json  adapter_model.safetensors
 
 Low-rank adapters are merged in the first, and alone in the second. Of a mixture, one expert is exported so. Its change
@@ -11,7 +11,6 @@ validation utterances that chose it, unless another is given. At that weight, it
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from vaak.core.errors import UserError
 from vaak.core.storage.files import whole_folder
@@ -21,7 +20,8 @@ from vaak.nn import lora
 from vaak.tasks.asr.config import AsrModelConfig
 from vaak.tasks.asr.metrics import EXPERT_WEIGHT
 from vaak.tasks.asr.model import AsrModel
-from vaak.tasks.asr.vocabulary import Vocabulary
+from vaak.tasks.asr.predict import Transcriber
+from vaak.tasks.asr.processor import generation_of, write_processor
 
 
 def _demand_one(model: AsrModel, expert: int | None) -> None:
@@ -52,25 +52,20 @@ def mean_weight(run: Path, checkpoint: Path, expert: int) -> float:
     return found
 
 
-def write_whisper(
-    model: AsrModel, vocabulary: Vocabulary, folder: Path, expert: int | None = None, weight: float = 1.0
-) -> None:
-    """Write ``folder``, completely or not at all, with all changes merged; that of an ``expert`` times ``weight``.
+def write_whisper(transcriber: Transcriber, folder: Path, expert: int | None = None, weight: float = 1.0) -> None:
+    """Write ``folder``, completely or not at all: the Whisper that transcribes as ``transcriber`` does.
+
+    All changes are merged; that of an ``expert`` times ``weight``.
 
     Raises UserError where the folder has something in it, or no ``expert`` is chosen of several.
     """
+    model, vocabulary = transcriber.model, transcriber.vocabulary
     _demand_one(model, expert)
     merged = lora.merged(model.whisper, expert, weight)
-    ids = vocabulary.ids
-    settings: Any = merged.generation_config
-    settings.update(
-        suppress_tokens=list(ids.never),
-        begin_suppress_tokens=list(ids.never_first) or None,
-        max_length=model.max_target_length,
-    )
     with whole_folder(folder) as temporary:
         merged.save_pretrained(temporary)
-        vocabulary.save(temporary)
+        generation_of(model, vocabulary, transcriber.decoding).save_pretrained(temporary)
+        write_processor(vocabulary, transcriber.features, temporary)
 
 
 def write_adapter(

@@ -24,8 +24,9 @@ from vaak.core.split_ranges import SPLITS
 from vaak.runs.prepared import PreparedFolder, Recipe, fingerprint_with_files
 from vaak.tasks.asr.base import KEY, PURPOSE, base_of
 from vaak.tasks.asr.config import SCRATCH, AsrDataConfig, AsrExperiment, AsrModelConfig
+from vaak.tasks.asr.processor import exported_vocabulary
 from vaak.tasks.asr.utterances import Limits, Utterances, Writing, doubtful_groups, label_of_groups, write_utterances
-from vaak.tasks.asr.vocabulary import ABOUT, Vocabulary
+from vaak.tasks.asr.vocabulary import Vocabulary
 from vaak.tasks.hub import fetched, transformers_of
 from vaak.tasks.prepared_cuts import PLACES, Datasets, corpora_of
 from vaak.text.tokenizers.training import TokenizerFactory
@@ -181,15 +182,14 @@ def _base_vocabulary(sources: Sources, folder: Path) -> Vocabulary | None:
     transformers = transformers_of(PURPOSE, "asr")
     source = base_of(sources.model, sources.folder)
     config = fetched(KEY, source, lambda: transformers.WhisperConfig.from_pretrained(source))
-    if (Path(source) / ABOUT).exists():  # exported by Vaak
-        config.save_pretrained(folder / BASE)
-        return Vocabulary.load(Path(source))
+    config.save_pretrained(folder / BASE)
+    if (exported := exported_vocabulary(Path(source))) is not None:
+        return exported
     tokenizer = fetched(KEY, source, lambda: transformers.WhisperTokenizer.from_pretrained(source))
     try:
         generation = transformers.GenerationConfig.from_pretrained(source)
     except OSError:  # a folder may have none
         generation = transformers.GenerationConfig.from_model_config(config)
-    config.save_pretrained(folder / BASE)
     return Vocabulary.of_whisper(tokenizer, config, generation, sources.data.language)
 
 

@@ -232,7 +232,7 @@ class AsrTask(PreparedTask[AsrExperiment, Prepared]):
 
     def export_hf(self, model: nn.Module, folder: Path, expert: int | None = None, weight: float = 1.0) -> None:
         """Write a Whisper that transformers loads, low-rank adapters merged; of experts, one, times its ``weight``."""
-        write_whisper(cast("AsrModel", model), self.prepared.vocabulary, folder, expert, weight)
+        write_whisper(self.transcriber(model), folder, expert, weight)
 
     def export_peft(self, model: nn.Module, folder: Path, expert: int | None = None, weight: float = 1.0) -> None:
         """Write the low-rank adapters for peft, which loads them on the base; of experts, one, times its ``weight``."""

@@ -10,6 +10,8 @@ knows English only; that of a model trained from scratch is <s>.
 from __future__ import annotations
 
 import json
+import tempfile
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,10 +20,11 @@ from typing import Any
 from tokenizers import Tokenizer as Backend
 
 from vaak.core.errors import UserError
-from vaak.core.storage.files import write_json, write_text
+from vaak.core.storage.files import read_json, write_json, write_text
 from vaak.text.tokenizers.tokenizer import Tokenizer
 
-TOKENIZER, ABOUT = "tokenizer.json", "vocabulary.json"
+TOKENIZER, TOKENIZER_CONFIG, ABOUT = "tokenizer.json", "tokenizer_config.json", "vocabulary.json"
+START, NO_TIMES = "<|startoftranscript|>", "<|notimestamps|>"
 _ENGLISH_ONLY = 51864
 """The tokens of Whispers that know no other language."""
 
@@ -45,12 +48,17 @@ class SpecialIds:
 class Vocabulary:
     """Transcripts to token ids and back."""
 
-    def __init__(self, content: str, ids: SpecialIds) -> None:
-        """``content`` is that of a ``tokenizer.json``."""
-        self.content, self.ids = content, ids
+    def __init__(self, content: str, ids: SpecialIds, config: Mapping[str, Any] | None = None) -> None:
+        """``content`` is that of a ``tokenizer.json``; ``config``, of the ``tokenizer_config.json`` of a Whisper."""
+        self.content, self.ids, self.config = content, ids, config
+
+    @property
+    def is_whispers(self) -> bool:
+        """Whether it is a Whisper's own, and not one that was trained on transcripts."""
+        return self.backend.id_to_token(self.ids.prompt[0]) == START
 
     @cached_property
-    def _backend(self) -> Backend:
+    def backend(self) -> Backend:
         backend = Backend.from_str(self.content)
         backend.no_padding()
         backend.no_truncation()
@@ -59,16 +67,16 @@ class Vocabulary:
 
     def encode(self, text: str) -> list[int]:
         """The ids of a transcript, without prompt and end."""
-        found: list[int] = self._backend.encode(self.ids.before_text + text.strip(), add_special_tokens=False).ids
+        found: list[int] = self.backend.encode(self.ids.before_text + text.strip(), add_special_tokens=False).ids
         return found
 
     def decode(self, ids: list[int]) -> str:
         """The transcript of ids."""
-        return str(self._backend.decode(ids, skip_special_tokens=True)).strip()
+        return str(self.backend.decode(ids, skip_special_tokens=True)).strip()
 
     def tokens(self) -> list[str]:
         """Every token by its id, also those that have only a place."""
-        return [self._backend.id_to_token(number) or "" for number in range(self.ids.size)]
+        return [self.backend.id_to_token(number) or "" for number in range(self.ids.size)]
 
     @classmethod
     def of_tokenizer(cls, tokenizer: Tokenizer) -> Vocabulary:
@@ -100,8 +108,8 @@ class Vocabulary:
                 raise UserError(f"data.language: the base doesn't know {language}; expected {', '.join(languages)}")
             prompt += [known[f"<|{language}|>"], known["<|transcribe|>"]]
         times = range(0)
-        if "<|notimestamps|>" in known:
-            prompt.append(known["<|notimestamps|>"])
+        if NO_TIMES in known:
+            prompt.append(known[NO_TIMES])
             times = range(prompt[-1] + 1, config.vocab_size)
         end = config.eos_token_id
         never = {*known.values(), *times, *(generation.suppress_tokens or ())} - {end}
@@ -114,18 +122,30 @@ class Vocabulary:
             tuple(generation.begin_suppress_tokens or ()),
             " ",
         )
-        return cls(backend.to_str(), ids)
+        return cls(backend.to_str(), ids, config_of(tokenizer))
 
     def save(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         write_text(folder / TOKENIZER, self.content)
         write_json(folder / ABOUT, asdict(self.ids))
+        if self.config is not None:
+            write_json(folder / TOKENIZER_CONFIG, dict(self.config))
 
     @classmethod
     def load(cls, folder: Path) -> Vocabulary:
         about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
         values: Any = {name: tuple(one) if isinstance(one, list) else one for name, one in about.items()}
-        return cls((folder / TOKENIZER).read_text(encoding="utf-8"), SpecialIds(**values))
+        file = folder / TOKENIZER_CONFIG
+        config = read_json(file) if file.is_file() else None
+        return cls((folder / TOKENIZER).read_text(encoding="utf-8"), SpecialIds(**values), config)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Vocabulary, (self.content, self.ids)
+        return Vocabulary, (self.content, self.ids, self.config)
+
+
+def config_of(tokenizer: Any) -> dict[str, Any]:
+    """The ``tokenizer_config.json`` of a tokenizer of transformers, without where it was read."""
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer.save_pretrained(folder)
+        found: dict[str, Any] = read_json(Path(folder) / TOKENIZER_CONFIG)
+    return {name: value for name, value in found.items() if name not in ("is_local", "local_files_only")}

@@ -34,7 +34,7 @@ SPECIAL_NAMES: dict[str, tuple[str, ...]] = {
 SPECIAL_TOKENS = tuple(names[0] for names in SPECIAL_NAMES.values())
 
 _PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-_BYTES = {chr(byte): byte for byte in _PRINTABLE} | {
+BYTES = {chr(byte): byte for byte in _PRINTABLE} | {
     chr(0x100 + number): byte for number, byte in enumerate(sorted({*range(256)} - {*_PRINTABLE}))
 }
 """The byte of each character by which GPT-2 writes it (Radford et al. 2019)."""
@@ -158,8 +158,8 @@ class Tokenizer:
             return name
         if _BYTE_TOKEN.fullmatch(name):
             text = f"‹{name[3:5]}›"
-        elif "ByteLevel" in str(json.loads(self.to_json())["decoder"]) and all(char in _BYTES for char in name):
-            text = bytes(_BYTES[char] for char in name).decode(errors="vaak_readable")
+        elif "ByteLevel" in str(json.loads(self.to_json())["decoder"]) and all(char in BYTES for char in name):
+            text = bytes(BYTES[char] for char in name).decode(errors="vaak_readable")
         else:
             text = name
         return text.replace(" ", "␣").replace("\n", "⏎")

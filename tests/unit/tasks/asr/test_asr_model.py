@@ -209,7 +209,8 @@ def test_exports_have_the_same_logits_in_transformers_and_peft(
         for name, value in model.named_parameters():
             if value.requires_grad and "gate" not in name:
                 value.normal_(0, 0.2)
-    write_whisper(model, vocabulary, tmp_path / "hf", expert)
+    transcriber = Transcriber(model, vocabulary, WhisperFeatures(80, 30.0), AsrDecodingConfig())
+    write_whisper(transcriber, tmp_path / "hf", expert)
     write_adapter(model, options, tmp_path / "peft", expert)
     features, tokens = features_of(1), torch.tensor([[*vocabulary.ids.prompt, 7, 8]])
     whole = WhisperForConditionalGeneration.from_pretrained(tmp_path / "hf").eval()
@@ -228,7 +229,7 @@ def test_exports_have_the_same_logits_in_transformers_and_peft(
             torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
     assert Vocabulary.load(tmp_path / "hf").ids == vocabulary.ids
     with pytest.raises(UserError, match="exists and is not an empty folder"):
-        write_whisper(model, vocabulary, tmp_path / "hf", expert)
+        write_whisper(transcriber, tmp_path / "hf", expert)
     with pytest.raises(UserError, match="expert"):
         write_adapter(model, options, tmp_path / "other", 3 if kind == "experts" else 0)
 

@@ -1,0 +1,204 @@
+"""An exported Whisper, in the tools that people load it with, writes what ``vaak transcribe`` writes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+
+import tiny_listener
+from tiny_whisper import write_whisper
+from vaak.audio.waveforms.audio_file import AudioFile
+from vaak.config.load import load
+from vaak.runs.open_run import open_run
+from vaak.runs.start import prepare
+from vaak.tasks.asr.task import AsrTask
+
+transformers = pytest.importorskip("transformers")
+
+SECONDS = 2
+"""That the encoder reads: fewer than the base's, so all tools must take it from the folder."""
+DATA = {"max_duration": SECONDS, "language": "hi"}
+MOST = 20
+"""Tokens that the English one writes at most."""
+COPIED = ["tokenizer.json", "preprocessor_config.json"]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tones") / "corpus"
+    tiny_listener.write_listener(folder)
+    return folder
+
+
+def recordings(corpus: Path) -> list[Path]:
+    return sorted([*corpus.glob("test*.wav"), *corpus.glob("valid*.wav")])
+
+
+def samples_of(path: Path) -> np.ndarray:
+    with AudioFile(path, 16_000, "mix") as file:
+        return np.array(file.read(0.0, file.duration))
+
+
+def trained(corpus: Path, run: Path, *options: str, **more: Any) -> Path:
+    return tiny_listener.train(corpus, run, "training.max_steps=60", "training.optimizer.lr=1e-2", *options, **more)
+
+
+@pytest.fixture(scope="module")
+def multilingual(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Whisper that knows several languages, which reads two seconds and writes Hindi."""
+    folder = tmp_path_factory.mktemp("multilingual")
+    base = write_whisper(folder / "base", max_target_positions=448)
+    return trained(corpus, folder / "run", model={"base": str(base)}, data=DATA)
+
+
+@pytest.fixture(scope="module")
+def english(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Whisper that knows English only and reads half a minute, hardly trained."""
+    folder = tmp_path_factory.mktemp("english")
+    base = write_whisper(folder / "base", 3, multilingual=False, max_target_positions=448)
+    data = {"max_duration": 30, "decoding": {"max_new_tokens": MOST, "valid_examples": 1}}
+    few = ("training.max_steps=2", "training.batch_size=2", "training.optimizer.lr=1e-3")
+    return trained(corpus, folder / "run", *few, model={"base": str(base)}, data=data)
+
+
+@pytest.fixture(scope="module")
+def half_a_minute(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A recording as long as what a Whisper reads: faster-whisper pads features, where others pad audio."""
+    path, rng = tmp_path_factory.mktemp("long") / "long.wav", np.random.default_rng(0)
+    words = [str(word) for word in rng.choice(list(tiny_listener.WORDS), 120)]
+    soundfile.write(path, tiny_listener.samples_of(words, "low", rng), tiny_listener.RATE)
+    return path
+
+
+@pytest.fixture(scope="module")
+def scratch(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Whisper that was trained from scratch, on characters."""
+    return trained(
+        corpus,
+        tmp_path_factory.mktemp("scratch") / "run",
+        "training.optimizer.lr=5e-3",
+        "training.max_steps=90",
+        data=DATA,
+    )
+
+
+def transcripts(run: Path, files: list[Path], **decoding: Any) -> list[str]:
+    opened = open_run(run, device="cpu")
+    transcriber = opened.task.transcriber(opened.model, **decoding)
+    return [transcriber.transcribe(file).text for file in files]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Exports a run, once."""
+    made: dict[Path, Path] = {}
+
+    def folder(run: Path) -> Path:
+        if run not in made:
+            opened = open_run(run, device="cpu")
+            made[run] = tmp_path_factory.mktemp("exported") / "whisper"
+            opened.task.export_hf(opened.model, made[run])
+        return made[run]
+
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["multilingual", "scratch"])
+def test_the_pipeline_of_transformers_writes_the_same_text(
+    kind: str, corpus: Path, folders: Any, request: pytest.FixtureRequest
+):
+    run, files = request.getfixturevalue(kind), recordings(corpus)
+    expected = transcripts(run, files)
+    assert len(set(expected)) > 2, "they must differ for a comparison"
+    listen = transformers.pipeline("automatic-speech-recognition", str(folders(run)))
+    assert [listen(samples_of(file))["text"].strip() for file in files] == expected
+
+
+def test_the_search_of_a_run_is_exported(multilingual: Path, corpus: Path, tmp_path: Path):
+    opened, files = open_run(multilingual, device="cpu"), recordings(corpus)
+    beam = {"method": "beam", "beam_size": 3, "length_penalty": 0.5, "max_new_tokens": 12}
+    opened.task.data = opened.task.data.model_copy(
+        update={"decoding": opened.task.data.decoding.model_copy(update=beam)}
+    )
+    opened.task.export_hf(opened.model, tmp_path / "out")
+    listen = transformers.pipeline("automatic-speech-recognition", str(tmp_path / "out"))
+    found = [listen(samples_of(file))["text"].strip() for file in files]
+    assert found == transcripts(multilingual, files, **beam)
+
+
+def test_features_and_prompt_are_those_of_training(multilingual: Path, corpus: Path, folders: Any):
+    folder, opened = folders(multilingual), open_run(multilingual, device="cpu")
+    processor = transformers.AutoProcessor.from_pretrained(folder)
+    assert type(processor).__name__ == "WhisperProcessor"
+    samples = samples_of(recordings(corpus)[0])
+    features = processor(samples, sampling_rate=16_000, return_tensors="np").input_features[0]
+    np.testing.assert_array_equal(features, opened.task.features(samples))
+    about = json.loads((folder / "generation_config.json").read_text())
+    assert (about["language"], about["task"], about["is_multilingual"]) == ("hi", "transcribe", True)
+    # Whisper's way to times stays open: they are not suppressed, and what comes before them is.
+    known = processor.tokenizer.get_vocab()
+    assert not {known["<|0.00|>"], known["<|notimestamps|>"], known["<|en|>"]} & set(about["suppress_tokens"])
+    assert {known["<|startofprev|>"], known["<|translate|>"], known["#"]} <= set(about["suppress_tokens"])
+
+
+@pytest.mark.parametrize("kind", ["multilingual", "scratch"])
+def test_an_exported_whisper_is_a_base_with_the_same_tokens(
+    kind: str, folders: Any, corpus: Path, tmp_path: Path, request: pytest.FixtureRequest
+):
+    run = request.getfixturevalue(kind)
+    values = tiny_listener.options(corpus, model={"base": str(folders(run))}, data=DATA)
+    (tmp_path / "again.yml").write_text(json.dumps(values))
+    loaded: Any = load([tmp_path / "again.yml"], [f"run_dir={tmp_path / 'again'}"])
+    prepare(loaded)
+    own: Any = open_run(run, device="cpu").task.prepared.vocabulary
+    again = own.load(tmp_path / "again" / "prepared" / "vocabulary")
+    assert (again.ids, again.encode("ba do")) == (own.ids, own.encode("ba do"))
+    task: Any = AsrTask(loaded.experiment, tmp_path / "again", tmp_path)
+    task.export_hf(task.model(), tmp_path / "out")
+    for name in ("tokenizer.json", "generation_config.json", "preprocessor_config.json"):
+        assert (tmp_path / "out" / name).read_text() == (folders(run) / name).read_text(), name
+
+
+def converted(folder: Path, output: Path) -> Path:
+    pytest.importorskip("ctranslate2", reason="CTranslate2 isn't installed")
+    from ctranslate2.converters import TransformersConverter
+
+    return Path(TransformersConverter(str(folder), copy_files=COPIED).convert(str(output)))
+
+
+def test_ctranslate2_writes_the_same_tokens(multilingual: Path, corpus: Path, folders: Any, tmp_path: Path):
+    ctranslate2 = pytest.importorskip("ctranslate2", reason="CTranslate2 isn't installed")
+    folder, files = folders(multilingual), recordings(corpus)
+    opened = open_run(multilingual, device="cpu")
+    processor = transformers.AutoProcessor.from_pretrained(folder)
+    model = ctranslate2.models.Whisper(str(converted(folder, tmp_path / "ct2")), device="cpu")
+    prompt = list(opened.task.prepared.vocabulary.ids.prompt)
+    found = []
+    for file in files:
+        features = processor(samples_of(file), sampling_rate=16_000, return_tensors="np").input_features
+        (result,) = model.generate(ctranslate2.StorageView.from_array(features), [prompt], beam_size=1)
+        found.append(processor.decode(result.sequences_ids[0], skip_special_tokens=True).strip())
+    assert found == transcripts(multilingual, files)
+
+
+def test_faster_whisper_and_the_pipeline_write_the_same_text(
+    english: Path, half_a_minute: Path, folders: Any, tmp_path: Path
+):
+    (expected,) = transcripts(english, [half_a_minute])
+    assert len(set(expected)) > 4
+    samples = samples_of(half_a_minute)
+    listen = transformers.pipeline("automatic-speech-recognition", str(folders(english)))
+    assert listen(samples.copy())["text"].strip() == expected
+    faster_whisper = pytest.importorskip("faster_whisper", reason="faster-whisper isn't installed")
+    model = faster_whisper.WhisperModel(str(converted(folders(english), tmp_path / "ct2")), device="cpu")
+    guesses = dict.fromkeys(("no_speech_threshold", "log_prob_threshold", "compression_ratio_threshold"))
+    most = 2 * MOST - 2  # CTranslate2 takes half of the sum of this and the prompt
+    segments, _ = model.transcribe(
+        samples, beam_size=1, temperature=0.0, without_timestamps=True, max_new_tokens=most, **guesses
+    )
+    assert "".join(segment.text for segment in segments).strip() == expected
