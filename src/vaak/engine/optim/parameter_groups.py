@@ -1,8 +1,10 @@
 """Which parameters share a learning rate and a weight decay.
 
 Matrices decay; norms, biases and other vectors don't. A layer's rate falls with its distance from the top by
-``layer_decay`` (as in Clark et al. 2020, ELECTRA): embeddings are below all layers, the head and the last norm on top;
-the first number in a parameter's name is its layer. ``groups`` scale the rate or replace the decay by name.
+``layer_decay`` (as in Clark et al. 2020, ELECTRA): embeddings and what follows them are below all layers, the head and
+the last norm on top. The first number in a parameter's name is its layer. Of modules without one, those that their
+parent has before its layers are below them, and those after are on top; a module with a ``layer_number`` says where it
+is (-1: below). ``groups`` scale the rate or replace the decay by name.
 """
 
 from __future__ import annotations
@@ -27,18 +29,13 @@ class NamedParameter:
     module: nn.Module
     is_embedding: bool
     is_head: bool
+    layer: int | None = None
+    """The number of the layer that it is in: -1 below all layers, None above them."""
 
     @property
     def is_hidden_matrix(self) -> bool:
         """Whether Muon may update it: a matrix between two hidden layers."""
         return self.parameter.ndim == 2 and not (self.is_embedding or self.is_head)
-
-    @property
-    def layer(self) -> int | None:
-        """The number of the layer that the parameter is in: -1 below all layers, None above them."""
-        if self.is_embedding:
-            return -1
-        return next((int(part) for part in self.name.split(".") if part.isdigit()), None)
 
 
 def trained_parameters(model: nn.Module) -> list[NamedParameter]:
@@ -48,13 +45,49 @@ def trained_parameters(model: nn.Module) -> list[NamedParameter]:
     """
     embeddings = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     trained: dict[int, NamedParameter] = {}
+    layers = _layers(model)
     for path, module in model.named_modules():
         named_head = isinstance(module, nn.Linear) and path.endswith("head")
         is_head = bool(getattr(module, "is_output_head", named_head))
         for name, parameter in module.named_parameters(path, recurse=False):
             if parameter.requires_grad and id(parameter) not in trained:
-                trained[id(parameter)] = NamedParameter(name, parameter, module, id(parameter) in embeddings, is_head)
+                is_embedding = id(parameter) in embeddings
+                layer = -1 if is_embedding else None if is_head else layers[name]
+                trained[id(parameter)] = NamedParameter(name, parameter, module, is_embedding, is_head, layer)
     return list(trained.values())
+
+
+def _layers(model: nn.Module) -> dict[str, int | None]:
+    """The layer of every parameter by all its names, as if there were neither embeddings nor heads."""
+    names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
+    said = {
+        f"{path}.": module.layer_number for path, module in model.named_modules() if hasattr(module, "layer_number")
+    }
+    found: dict[str, int | None] = {}
+    first: dict[str, int] = {}
+    """The place of the first parameter with a number in the modules of each module that has layers."""
+    for place, name in enumerate(names):
+        numbered = re.match(r"((?:\D[^.]*\.)*?)(\d+)\.", name)
+        found[name] = int(numbered[2]) if numbered else None
+        if numbered:
+            for parent in _parents(numbered[1]):
+                first.setdefault(parent, place)
+    for place, name in enumerate(names):
+        with_layers = next((parent for parent in _parents(name) if parent in first), None)
+        if found[name] is None and with_layers is not None and place < first[with_layers]:
+            found[name] = -1
+        found[name] = next((said[path] for path in said if name.startswith(path)), found[name])
+    return found
+
+
+def _parents(name: str) -> list[str]:
+    """The modules around the one that has a parameter, or around a list of layers, the nearest first.
+
+    >>> _parents("encoder.embeddings.norm.weight")
+    ['encoder.embeddings.', 'encoder.', '']
+    """
+    parts = name.split(".")[:-2]
+    return ["".join(f"{part}." for part in parts[:length]) for length in range(len(parts), -1, -1)]
 
 
 def count_layers(parameters: Sequence[NamedParameter]) -> int:

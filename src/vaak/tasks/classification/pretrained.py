@@ -25,6 +25,8 @@ BOTH_WAYS = ("xlnet", "bert-generation")
 """Kinds that aren't masked language models, and whose tokens see the whole text."""
 UNREAD = ("pooler", "pooler_activation")
 """Modules of encoders that classifiers here don't read."""
+USED_EARLIER = {"deberta-v2": {"encoder.LayerNorm": -1, "encoder.conv": 0}}
+"""By the kind of encoder: modules that it has after its layers, but uses before or in them (``layer_number``)."""
 SHOWN = 5
 
 
@@ -91,6 +93,10 @@ class Pretrained(nn.Module):
         super().__init__()
         self.base = base
         self.width: int = base.config.hidden_size
+        modules = dict(base.named_modules())
+        for name, number in USED_EARLIER.get(base.config.model_type, {}).items():
+            if name in modules:
+                modules[name].layer_number = number
 
     @classmethod
     def load(cls, source: str, vocab_size: int, options: ClassifierConfig) -> Pretrained:
