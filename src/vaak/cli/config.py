@@ -8,11 +8,14 @@ import re
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from vaak.core.errors import UserError
+
+if TYPE_CHECKING:
+    from vaak.config.load import Loaded
 
 OPTION = re.compile(r"[a-z_]\w*(\.\w+)*")
 YAML_ENDINGS = (".yml", ".yaml", ".json")
@@ -83,7 +86,14 @@ def files_and_overrides(arguments: list[str], device: str | None = None) -> tupl
 
 
 @app.command()
-def check(arguments: Arguments, trust_code: TrustCode = False, as_json: AsJson = False) -> None:
+def check(
+    arguments: Arguments,
+    trust_code: TrustCode = False,
+    as_json: AsJson = False,
+    data: Annotated[
+        bool, typer.Option("--data", help="Read the training data, too: is training long enough for its warm-up?")
+    ] = False,
+) -> None:
     """Check a configuration; report every mistake with its line (exit code 2).
 
     Example: vaak config check configs/lm/hindi.yml training.epochs=3
@@ -93,15 +103,34 @@ def check(arguments: Arguments, trust_code: TrustCode = False, as_json: AsJson =
     loaded = load(*files_and_overrides(arguments), trust_code=trust_code)
     experiment, count = loaded.experiment, loaded.experiment.spec.num_parameters
     number = None if count is None else count(experiment)
+    steps = _steps_at_most(loaded) if data else None
     if as_json:
         report = {"task": experiment.task, "name": experiment.name, "run_dir": str(experiment.run_dir)}
         about = {**report, "parameters": number, "warnings": loaded.warnings}
+        about |= {"steps_at_most": steps} if data else {}
         print(json.dumps(about, ensure_ascii=False))
         return
     for warning in loaded.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     size = "" if number is None else f"; about {number / 1e6:,.1f} million parameters"
+    if data:
+        size += "; how many steps it trains is known once the data are prepared" if steps is None else ""
+        size += "" if steps is None else f"; at most {steps:,} steps"
     print(f"valid: task {experiment.task}, run {experiment.name} in {experiment.run_dir}{size}")
+
+
+def _steps_at_most(loaded: Loaded) -> int | None:
+    """The most steps that training may have, by its sources; None: unknown. Raises UserError for too few to warm up."""
+    from vaak.config.tasks import task_class
+    from vaak.runs.forecast.steps import demand_steps_for_warmup, steps_at_most
+
+    experiment, training = loaded.experiment, loaded.experiment.training
+    if training.max_steps is not None:
+        return training.max_steps
+    task = task_class(experiment.reference)(experiment, experiment.run_dir, loaded.folder)
+    demand_steps_for_warmup(task, training)
+    found = steps_at_most(task, training)
+    return None if found is None else found.steps
 
 
 @app.command()

@@ -110,6 +110,7 @@ def _experiment_of(
     _demand_model_of_task(layers, task)
     tree, warnings = _merged(layers, task, problems)
     _name_run(tree, source)
+    _settle_long_warmup(tree, layers)
     kind = experiment_type(task.reference)
     inside, said = settle_experiments(tree, kind, None if is_inner else read)
     problems += inside
@@ -283,6 +284,27 @@ def _name_run(tree: Node, last_file: Path) -> None:
     run = run_of_configuration(Path(run_dir.place.file)) if run_dir.place else None
     if run is not None:
         run_dir.value = str(run)
+
+
+DECIDING_LENGTH = ("data", "datasets", "global_config", "tasks")
+DECIDING_LENGTH_OF_TRAINING = ("epochs", "max_steps", "batch_size", "gradient_accumulation_steps", "batching")
+
+
+def _settle_long_warmup(tree: Node, layers: list[Node]) -> None:
+    """Let a warm-up be shortened where it is from a lower layer than what decides how long training is.
+
+    Such a warm-up is a recipe's, and was chosen for other data. ``layers`` are those of ``tree``, the lowest first.
+    """
+    warmup = find(tree, ("training", "scheduler", "warmup_steps"))
+    if warmup is None or find(tree, ("training", "scheduler", "long_warmup")) is not None:
+        return
+    level = {node.place.file: number for number, layer in enumerate(layers) for _, node in walk(layer) if node.place}
+    sections = [*((name,) for name in DECIDING_LENGTH), *(("training", name) for name in DECIDING_LENGTH_OF_TRAINING)]
+    found = [section for path in sections if (section := find(tree, path)) is not None]
+    deciding = [node for section in found for node in (section, *(below for _, below in walk(section)))]
+    highest = max((level.get(node.place.file, -1) for node in deciding if node.place), default=-1)
+    if highest > (level.get(warmup.place.file, -1) if warmup.place else -1):
+        tree.value["training"].value["scheduler"].value["long_warmup"] = Node("shorten")
 
 
 def _at(tree: Node, key: str, message: str) -> Problem:

@@ -152,6 +152,12 @@ class SchedulerConfig(OpenSection):
     warmup_ratio: float | None = option(
         "Warm-up as a fraction of all steps, instead of warmup_steps.", None, ge=0, lt=1
     )
+    long_warmup: Literal["refuse", "shorten"] = option(
+        "Where warmup_steps are more than training has: refuse, or shorten them to a tenth of training. Unless given, "
+        "shorten where data or length of training are given over the file that has warmup_steps.",
+        "refuse",
+        resume="free",
+    )
     min_lr: float = option("The final learning rate.", 0.0, ge=0, only_for=SCHEDULES_THAT_END_LOW)
     decay_ratio: float = option(
         "wsd: the fraction of all steps, at the end, in which the rate decays.", 0.2, gt=0, le=1, only_for=("wsd",)

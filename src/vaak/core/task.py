@@ -5,7 +5,7 @@ These are base classes: what a task may leave out has a default here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -206,6 +206,10 @@ class Task:
     def corpora(self) -> Sequence[SplitCorpus[Any, Any, Any]]:
         """What ``prepare`` reads, for a cross-validation to divide; their sections are ``DividedSection``."""
         raise UserError(f"{type(self).__name__} has no corpora(), so it can't be cross-validated")
+
+    def examples_at_most(self) -> Iterator[float] | None:
+        """For each item of the training sources, how many examples it becomes at most; None: only preparing tells."""
+        return None
 
     def prepare(self) -> None:
         """Make what training reads (tokenizer, features, manifests), once; idempotent; on the main process only."""

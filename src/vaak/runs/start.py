@@ -42,6 +42,7 @@ from vaak.engine.distributed.launcher import (
 from vaak.engine.distributed.ranks import Ranks, start_ranks
 from vaak.engine.distributed.shared_folder import demand_shared
 from vaak.engine.memory.device import read_memory
+from vaak.engine.optim.schedules import warmup_steps
 from vaak.engine.records.metrics_file import read_records
 from vaak.engine.resuming.resume import begin_anew
 from vaak.engine.trainer import Trainer
@@ -64,7 +65,8 @@ from vaak.runs.folder.owner import claim
 from vaak.runs.folder.sessions import begin_session, write_current
 from vaak.runs.folder.user_code import config_of_run
 from vaak.runs.forecast.memory import at_rest
-from vaak.runs.prepared import prepared_folder
+from vaak.runs.forecast.steps import demand_steps_for_warmup
+from vaak.runs.prepared import is_prepared, prepared_folder
 from vaak.runs.standalone import companions_of
 
 log = logging.getLogger("vaak")
@@ -197,6 +199,8 @@ def begun(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Task | Non
             _say_global_batch(training)
             say_what_has_no_effect(training, ranks.device, ranks.world_size)
         chosen: Task = task or task_class(loaded.experiment.reference)(loaded.experiment, directory, loaded.folder)
+        if not is_prepared(directory):
+            ranks.decide_on_main(lambda: demand_steps_for_warmup(chosen, training))
         chosen = distilled(chosen, loaded.experiment, directory)
         ranks.decide_on_main(chosen.prepare)
         all_callbacks = [*callbacks_of(loaded.experiment, loaded.folder), *callbacks]
@@ -271,6 +275,15 @@ def _begin(trainer: Trainer) -> None:
             size(at_rest(trainer.model, trainer.config).total),
             size(read_memory(trainer.ranks.device).limit),
         )
+        given, warmup = trainer.config.scheduler, warmup_steps(trainer.config.scheduler, trainer.total_steps)
+        if given.warmup_ratio is None and warmup < given.warmup_steps:
+            log.warning(
+                "training.scheduler.warmup_steps is %d, but training has %d steps: it warms up for %d "
+                "(training.scheduler.long_warmup is shorten)",
+                given.warmup_steps,
+                trainer.total_steps,
+                warmup,
+            )
         log.info(
             "steps %d to %d, %d an epoch; padding is %.1f %% of a batch",
             trainer.position.step,

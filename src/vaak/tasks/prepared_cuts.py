@@ -9,7 +9,7 @@ FOLDER (RUN/prepared, or CACHE_DIR/FINGERPRINT, to which RUN/prepared then point
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,6 +60,13 @@ def read_for(splits: tuple[str, ...], datasets: Datasets) -> Datasets:
 
 def corpora_of(datasets: Datasets, audio: AudioConfig) -> list[AudioCorpus]:
     return [AudioCorpus(dataset, audio) for dataset in datasets]
+
+
+def training_cuts(corpora: list[AudioCorpus]) -> Iterator[Any] | None:
+    """The recordings or utterances of training; None where voices would be synthesised first."""
+    if any(corpus.dataset.type == "voices" for corpus in corpora):
+        return None
+    return (cut for corpus in corpora if "train" in corpus.splits for cut in corpus.cuts("train"))
 
 
 def recipe(

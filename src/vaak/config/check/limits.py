@@ -100,7 +100,8 @@ def _impossible_size(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]
 def _impossible_steps(training: TrainingConfig) -> Iterator[CheckFinding]:
     """A schedule that doesn't fit the steps of training, where these are known, or its rate."""
     scheduler, optimizer = training.scheduler, training.optimizer
-    if training.max_steps is not None and scheduler.warmup_steps > training.max_steps:
+    too_long = training.max_steps is not None and scheduler.warmup_steps > training.max_steps
+    if too_long and scheduler.long_warmup == "refuse":
         yield impossible(
             "training.scheduler.warmup_steps",
             f"is {scheduler.warmup_steps}, but training ends after {training.max_steps} steps (max_steps); warm up for "

@@ -47,8 +47,10 @@ def make_schedule(config: SchedulerConfig, total_steps: int, peak_lr: float, fol
 
 
 def warmup_steps(config: SchedulerConfig, total_steps: int) -> int:
-    """Steps of warm-up; a ratio is rounded to the nearest step."""
+    """Steps of warm-up; a ratio is rounded to the nearest step. Raises UserError for more than training has."""
     steps = config.warmup_steps if config.warmup_ratio is None else round(config.warmup_ratio * total_steps)
+    if steps > total_steps and config.long_warmup == "shorten":
+        return total_steps // 10
     if steps > total_steps:
         raise UserError(
             f"training.scheduler.warmup_steps ({steps}) is more than the {total_steps} steps of training; "

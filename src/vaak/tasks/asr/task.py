@@ -43,7 +43,7 @@ from vaak.tasks.asr.prepare import MAY_DIFFER, READING, Prepared, Sources, recip
 from vaak.tasks.asr.spec import SPEC
 from vaak.tasks.base import PreparedTask, refuse_other_options
 from vaak.tasks.hub import loaded_or_drawn
-from vaak.tasks.prepared_cuts import corpora_of, read_for
+from vaak.tasks.prepared_cuts import corpora_of, read_for, training_cuts
 
 HEARD = "heard"
 """The tensor of a batch that has what the gate reads."""
@@ -75,6 +75,10 @@ class AsrTask(PreparedTask[AsrExperiment, Prepared]):
 
     def corpora(self) -> list[AudioCorpus]:
         return corpora_of(self.datasets, self.audio)
+
+    def examples_at_most(self) -> Iterator[float] | None:
+        cuts = None if self.data.too_long == "split" else training_cuts(self.corpora())
+        return None if cuts is None else (float(max(1, len(cut.supervisions))) for cut in cuts)
 
     def recipe(self, splits: tuple[str, ...] | None = None) -> Recipe:
         return recipe(Sources.of(self.experiment, self.datasets, self.folder), splits)

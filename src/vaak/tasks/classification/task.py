@@ -69,6 +69,11 @@ class ClassificationTask(PreparedTask[ClassificationExperiment, Prepared]):
     def corpora(self) -> list[LabelledCorpus]:
         return [LabelledCorpus(self.data.corpus)]
 
+    def examples_at_most(self) -> Iterator[float] | None:
+        if self.data.corpus.type == "grammar":
+            return None
+        return (1.0 for corpus in self.corpora() for _ in corpus.read("train"))
+
     def recipe(self, splits: tuple[str, ...] | None = None) -> Recipe:
         return recipe(Sources(self.experiment, self.folder), splits)
 

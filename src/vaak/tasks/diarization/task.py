@@ -79,7 +79,7 @@ from vaak.tasks.diarization.predict import Diarized, Diarizer
 from vaak.tasks.diarization.prepare import Prepared, corpora_differ
 from vaak.tasks.diarization.spec import SPEC
 from vaak.tasks.exports import demand_format
-from vaak.tasks.prepared_cuts import READING, corpora_of, read_for, recipe
+from vaak.tasks.prepared_cuts import READING, corpora_of, read_for, recipe, training_cuts
 
 log = logging.getLogger("vaak")
 
@@ -109,6 +109,11 @@ class DiarizationTask(PreparedTask[DiarizationExperiment, Prepared]):
 
     def corpora(self) -> list[AudioCorpus]:
         return corpora_of(self.datasets, self.audio)
+
+    def examples_at_most(self) -> Iterator[float] | None:
+        """Windows of each recording; conversations are simulated of many of them."""
+        cuts = None if any(one.conversations for one in self.datasets) else training_cuts(self.corpora())
+        return None if cuts is None else (1 + cut.duration / self.data.window for cut in cuts)
 
     def recipe(self, splits: tuple[str, ...] | None = None) -> Recipe:
         return recipe(self.datasets, self.audio, splits)

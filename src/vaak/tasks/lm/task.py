@@ -83,6 +83,14 @@ class LanguageModelTask(PreparedTask[LanguageModelExperiment, Prepared]):
     def corpora(self) -> list[CorpusBuilder]:
         return [CorpusBuilder(self.data.corpus, self.data.corpus.seed)]
 
+    def examples_at_most(self) -> Iterator[float] | None:
+        """Windows of each document, if each of its bytes were a token; composing sentences is part of preparing."""
+        if self.chats or self.data.corpus.type == "grammar":
+            return None
+        at_least = 0 if self.data.layout == "stream" else 1
+        texts = (text for corpus in self.corpora() for text in corpus.documents("train"))
+        return (at_least + (len(text.encode()) + 2) / self._stride() for text in texts)
+
     def recipe(self, splits: tuple[str, ...] | None = None) -> Recipe:
         return recipe(self.data, splits, self.folder, self._base())
 

@@ -64,6 +64,11 @@ class Seq2SeqTask(PreparedTask[Seq2SeqExperiment, Prepared]):
     def corpora(self) -> list[ParallelCorpus]:
         return [ParallelCorpus(self.data.corpus)]
 
+    def examples_at_most(self) -> Iterator[float] | None:
+        if self.data.corpus.type == "grammar":
+            return None
+        return (1.0 for corpus in self.corpora() for _ in corpus.read("train"))
+
     def recipe(self, splits: tuple[str, ...] | None = None) -> Recipe:
         return recipe(self.data, splits, code=self.folder, base=self._base())
 

@@ -33,7 +33,7 @@ from vaak.nn.speech.masks import exact, length_mask, masked_sum
 from vaak.nn.speech.predictors import duration_loss
 from vaak.runs.prepared import Recipe
 from vaak.tasks.base import PreparedTask, refuse_other_options
-from vaak.tasks.prepared_cuts import corpora_of, read_for
+from vaak.tasks.prepared_cuts import corpora_of, read_for, training_cuts
 from vaak.tasks.tts.checks import ALIGNMENT, DURATION, LOSSES, MEL, STOP
 from vaak.tasks.tts.config import SpeakingConfig, TtsExperiment
 from vaak.tasks.tts.data import TtsDataset
@@ -69,6 +69,10 @@ class TtsTask(PreparedTask[TtsExperiment, Prepared]):
 
     def corpora(self) -> list[AudioCorpus]:
         return corpora_of(self.datasets, self.audio)
+
+    def examples_at_most(self) -> Iterator[float] | None:
+        cuts = training_cuts(self.corpora())
+        return None if cuts is None else (float(max(1, len(cut.supervisions))) for cut in cuts)
 
     def recipe(self, splits: tuple[str, ...] | None = None) -> Recipe:
         return recipe(Sources.of(self.experiment, self.datasets), splits)
