@@ -12,7 +12,7 @@ from typing import Any
 from vaak.cli.loading import say_before_importing_torch
 from vaak.core.child_processes import end_with_launcher
 from vaak.core.errors import SaidByMainProcessError, UserError
-from vaak.core.interrupts import acknowledged
+from vaak.core.interrupts import acknowledged, end_soon, is_ending
 from vaak.core.terminal import clear
 
 CANT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
@@ -51,6 +51,8 @@ def guarded(function: Callable[[], Any]) -> None:
         with acknowledged():
             _call(function)
     except SystemExit as leaving:
+        if is_ending():
+            end_soon()
         _leave_at_once(leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None))
         raise
     _leave_at_once(0)
@@ -70,10 +72,7 @@ def _leave_at_once(code: int) -> None:
 
 def _call(function: Callable[[], Any]) -> None:
     try:
-        try:
-            function()
-        finally:
-            clear()
+        _run(function)
         sys.stdout.flush()
     except UserError as error:
         if not isinstance(error, SaidByMainProcessError):
@@ -98,6 +97,18 @@ def _call(function: Callable[[], Any]) -> None:
             traceback.print_exc()
             sys.exit(1)
         _end(said)
+
+
+def _run(function: Callable[[], Any]) -> None:
+    """Call; what fails while Ctrl-C ends the process fails because of it."""
+    try:
+        function()
+    except Exception as error:
+        if is_ending():
+            raise KeyboardInterrupt from error
+        raise
+    finally:
+        clear()
 
 
 def _said_of(error: Exception) -> str | None:

@@ -38,7 +38,33 @@ LARGEST_NUMBER = 1e15
 OneSection = TypeVar("OneSection", bound="Section")
 
 
-class Section(BaseModel):
+if TYPE_CHECKING:
+    from pydantic._internal._model_construction import ModelMetaclass
+else:
+    ModelMetaclass = type(BaseModel)
+
+
+class _OneLine(ModelMetaclass):
+    """Makes one line of the mistakes in a section that a program makes; those of a file have lines of their own."""
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        try:
+            return super().__call__(*arguments, **options)
+        except ValidationError as error:
+            raise _in_one_line(error, self.__name__) from None
+
+
+class SectionError(UserError, ValueError):
+    """The mistakes in a section that a program makes; inside of another section's checks, one mistake of that."""
+
+
+def _in_one_line(error: ValidationError, where: str) -> SectionError:
+    """Every mistake, ``where`` before the option's name."""
+    found = (".".join(map(str, (where, *each["loc"]))) + f": {each['msg']}" for each in error.errors())
+    return SectionError("; ".join(found))
+
+
+class Section(BaseModel, metaclass=_OneLine):
     """One section of a configuration.
 
     ``bare`` names the field that a bare value stands for: ``optimizer: adamw`` is ``optimizer: {type: adamw}``.
@@ -165,8 +191,7 @@ def from_options(kind: type[OneSection], options: Mapping[str, Any], where: str)
     try:
         return kind.model_validate(dict(options))
     except ValidationError as error:
-        found = (".".join(map(str, (where, *each["loc"]))) + f": {each['msg']}" for each in error.errors())
-        raise UserError("; ".join(found)) from error
+        raise _in_one_line(error, where) from error
 
 
 def option(

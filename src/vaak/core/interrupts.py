@@ -1,7 +1,9 @@
-"""Ctrl-C is answered at once, whatever the process is doing; the second one leaves.
+"""Ctrl-C is answered at once, whatever the process is doing, and ends it within two seconds; a second one leaves.
 
-Python runs signal handlers between its own instructions only, so seconds of work in a library would delay the answer.
-The system writes to a pipe when the signal comes, and a thread that reads it answers.
+Python runs signal handlers between its own instructions only, so seconds of work in a library would delay the answer
+and the end (training a tokenizer, clustering). The system writes to a pipe when the signal comes, and a thread that
+reads it answers, and ends the process where the main thread hasn't. What is half-written then is as after a kill:
+removed or recreated by the next start. Only what stops in an orderly way of its own takes its time (``in_order``).
 """
 
 from __future__ import annotations
@@ -27,11 +29,21 @@ _answers: list[str] = []
 """The line, once the first Ctrl-C has been answered."""
 _left: list[Callable[[], str]] = []
 """What there is to say when leaving at once, the innermost last."""
+_in_order: list[object] = []
+"""One for each ``in_order`` that the process is in."""
+_ending = threading.Event()
+"""Set by a Ctrl-C that isn't left to what stops in order."""
+
+GRACE_SECONDS = 1.0
+"""How long the main thread has to end the process."""
 
 
 @contextlib.contextmanager
-def acknowledged() -> Iterator[None]:
-    """Within this context, Ctrl-C is answered on standard error; a second one ends the process with 130."""
+def acknowledged(says: bool = True) -> Iterator[None]:
+    """Within this context, Ctrl-C is answered on standard error, and ends the process with 130 within two seconds.
+
+    What runs ``in_order`` is ended by a second one only. Where it ``says`` nothing, another process answers.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -40,7 +52,8 @@ def acknowledged() -> Iterator[None]:
     own = os.getpid()
     before = signal.set_wakeup_fd(writing.fileno(), warn_on_full_buffer=False)
     _leave_signals_of_children_alone()
-    _answers.clear()  # of an earlier command in this process
+    _ending.clear()
+    _answers[:] = [] if says else [""]  # those of an earlier command in this process are forgotten
     thread = threading.Thread(target=_answer, args=(reading, own), daemon=True, name="interrupts")
     thread.start()
     handler = signal.getsignal(signal.SIGINT)
@@ -63,6 +76,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
     During an import, leave: libraries catch the exception there, and run on half imported.
     """
+    _ending.set()
     _answer_once()
     while frame is not None:
         if frame.f_globals.get("__name__") in IMPORTING:
@@ -74,6 +88,33 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 @functools.cache
 def _leave_signals_of_children_alone() -> None:
     os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))
+
+
+@contextlib.contextmanager
+def in_order() -> Iterator[None]:
+    """Within this context, a first Ctrl-C stops what runs in its own time, since a handler asks it to."""
+    mark = object()
+    _in_order.append(mark)
+    try:
+        yield
+    finally:
+        _in_order.remove(mark)
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Within this context, Ctrl-C waits for its end: for a short call from whose callbacks no exception can pass."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    noted: list[int] = []
+    handler = signal.signal(signal.SIGINT, lambda number, frame: noted.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    if noted and callable(handler):
+        handler(signal.SIGINT, None)
 
 
 @contextlib.contextmanager
@@ -99,11 +140,20 @@ def leave_at_once() -> None:
 
 def _answer(reading: socket.socket, own: int) -> None:
     interrupts = 0
-    while content := reading.recv(1):
+    while True:
+        try:
+            content = reading.recv(1)
+        except TimeoutError:
+            leave_at_once()
+        if not content:
+            return
         if content[0] != signal.SIGINT:
             continue
         interrupts += 1
         if interrupts == 1:
+            if not _in_order:
+                _ending.set()
+                reading.settimeout(GRACE_SECONDS)
             _answer_once()
         else:
             leave_at_once()
@@ -115,6 +165,18 @@ def _answer_once() -> None:
         if not _answers:
             _answers.append(ANSWER)
             _say(ANSWER)
+
+
+def is_ending() -> bool:
+    """Whether Ctrl-C ends this process: what fails from then on fails because of it."""
+    return _ending.is_set()
+
+
+def end_soon() -> None:
+    """Leave within the time that there is after Ctrl-C, also where threads and libraries take longer to close."""
+    ending = threading.Timer(GRACE_SECONDS, os._exit, (130,))
+    ending.daemon = True
+    ending.start()
 
 
 def _say(line: str) -> None:

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 
-from vaak.core.interrupts import leave_at_once
+from vaak.core.interrupts import in_order, leave_at_once
 
 
 @contextlib.contextmanager
@@ -31,7 +31,8 @@ def stop_on_signal(request_stop: Callable[[str], None]) -> Iterator[None]:
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield
+        with in_order():
+            yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import ValidationError
 from torch import nn
 
+from vaak.config.base import from_options
 from vaak.core.errors import UserError
 from vaak.nn.config import EncoderDecoderConfig, SingleStackConfig
 from vaak.nn.models import EncoderDecoderModel, TransformerModel
@@ -32,12 +32,12 @@ class ModelFactory:
         model_type = options.get("model_type", "encoder_decoder" if "encoder" in options else "decoder")
         if model_type not in MODEL_TYPES:
             raise UserError(f"model.model_type is {model_type!r}; expected one of {', '.join(MODEL_TYPES)}")
-        kind = EncoderDecoderConfig if model_type == "encoder_decoder" else SingleStackConfig
-        try:
-            self.config = kind.model_validate(_inherited(dict(options), model_type))
-        except ValidationError as error:
-            found = ("model." + ".".join(map(str, each["loc"])) + f": {each['msg']}" for each in error.errors())
-            raise UserError("\n".join(found)) from error
+        given = _inherited(dict(options), model_type)
+        self.config: EncoderDecoderConfig | SingleStackConfig
+        if model_type == "encoder_decoder":
+            self.config = from_options(EncoderDecoderConfig, given, "model")
+        else:
+            self.config = from_options(SingleStackConfig, given, "model")
 
     def create_model(
         self,

@@ -20,6 +20,7 @@ from typing import Any
 from vaak.config.base import from_options
 from vaak.core.child_processes import end_with_parent
 from vaak.core.errors import UserError
+from vaak.core.interrupts import acknowledged, in_order
 from vaak.core.progress import progress_allowed
 from vaak.core.storage.files import write_json
 from vaak.engine.memory.host import host_memory
@@ -128,12 +129,13 @@ def run_in_own_process(find: Callable[[], Pipeline], stage: Stage, job: Job) -> 
     process = context.Process(target=_child, args=(find, job, its), name=stage.name)
     process.start()
     its.close()
-    try:
-        process.join()
-    except KeyboardInterrupt:
-        _pass_on(process.pid)
-        process.join()
-        raise
+    with in_order():  # a stage that trains saves before it ends
+        try:
+            process.join()
+        except KeyboardInterrupt:
+            _pass_on(process.pid)
+            process.join()
+            raise
     if process.exitcode == 0:
         return
     try:
@@ -160,7 +162,7 @@ def _child(find: Callable[[], Pipeline], job: Job, connection: Connection) -> No
     if sys.platform == "linux":
         end_with_parent()
     try:
-        with logging_to(job.directory, 0, name=str(job.log_file)):
+        with acknowledged(says=False), logging_to(job.directory, 0, name=str(job.log_file)):
             run_body(find(), job)
     except UserError as error:
         connection.send(str(error))

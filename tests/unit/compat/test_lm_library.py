@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ import torch
 from safetensors.torch import load_file
 from torch.nn import functional as F
 
+from vaak.audio.config import AudioConfig
 from vaak.compat.hindi_lm import (
     CorpusBuilder,
     ExperimentConfig,
@@ -409,3 +413,63 @@ def test_a_rate_set_before_the_first_training_is_its_rate(parts, project):
     assert load([project / "runs/base/config.yml"]).experiment.training.optimizer.lr == 2e-4
     with pytest.raises(UserError, match="the first train requires"):
         HindiLanguageModelTrainer(model, tokenizer, config).train(epochs=1)
+
+
+SNIPPETS = """\
+from vaak.compat.hindi_lm import CorpusBuilder, ExperimentConfig, HindiLanguageModelTrainer, ModelFactory
+from vaak.compat.hindi_lm import TokenizerFactory
+
+config = ExperimentConfig.load_config('configs/base_config.yaml')
+corpus_builder = CorpusBuilder(config)
+splits = corpus_builder.load_splits()
+tokenizer = TokenizerFactory(config).create_tokenizer(splits['train'])
+dataloader = corpus_builder.create_dataloader(splits['train'], tokenizer, 'train')
+model = ModelFactory(config).create_model(tokenizer.vocab_size)
+trainer = HindiLanguageModelTrainer(model=model, tokenizer=tokenizer, config=config.__dict__)
+optimizer = trainer.optimizer
+
+accumulation_steps = 4
+for i, batch in enumerate(dataloader):
+    loss = model(batch).loss / accumulation_steps
+    loss.backward()
+
+    if (i + 1) % accumulation_steps == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+
+outputs = model(batch)
+print("own", outputs.loss.item())
+print("epoch", trainer.train_epoch(dataloader))
+"""
+"""The original's snippets of accumulation and of mixed precision, and an epoch after which nothing is closed."""
+
+
+def test_the_snippets_train_and_a_program_may_end_without_close(project):
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    done = subprocess.run([sys.executable, "-c", SNIPPETS], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "Exception ignored" not in done.stderr
+    assert "Traceback" not in done.stderr
+    said = dict(line.split() for line in done.stdout.splitlines() if line.startswith(("own ", "epoch ")))
+    assert 0 < float(said["epoch"]) < float(said["own"]) + 1 < 9
+
+
+def test_a_batch_has_the_loss_that_training_gives_it(parts):
+    _, _, _, loader, model = parts
+    model.eval()
+    for batch in loader:
+        [term] = loader.task.losses(model, batch).values()
+        torch.testing.assert_close(model(batch).loss, term.total / batch.totals()["token"])
+    ids = batch["input_ids"][:, :5]
+    torch.testing.assert_close(model({"input_ids": ids}).loss, model(ids, labels=ids).loss)
+    given = {"input_ids": ids, "labels": ids, "attention_mask": torch.ones_like(ids)}
+    torch.testing.assert_close(model(given).loss, model(ids, labels=ids).loss)
+
+
+def test_a_mistake_in_a_section_is_one_line():
+    with pytest.raises(UserError) as error:
+        AudioConfig(num_mel_bins="many", colour=3)
+    assert "\n" not in str(error.value)
+    for word in ("AudioConfig.num_mel_bins: ", "AudioConfig.colour: "):
+        assert word in str(error.value)
+    assert error.value.__suppress_context__  # nor is there another exception above it

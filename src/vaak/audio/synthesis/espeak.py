@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from vaak.audio.synthesis.espeak_library import IPA, PHONEME_EVENTS, fresh_library
+from vaak.core.interrupts import uninterrupted
 
 # Constants of espeak-ng's speak_lib.h.
 _RATE, _PITCH, _RANGE = 1, 3, 4
@@ -116,7 +117,9 @@ def _synthesised(library: Any, text: str) -> tuple[np.ndarray, list[_Happened]]:
         *(ctypes.c_void_p, ctypes.c_void_p),
     )
     content = text.encode() + b"\0"
-    if library.espeak_Synth(content, len(content), 0, 1, 0, _UTF8, None, None) != 0:
+    with uninterrupted():
+        status = library.espeak_Synth(content, len(content), 0, 1, 0, _UTF8, None, None)
+    if status != 0:
         raise RuntimeError(f"espeak-ng could not speak {text!r}")
     return (np.concatenate(chunks) if chunks else np.zeros(0, np.int16)), events
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vaak.compat.hindi_lm.config import ExperimentConfig
+from vaak.core.batch import Batch
 from vaak.core.errors import CheckpointError, UserError
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.storage import files
@@ -20,6 +21,7 @@ from vaak.engine.checkpoint.files import copy_to_cpu, load_weights, model_tensor
 from vaak.engine.optim.freezing import freeze_parameters, unfreeze_parameters
 from vaak.tasks.lm.config import LanguageModelConfig
 from vaak.tasks.lm.data import IGNORED
+from vaak.tasks.lm.metrics import visibility_of
 from vaak.tasks.lm.model import LanguageModel
 from vaak.text.tokenizers.tokenizer import Tokenizer
 
@@ -36,7 +38,7 @@ class HindiLanguageModel(LanguageModel):
 
     def forward(
         self,
-        input_ids: Tensor,
+        input_ids: Tensor | Batch | Mapping[str, Tensor],
         *,
         attention_mask: Tensor | None = None,
         labels: Tensor | None = None,
@@ -46,7 +48,17 @@ class HindiLanguageModel(LanguageModel):
 
         ``labels`` are the ``input_ids``, which are shifted here: each token is scored by what precedes it (an encoder
         scores each in its place). Where a label is -100 or the mask is false, nothing is scored.
+
+        Of a batch of a loader, its own targets are scored, as in training; of a dictionary, its ``labels``, or its
+        ``input_ids``. Both are moved to the model's device.
         """
+        if isinstance(input_ids, Batch):
+            return self._of_batch(input_ids.to(next(self.parameters()).device))
+        if isinstance(input_ids, Mapping):
+            device = next(self.parameters()).device
+            given = {name: tensor.to(device) for name, tensor in input_ids.items()}
+            ids = given.pop("input_ids")
+            return self(ids, **{"labels": ids, **given})
         if attention_mask is None and labels is None:
             return super().forward(input_ids, **options)
         present = None if attention_mask is None else attention_mask.bool()
@@ -59,6 +71,13 @@ class HindiLanguageModel(LanguageModel):
         targets = labels if present is None else labels.masked_fill(~present, IGNORED)
         scores, targets = (logits[:, :-1], targets[:, 1:]) if causal else (logits, targets)
         loss = F.cross_entropy(scores.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORED)
+        return LanguageModelOutput(loss, logits)
+
+    def _of_batch(self, batch: Batch) -> LanguageModelOutput:
+        """The mean loss of the targets of a batch, and the scores."""
+        options: dict[str, Any] = {**visibility_of(self.config, batch)}
+        logits = super().forward(batch["inputs"], **options)
+        loss = F.cross_entropy(logits.flatten(0, 1).float(), batch["targets"].flatten(), ignore_index=IGNORED)
         return LanguageModelOutput(loss, logits)
 
     def freeze_parameters(self, names: Iterable[str]) -> None:

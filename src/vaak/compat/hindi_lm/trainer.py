@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import shutil
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,7 @@ class HindiLanguageModelTrainer:
     others use like any other, and which ``training.checkpoint.resume`` resumes. Called again, it continues with the
     model as it is, on the same batches or others, as a further stage: a separate run, NAME-2 and so on, which takes
     over the optimizer's moments. With ``train_epoch``, ``evaluate`` and ``save_checkpoint`` the loop is the caller's,
-    who ends it with ``close``. ``metrics`` has a value for each epoch of ``train``.
+    who ends it with ``close``, or by leaving the program. ``metrics`` has a value for each epoch of ``train``.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class HindiLanguageModelTrainer:
         self.device = pick_device(ExperimentConfig(self.config).experiment.training.device)
         self._history = _EpochHistory(self.metrics)
         self._held = contextlib.ExitStack()
+        weakref.finalize(self, self._held.close)  # also at the end of a program that didn't call close
         self._source: TextLoader | None = None
         self._loaders: tuple[TextLoader, TextLoader] | None = None
         self._stage = 0
@@ -171,8 +173,6 @@ class HindiLanguageModelTrainer:
 
     def close(self) -> None:
         """End a training by ``train_epoch``: the run directory is free for others."""
-        if self._source is not None:
-            self.engine.tell("on_fit_end", "closed")
         self._source = None
         self._held.close()
 
@@ -187,6 +187,7 @@ class HindiLanguageModelTrainer:
             engine = self._held.enter_context(start.begun(loaded, (*self.callbacks, self._history), task))
             self._source = dataloader
             engine.tell("on_fit_start")
+            self._held.callback(engine.tell, "on_fit_end", "closed")
         if self._source is not dataloader:
             raise UserError("train_epoch was begun with another dataloader; an epoch's plan belongs to one")
         return self.engine

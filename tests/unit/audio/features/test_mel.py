@@ -12,7 +12,6 @@ import soundfile
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from toy_recordings import ToyRecordings
 from vaak.audio.config import AudioConfig
@@ -20,6 +19,7 @@ from vaak.audio.features.extractors import Features
 from vaak.audio.features.mel import MelSpectrogram, mel_filters, reflected
 from vaak.audio.features.store import WITHOUT_EFFECT, extract, feature_fingerprint
 from vaak.audio.mel_config import REPLACED_BY_MEL, MelConfig
+from vaak.core.errors import UserError
 
 librosa = pytest.importorskip("librosa")
 
@@ -189,11 +189,11 @@ def test_the_options_of_the_other_types_follow_or_are_refused() -> None:
     assert (config.sampling_rate, config.num_mel_bins, config.frame_shift) == (22050, 80, 256 / 22050)
     assert AudioConfig(mel=MelConfig(n_mels=100)).num_mel_bins == 100  # mel says that it is the type
     assert AudioConfig(**config.model_dump()) == config
-    with pytest.raises(ValidationError, match=r"sampling_rate is 16000, but 22050 by the options of mel: leave"):
+    with pytest.raises(UserError, match=r"sampling_rate is 16000, but 22050 by the options of mel: leave"):
         AudioConfig(feature_type="mel", sampling_rate=16000)
-    with pytest.raises(ValidationError, match="mel and pitch are options of feature_type mel, but it is mfcc"):
+    with pytest.raises(UserError, match="mel and pitch are options of feature_type mel, but it is mfcc"):
         AudioConfig(feature_type="mfcc", mel=MelConfig())
-    with pytest.raises(ValidationError, match="dither is random each time"):
+    with pytest.raises(UserError, match="dither is random each time"):
         AudioConfig(feature_type="mel", dither=0.1, storage_path="x")
     rest = set(AudioConfig.model_fields) - set(REPLACED_BY_MEL) - WITHOUT_EFFECT
     assert rest == {"feature_type", "mel", "pitch", "storage_type", "channels"}
@@ -217,7 +217,7 @@ def test_features_stored_before_there_was_a_mel_type_are_still_found() -> None:
     ],
 )
 def test_sizes_that_do_not_fit(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValidationError, match=message):
+    with pytest.raises(UserError, match=message):
         MelConfig(**options)
 
 
@@ -233,7 +233,7 @@ def test_filters_without_a_frequency_are_refused_and_no_others(n_mels: int, f_mi
     options |= {"win_length": n_fft, "hop_length": 64}
     try:
         filters = mel_filters(MelConfig(**options))
-    except ValidationError:
+    except UserError:
         filters = mel_filters(MelConfig.model_construct(**{**MelConfig().model_dump(), **options}))
         assert (filters.max(axis=1) <= 1e-9).any()
     else:

@@ -10,7 +10,6 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
-from pydantic import ValidationError
 
 from vaak.core.errors import DataError, UserError
 from vaak.pipeline.rows import make_rows
@@ -78,7 +77,7 @@ def test_every_pair_of_metric_and_backend_is_refused_or_works() -> None:
     for backend in get_args(Backend):
         for metric in get_args(Metric):
             if metric not in METRICS_OF[backend]:
-                with pytest.raises(ValidationError, match=f"{backend} can't use metric {metric}"):
+                with pytest.raises(UserError, match=f"{backend} can't use metric {metric}"):
                     config(metric=metric, hdbscan_algorithm=backend)
                 refused.add((backend, metric))
                 continue

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from folders import write
 from vaak.core.errors import DataError, UserError
@@ -319,7 +318,7 @@ def test_nothing_left_is_an_error_that_says_why(tmp_path: Path):
 
 def test_the_same_column_twice_is_no_pair():
     with pytest.raises(
-        ValidationError, match="source_column and target_column are both 'en': a pair has two different sides"
+        UserError, match="source_column and target_column are both 'en': a pair has two different sides"
     ):
         ParallelCorpusConfig(type="json", target_column="en")
 
