@@ -214,7 +214,7 @@ def test_balanced_spectral_clusters_are_of_equal_size_and_keep_what_is_near_toge
     assert (even.labels != uneven.labels).sum() >= 13
     for blob in (1, 2):
         assert len(set(even.labels[truth == blob].tolist())) == 1, "small blobs stay whole"
-    with pytest.raises(ValidationError, match="balanced requires algorithm spectral, not hdbscan"):
+    with pytest.raises(UserError, match="balanced requires algorithm spectral, not hdbscan"):
         config(balanced=True)
 
 
