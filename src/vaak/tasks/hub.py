@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import importlib
 import logging
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 from vaak.core.errors import UserError, optional_import
+from vaak.core.storage.files import read_json
 from vaak.runs.folder.directory import runs_at
 
 log = logging.getLogger("vaak")
@@ -99,6 +101,14 @@ def tokenizer_of(key: str, source: str) -> Any:
     if not getattr(found, "is_fast", False):
         raise UserError(f"{key}: the tokenizer of {source} is not one of the tokenizers library (tokenizer.json)")
     return found
+
+
+def config_of_tokenizer(tokenizer: Any) -> dict[str, Any]:
+    """The ``tokenizer_config.json`` of a tokenizer of transformers, without where it was read."""
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer.save_pretrained(folder)
+        found: dict[str, Any] = read_json(Path(folder) / "tokenizer_config.json")
+    return {name: value for name, value in found.items() if name not in ("is_local", "local_files_only")}
 
 
 def loaded_or_drawn(directory: Path, load: Callable[[], Found], draw: Callable[[], Found]) -> Found:

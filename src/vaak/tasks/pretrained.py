@@ -2,6 +2,7 @@
 
 FOLDER (prepared data)
   base/config.json                        its configuration: a run needs no more of it once it has checkpoints
+  base/tokenizer_config.json              how transformers makes its tokenizer, for exports
   tokenizer/tokenizer.json, …_config.json its tokenizer, with which tokens are special, and its chat template
 """
 
@@ -19,12 +20,12 @@ from torch import Tensor, nn
 from vaak.core.errors import UserError
 from vaak.core.storage.files import read_json, write_json
 from vaak.engine.checkpoint.files import model_tensors
-from vaak.tasks.hub import fetched, source_of, tokenizer_of
+from vaak.tasks.hub import config_of_tokenizer, fetched, source_of, tokenizer_of
 from vaak.text.chat_template import keep_template
 from vaak.text.tokenizers.tokenizer import SPECIAL_NAMES, Tokenizer
 
 KEY = "model.pretrained"
-BASE_FOLDER = "base"
+BASE_FOLDER, TOKENIZER_CONFIG = "base", "tokenizer_config.json"
 
 
 class Base(NamedTuple):
@@ -73,9 +74,32 @@ def save_tokenizer(source: str, folder: Path, roles: Mapping[str, int | None] | 
     given = {role: found.convert_ids_to_tokens(token) for role, token in (roles or {}).items() if token is not None}
     tokenizer = Tokenizer.from_json(found.backend_tokenizer.to_str(), {**_roles_of(found), **given})
     tokenizer.save(folder / "tokenizer")
+    keep_tokenizer_config(found, folder)
     if found.chat_template:
         keep_template(folder / "tokenizer", found.chat_template)
     return tokenizer
+
+
+def keep_tokenizer_config(found: Any, folder: Path) -> None:
+    """Put in prepared data how transformers makes the tokenizer that it ``found``."""
+    (folder / BASE_FOLDER).mkdir(exist_ok=True)
+    write_json(folder / BASE_FOLDER / TOKENIZER_CONFIG, config_of_tokenizer(found))
+
+
+def kept_tokenizer_config(folder: Path) -> dict[str, Any]:
+    """The same; the special tokens alone where data was prepared before it was kept."""
+    kept = folder / BASE_FOLDER / TOKENIZER_CONFIG
+    found: dict[str, Any] = read_json(kept if kept.is_file() else folder / "tokenizer" / TOKENIZER_CONFIG)
+    return found
+
+
+def write_base_tokenizer(tokenizer: Tokenizer, prepared: Path, folder: Path) -> None:
+    """Write the tokenizer of a base as transformers has it: its class, its special tokens, what it puts around a text.
+
+    ``prepared`` has what was kept of it.
+    """
+    tokenizer.save(folder)
+    write_json(folder / TOKENIZER_CONFIG, kept_tokenizer_config(prepared))
 
 
 def _roles_of(found: Any) -> dict[str, str]:

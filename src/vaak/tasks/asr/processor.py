@@ -24,8 +24,8 @@ from vaak.tasks.asr.base import PURPOSE
 from vaak.tasks.asr.config import AsrDecodingConfig
 from vaak.tasks.asr.data import WhisperFeatures
 from vaak.tasks.asr.model import AsrModel
-from vaak.tasks.asr.vocabulary import ABOUT, NO_TIMES, START, Vocabulary, config_of
-from vaak.tasks.hub import transformers_of
+from vaak.tasks.asr.vocabulary import ABOUT, NO_TIMES, START, Vocabulary
+from vaak.tasks.hub import config_of_tokenizer, transformers_of
 from vaak.text.tokenizers.tokenizer import BYTES
 
 log = logging.getLogger("vaak")
@@ -51,7 +51,9 @@ def write_processor(vocabulary: Vocabulary, features: WhisperFeatures, folder: P
     extractor = transformers.WhisperFeatureExtractor(feature_size=features.num_mel_bins, chunk_length=seconds)
     write_json(folder / "preprocessor_config.json", {**extractor.to_dict(), "processor_class": "WhisperProcessor"})
     if vocabulary.is_whispers:
-        config = vocabulary.config or config_of(transformers.WhisperTokenizer(tokenizer_object=vocabulary.backend))
+        config = vocabulary.config or config_of_tokenizer(
+            transformers.WhisperTokenizer(tokenizer_object=vocabulary.backend)
+        )
         Vocabulary(vocabulary.content, vocabulary.ids, config).save(folder)
         return
     vocabulary.save(folder / OWN)

@@ -10,7 +10,6 @@ knows English only; that of a model trained from scratch is <s>.
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -21,6 +20,7 @@ from tokenizers import Tokenizer as Backend
 
 from vaak.core.errors import UserError
 from vaak.core.storage.files import read_json, write_json, write_text
+from vaak.tasks.hub import config_of_tokenizer
 from vaak.text.tokenizers.tokenizer import Tokenizer
 
 TOKENIZER, TOKENIZER_CONFIG, ABOUT = "tokenizer.json", "tokenizer_config.json", "vocabulary.json"
@@ -122,7 +122,7 @@ class Vocabulary:
             tuple(generation.begin_suppress_tokens or ()),
             " ",
         )
-        return cls(backend.to_str(), ids, config_of(tokenizer))
+        return cls(backend.to_str(), ids, config_of_tokenizer(tokenizer))
 
     def save(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -141,11 +141,3 @@ class Vocabulary:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Vocabulary, (self.content, self.ids, self.config)
-
-
-def config_of(tokenizer: Any) -> dict[str, Any]:
-    """The ``tokenizer_config.json`` of a tokenizer of transformers, without where it was read."""
-    with tempfile.TemporaryDirectory() as folder:
-        tokenizer.save_pretrained(folder)
-        found: dict[str, Any] = read_json(Path(folder) / TOKENIZER_CONFIG)
-    return {name: value for name, value in found.items() if name not in ("is_local", "local_files_only")}

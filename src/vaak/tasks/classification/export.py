@@ -24,6 +24,7 @@ from vaak.tasks.classification.model import TransformerClassifier
 from vaak.tasks.classification.prepare import Classes
 from vaak.tasks.classification.pretrained import Pretrained
 from vaak.tasks.hub import transformers_of
+from vaak.tasks.pretrained import write_base_tokenizer
 from vaak.text.tokenizers.tokenizer import Tokenizer
 
 TOLERANCE = 1e-3
@@ -56,17 +57,20 @@ def _base_of(model: nn.Module) -> Any:
 
 
 @torch.no_grad()
-def export_hf(classifier: nn.Module, tokenizer: Tokenizer, classes: Classes, multi_label: bool, folder: Path) -> None:
+def export_hf(
+    classifier: nn.Module, tokenizer: Tokenizer, prepared: Path, classes: Classes, multi_label: bool, folder: Path
+) -> None:
     """Write ``folder``, completely or not at all: an ``AutoModelForSequenceClassification`` with its tokenizer.
 
     Raises UserError for a model that isn't a pretrained encoder with such a class, or whose outputs differ.
 
-    The ``classifier``'s ``classes`` are those of each label column, of which texts have several where ``multi_label``.
+    The ``classifier``'s ``classes`` are those of each label column, of which texts have several where ``multi_label``;
+    ``prepared`` has its base's configuration.
     """
     peer = _peer(merged(classifier), classes, multi_label, tokenizer.vocab_size)
     with whole_folder(folder) as temporary:
         peer.save_pretrained(temporary)
-        tokenizer.save(temporary)
+        write_base_tokenizer(tokenizer, prepared, temporary)
 
 
 def export_peft(

@@ -15,7 +15,7 @@ from vaak.core.errors import UserError
 from vaak.tasks.classification.config import ClassifierConfig
 from vaak.tasks.classification.heads import HEADS, read_head
 from vaak.tasks.hub import SAFELY, config_of, fetched, tokenizer_of, transformers_of, without_reports
-from vaak.tasks.pretrained import tensors_of
+from vaak.tasks.pretrained import keep_tokenizer_config, tensors_of
 from vaak.text.tokenizers.tokenizer import Tokenizer
 
 log = logging.getLogger("vaak")
@@ -48,9 +48,11 @@ def save_base(source: str, folder: Path, max_length: int) -> Tokenizer:
     longest = longest_input(config)
     if longest is not None and max_length > longest:
         raise UserError(f"data.max_length is {max_length}, but {source} reads at most {longest} tokens")
-    tokenizer = Tokenizer.from_json(tokenizer_of(KEY, source).backend_tokenizer.to_str())
+    found = tokenizer_of(KEY, source)
+    tokenizer = Tokenizer.from_json(found.backend_tokenizer.to_str())
     tokenizer.save(folder / "tokenizer")
     config.save_pretrained(folder / "base")
+    keep_tokenizer_config(found, folder)
     return tokenizer
 
 

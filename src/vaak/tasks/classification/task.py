@@ -304,7 +304,8 @@ class ClassificationTask(PreparedTask[ClassificationExperiment, Prepared]):
 
     def export_hf(self, model: nn.Module, folder: Path) -> None:
         """Write a folder that transformers loads as a sequence classifier."""
-        export_hf(model, self.prepared.tokenizer, self.prepared.classes, self.multi_label, folder)
+        prepared = self.prepared
+        export_hf(model, prepared.tokenizer, prepared.folder, prepared.classes, self.multi_label, folder)
 
     def refused_exports(self) -> dict[str, str]:
         base = None if self.options.pretrained_model is None else saved_config(prepared_folder(self.directory))

@@ -60,7 +60,6 @@ class DiarizationModel(nn.Module):
         self.config, self.collator = config, collator
         width = config.d_model
         self.front_end = make_front_end(config, num_bins)
-        self.front_end.layer_number = -1  # its own layers, too, are below the encoder's
         self.dropout = nn.Dropout(config.dropout)
         self.encoder = TransformerStack(config, causal=False)
         self.expand = Expansion(config, self.front_end.num_channels) if config.upsampling > 1 else None

@@ -5,12 +5,14 @@ Any language model is written as an ONNX file, and its low-rank adapters for pef
     config.json            LlamaForCausalLM, Qwen3ForCausalLM (queries and keys normalised) or GPT2LMHeadModel
     generation_config.json model.safetensors  tokenizer.json  tokenizer_config.json  special_tokens_map.json
 
-The files are plain JSON and safetensors; transformers is not needed to write them. The tokenizer puts the token that
-begins a document before every text, as training does, and none after it: what ends a document is predicted, never read.
+The files are plain JSON and safetensors; transformers is not needed to write them. A tokenizer that was trained here
+puts the token that begins a document before every text, as training does, and none after it: what ends a document is
+predicted, never read. That of a pretrained base goes out as it came in.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +35,20 @@ SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token", "mask_toke
 
 
 def export_hf(
-    model: LanguageModel, tokenizer_file: Path, special_tokens: dict[str, str], max_length: int, folder: Path
+    model: LanguageModel,
+    tokenizer_file: Path,
+    special_tokens: dict[str, str],
+    max_length: int,
+    folder: Path,
+    base: Mapping[str, Any] | None = None,
 ) -> None:
     """Write ``folder``, completely or not at all.
 
     ``special_tokens`` gives the text of tokens by transformers' names (``bos_token``, ``eos_token``, ``pad_token``, …);
     ``max_length`` is the length the model was trained with.
 
-    ``tokenizer_file`` is the run's tokenizer.
+    ``tokenizer_file`` is the run's tokenizer; ``base`` is the ``tokenizer_config.json`` of the pretrained model that it
+    is of, whose texts then begin as its own do.
 
     Raises UserError for an encoder, a tokenizer that does not fit the model, a special token the tokenizer does not
     know, and a folder that has something in it or can't be written.
@@ -49,7 +57,8 @@ def export_hf(
     family_of(model.config)  # raises where there is none
     special_ids = _special_ids(tokenizer_file, special_tokens, model.vocab_size)
     with whole_folder(folder) as made:
-        _write_files(made, model, tokenizer_file, special_tokens, special_ids, max_length)
+        _write_files(made, model, special_ids, max_length)
+        _write_tokenizer(made, tokenizer_file, special_tokens, special_ids, max_length, base)
 
 
 def export_peft(model: LanguageModel, base: str | None, folder: Path) -> None:
@@ -137,36 +146,43 @@ def _as_read_in_training(tokenizer_file: Path, special_tokens: dict[str, str], s
     return str(tokenizer.to_str())
 
 
-def _write_files(
+def _write_tokenizer(
     folder: Path,
-    model: LanguageModel,
     tokenizer_file: Path,
     special_tokens: dict[str, str],
     special_ids: dict[str, int],
     max_length: int,
+    base: Mapping[str, Any] | None,
 ) -> None:
-    """Write all files of the export to ``folder``.
+    """Write the tokenizer to ``folder``: as the ``base`` has it, or as training reads it.
 
-    ``model``, ``tokenizer_file``, ``special_tokens`` and ``max_length`` are those of ``export_hf``; ``special_ids`` has
-    the ids of the special tokens by the same names.
+    The others are those of ``export_hf`` and ``_write_files``.
     """
+    content = tokenizer_file.read_text(encoding="utf-8")
+    config: dict[str, Any] = {**(base or {})}
+    if base is None:
+        content = _as_read_in_training(tokenizer_file, special_tokens, special_ids)
+        config = {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "model_max_length": max_length,
+            "model_input_names": ["input_ids", "attention_mask"],
+            "clean_up_tokenization_spaces": False,
+            **special_tokens,
+        }
+        write_json(folder / "special_tokens_map.json", special_tokens)
+    if (template := template_in(tokenizer_file.parent)) is not None:
+        config["chat_template"] = template
+    write_json(folder / "tokenizer_config.json", config)
+    write_text(folder / "tokenizer.json", content)
+
+
+def _write_files(folder: Path, model: LanguageModel, special_ids: dict[str, int], max_length: int) -> None:
+    """Write configuration and weights to ``folder``; ``special_ids`` are those of special tokens by their names."""
     generation = {
         f"{name}_id": special_ids[name] for name in ("bos_token", "eos_token", "pad_token") if name in special_ids
     }
-    template = template_in(tokenizer_file.parent)
-    tokenizer_config = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "model_max_length": max_length,
-        "model_input_names": ["input_ids", "attention_mask"],
-        "clean_up_tokenization_spaces": False,
-        **special_tokens,
-        **({} if template is None else {"chat_template": template}),
-    }
     write_json(folder / "config.json", hf_config(model, max_length) | generation)
     write_json(folder / "generation_config.json", generation)
-    write_json(folder / "tokenizer_config.json", tokenizer_config)
-    write_json(folder / "special_tokens_map.json", special_tokens)
-    write_text(folder / "tokenizer.json", _as_read_in_training(tokenizer_file, special_tokens, special_ids))
     with usual_mode(folder / "model.safetensors"):
         try:
             save_file(hf_weights(model), folder / "model.safetensors", metadata={"format": "pt"})

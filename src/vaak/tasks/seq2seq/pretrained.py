@@ -23,6 +23,7 @@ from vaak.tasks.pretrained import (
     save_tokenizer,
     saved_config,
     tensors_of,
+    write_base_tokenizer,
 )
 from vaak.tasks.seq2seq import sentencepiece_pair
 from vaak.tasks.seq2seq.config import Seq2SeqConfig, Seq2SeqDataConfig
@@ -98,7 +99,7 @@ def export_hf(model: Seq2SeqModel, prepared: Path, tokenizer: Tokenizer, folder:
         if sentencepiece_pair.is_pair(prepared / BASE_FOLDER):
             sentencepiece_pair.copy_files(prepared / BASE_FOLDER, made)
         else:
-            tokenizer.save(made)
+            write_base_tokenizer(tokenizer, prepared, made)
         with usual_mode(made / "model.safetensors"):
             save_file(weights, made / "model.safetensors", metadata={"format": "pt"})
         sync_file(made / "model.safetensors")

@@ -7,6 +7,9 @@ from torch.nn import functional as F
 
 from vaak.tasks.diarization.config import DiarizationModelConfig
 
+BELOW = -1
+"""For rates by layer (``layer_decay``): all of a front end, its own layers too, is below the encoder's."""
+
 
 def make_front_end(config: DiarizationModelConfig, num_bins: int) -> StackedFrames | Convolutions:
     """A module from features ``(row, time, bins)`` and mask ``(row, time)`` to ``(row, encoder frames, width)``.
@@ -41,6 +44,8 @@ class StackedFrames(nn.Module):
     because labels are those of the middle.
     """
 
+    layer_number = BELOW
+
     def __init__(self, num_bins: int, width: int, context: int, subsampling: int) -> None:
         super().__init__()
         self.context, self.subsampling, self.num_channels = context, subsampling, num_bins
@@ -57,6 +62,8 @@ class StackedFrames(nn.Module):
 
 class Convolutions(nn.Module):
     """Convolutions over time at the features' rate, then one that subsamples."""
+
+    layer_number = BELOW
 
     def __init__(self, num_bins: int, config: DiarizationModelConfig) -> None:
         super().__init__()
