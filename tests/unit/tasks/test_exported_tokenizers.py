@@ -96,7 +96,7 @@ def test_of_a_classifier(kind: str, tmp_path: Path):
 
 def test_of_a_translator(tmp_path: Path):
     tokenizer = families.t5()
-    config = transformers.T5Config(**{**T5, "vocab_size": len(tokenizer)})
+    config = transformers.AutoConfig.for_model("t5", **{**T5, "vocab_size": len(tokenizer)})
     save(tokenizer, "AutoModelForSeq2SeqLM", config, tmp_path / "base")
     values = {"task": "seq2seq", "model": {"pretrained": "base"}, "data": {"corpus": {"num_sentences": 40}}}
     assert_same(tmp_path / "base", exported(Seq2SeqTask, values, tmp_path))
