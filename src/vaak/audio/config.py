@@ -328,6 +328,13 @@ class DatasetConfig(DividedSection):
         {},
         only_for=("json", "splits"),
     )
+    audio_root: tuple[str, ...] = option(
+        "One or several folders outside of a manifest's own in which the audio that it names may lie, by absolute or "
+        "relative paths; without any, only in the manifest's folder (cuts: anywhere).",
+        (),
+        resume="free",
+        only_for=("cuts", "json", "ljspeech", "splits"),
+    )
     train: tuple[str, ...] = option(
         "recipe: its parts; otherwise files, folders or patterns (ljspeech: metadata.csv). Alone, it is split by "
         "train_fraction.",

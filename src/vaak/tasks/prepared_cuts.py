@@ -25,7 +25,7 @@ from vaak.tasks.base import without_unread_files
 
 log = logging.getLogger("vaak")
 
-PLACES = ("corpus_dir", "output_dir", FOLDS_FILE)
+PLACES = ("corpus_dir", "output_dir", "audio_root", FOLDS_FILE)
 """Options for the path of a corpus, which may differ after a run was moved."""
 CAME_LATER = ("alignments", "columns", "say")
 """Options that aren't part of what earlier versions prepared."""

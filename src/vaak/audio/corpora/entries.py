@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import glob
+import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from vaak.audio.config import DatasetConfig
@@ -56,17 +58,47 @@ def _demand_once(found: dict[str, list[Path]], dataset: DatasetConfig) -> None:
             seen[path.resolve()] = split
 
 
-def inside(folder: Path, name: str, where: str) -> Path:
-    """The file ``name`` of a manifest in ``folder``.
+def roots_of(dataset: DatasetConfig) -> tuple[Path, ...]:
+    """The folders of ``audio_root``. Raises DataError for one that doesn't exist."""
+    roots = tuple(Path(name).expanduser() for name in dataset.audio_root)
+    for root in roots:
+        if not root.is_dir():
+            raise DataError(f"datasets, {dataset.name}: audio_root: no such folder: {root}")
+    return roots
 
-    Raises DataError for one outside of the folder: a manifest that someone else wrote must not read other files.
+
+def named_file(folders: Sequence[Path], name: str, where: str) -> Path:
+    """The file ``name`` of a manifest in the first of ``folders``, or in another that has it (``audio_root``).
+
+    Raises DataError for one outside of all of them: a manifest that someone else wrote must not read other files.
     """
-    path = folder / name
-    if Path(name).is_absolute() or ".." in Path(name).parts or "\0" in name:
-        raise DataError(
-            f"{where}: {name} is outside of the folder of the manifest ({folder}), which is refused; move the file "
-            "into it, or the manifest above both"
-        )
-    if not path.resolve().is_relative_to(folder.resolve()):
-        raise DataError(f"{where}: {name} is a link to outside of {folder}, which is refused; copy the file")
+    if "\0" in name:
+        raise DataError(f"{where}: {name!r} can't be the name of a file")
+    path = place_of(folders, name)
+    demand_inside(path, folders, where, name)
     return path
+
+
+def place_of(folders: Sequence[Path], name: str) -> Path:
+    """Where a file is that is named in the first of ``folders``: there, or in another that has it."""
+    try:
+        return next((folder / name for folder in folders if (folder / name).exists()), folders[0] / name)
+    except (OSError, ValueError):  # no file can have such a name
+        return folders[0] / name
+
+
+def demand_inside(path: Path, folders: Sequence[Path], where: str, name: str | None = None) -> None:
+    """Raises DataError for a file outside of the folders, the first of which is the manifest's; links are followed.
+
+    ``name`` is how the manifest calls it.
+    """
+    real, called = path.resolve(), path if name is None else name
+    if any(real.is_relative_to(folder.resolve()) for folder in folders):
+        return
+    is_link = any(Path(os.path.normpath(path)).absolute().is_relative_to(folder.absolute()) for folder in folders)
+    outside = f"a link to {real}, outside of" if is_link else "outside of"
+    its = f"the folder of the manifest ({folders[0]})" + (" and of audio_root" if len(folders) > 1 else "")
+    raise DataError(
+        f"{where}: {called} is {outside} {its}, which is refused; if the audio may lie there, add its folder to the "
+        f"dataset: audio_root: [{real.parent}]"
+    )

@@ -14,7 +14,8 @@ with the labels. In a manifest that several splits name, each line must have its
 
 A table has these keys in its header; ``columns`` of the dataset says which have another name in a manifest.
 
-Files must be in the manifest's folder. Paths to outside (``..``, absolute paths, links) are refused.
+Files must be in the manifest's folder, or in those of ``audio_root``, where relative names are looked for, too. Paths
+to outside of them (``..``, absolute paths, links) are refused.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ import csv
 import gzip
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
 from vaak.audio.config import DatasetConfig
-from vaak.audio.corpora.entries import entries_of, inside, lacks_train
+from vaak.audio.corpora.entries import entries_of, lacks_train, named_file, place_of, roots_of
 from vaak.audio.formats.alignments import alignment_of_json, read_alignment
 from vaak.audio.formats.rttm import read_rttm
 from vaak.audio.formats.uem import read_uem
@@ -73,7 +74,7 @@ class JsonReader:
 
     def __init__(self, dataset: DatasetConfig) -> None:
         """Look up the manifests. Raises DataError for those that don't exist."""
-        self.lacks_train = lacks_train(dataset)
+        self.lacks_train, self._roots = lacks_train(dataset), roots_of(dataset)
         self._manifests, self._columns = entries_of(dataset), dataset.columns
         self.given = tuple(self._manifests)
         self.files = sorted({path for paths in self._manifests.values() for path in paths})
@@ -88,7 +89,7 @@ class JsonReader:
                 entry = given | _renamed(given, self._columns, where)
                 if not is_shared or _split_of(entry, where) == split:
                     name = str(entry.get("audio", where))
-                    yield attempted(name, partial(reading_of, entry, path.parent, where))
+                    yield attempted(name, partial(reading_of, entry, (path.parent, *self._roots), where))
 
     def demand_texts(self) -> None:
         """Raises DataError for a table without a column for texts."""
@@ -108,7 +109,7 @@ class JsonReader:
             for key in FILES:
                 name = given.get(self._columns.get(key, key))
                 if isinstance(name, str) and name:
-                    yield name, path.parent / name
+                    yield name, place_of((path.parent, *self._roots), name)
 
 
 def manifest_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -153,7 +154,7 @@ def json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                     continue
                 try:
                     entry = json.loads(line)
-                except ValueError as error:  # not JSON, or not UTF-8
+                except (ValueError, RecursionError) as error:  # not JSON, not UTF-8, or too many brackets
                     raise DataError(f"{where}: this is not JSON: {error}") from error
                 if not isinstance(entry, dict):
                     raise DataError(f"{where}: a line is an object, not a {type(entry).__name__}")
@@ -174,12 +175,12 @@ def _split_of(entry: dict[str, Any], where: str) -> str:
     return SPLIT_NAMES.get(split, split)
 
 
-def reading_of(entry: dict[str, Any], folder: Path, where: str) -> ReadRecording:
-    """The recording of a line, whose files are in ``folder``. Raises DataError, with ``where`` it is."""
+def reading_of(entry: dict[str, Any], folders: Sequence[Path], where: str) -> ReadRecording:
+    """The recording of a line, whose files are in ``folders``. Raises DataError, with ``where`` it is."""
     audio = _text(entry, "audio", where)
     if audio is None:
         raise DataError(f"{where}: the key audio is missing, the name of the file; there are {', '.join(entry)}")
-    path = inside(folder, audio, where)
+    path = named_file(folders, audio, where)
     try:
         header = read_header(path)
     except DataError as error:
@@ -187,19 +188,19 @@ def reading_of(entry: dict[str, Any], folder: Path, where: str) -> ReadRecording
     _demand_rate(entry, header, path, where)
     cut = recording_cut(_text(entry, "id", where) or _text(entry, "uri", where) or path.stem, path, header, audio)
     _take_stretch(cut, entry, path, where)
-    labels, remarks = _labels(entry, cut, folder, where)
+    labels, remarks = _labels(entry, cut, folders, where)
     if labels is None:
         is_empty = entry.get("text") is not None
         problem = DataError(f"{where}: the text of {audio} is empty; {EMPTY_TEXT}") if is_empty else None
         return ReadRecording(audio, None, (NOTHING_SAID,), problem)
-    alignment = _alignment(entry, cut, folder, where)
+    alignment = _alignment(entry, cut, folders, where)
     if alignment is not None:
         labels = list(aligned(labels, times_of(alignment)))
     kept, more = within(labels, cut.duration, where)
     label(cut, kept)
     uem = _text(entry, "uem", where)
     if uem is not None:
-        set_uem(cut, _of_recording(read_uem(inside(folder, uem, where)), cut.id, uem, where), where)
+        set_uem(cut, _of_recording(read_uem(named_file(folders, uem, where)), cut.id, uem, where), where)
     return ReadRecording(audio, cut, (*remarks, *more))
 
 
@@ -228,7 +229,9 @@ def _take_stretch(cut: Any, entry: dict[str, Any], path: Path, where: str) -> No
         raise DataError(f"{where}: duration is {duration:g} s")
 
 
-def _labels(entry: dict[str, Any], cut: Any, folder: Path, where: str) -> tuple[list[Labelled] | None, list[str]]:
+def _labels(
+    entry: dict[str, Any], cut: Any, folders: Sequence[Path], where: str
+) -> tuple[list[Labelled] | None, list[str]]:
     """Who says what, in seconds of the cut; None if the line has no labels."""
     segments, rttm = entry.get("segments"), _text(entry, "rttm", where)
     if rttm is not None and cut.start > 0:
@@ -236,7 +239,7 @@ def _labels(entry: dict[str, Any], cut: Any, folder: Path, where: str) -> tuple[
             f"{where}: times of rttm start at the beginning of the file, so offset can't be used; give segments"
         )
     if rttm is not None:
-        found = _of_recording(read_rttm(inside(folder, rttm, where)), cut.id, rttm, where)
+        found = _of_recording(read_rttm(named_file(folders, rttm, where)), cut.id, rttm, where)
         joined = merged(found)
         overlaps = len(joined) < sum(one.end > one.start for one in found)
         return [Labelled(segment) for segment in joined], [OVERLAPPING] if overlaps else []
@@ -251,7 +254,7 @@ def _labels(entry: dict[str, Any], cut: Any, folder: Path, where: str) -> tuple[
     return [Labelled(Segment(0.0, cut.duration, speaker or ""), text, None, {**rest, NO_TIMES: True})], []
 
 
-def _alignment(entry: dict[str, Any], cut: Any, folder: Path, where: str) -> Alignment | None:
+def _alignment(entry: dict[str, Any], cut: Any, folders: Sequence[Path], where: str) -> Alignment | None:
     """When its words and phones are spoken, in seconds of the cut; None if the line doesn't say."""
     given = [key for key in ALIGNMENTS if entry.get(key) is not None]
     if len(given) > 1:
@@ -265,7 +268,7 @@ def _alignment(entry: dict[str, Any], cut: Any, folder: Path, where: str) -> Ali
             f"{where}: times of {given[0]} start at the beginning of the file, so offset can't be used; give them as a "
             "list of [start, end, symbol]"
         )
-    path = inside(folder, _text(entry, given[0], where) or "", where)
+    path = named_file(folders, _text(entry, given[0], where) or "", where)
     if given != ["alignment"] and path.suffix.lower() != f".{given[0]}":
         raise DataError(f"{where}: {given[0]} is {path.name}; expected a file that ends with .{given[0]}")
     try:

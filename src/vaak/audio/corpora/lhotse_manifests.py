@@ -1,8 +1,9 @@
 """Lhotse's manifests as cuts, line by line: manifests of cuts, or of recordings with supervisions.
 
 Paths are Lhotse's: absolute, or relative to the current folder; one that doesn't exist is looked up in the manifest's
-folder. They may be anywhere, because Lhotse writes absolute paths, and the manifest is the user's own; but a source
-that is not a file (a command would be executed) is refused.
+folder, then in ``audio_root``. Without ``audio_root`` they may be anywhere, because Lhotse writes absolute paths; with
+it, audio must be there or in the manifest's folder. What reading a line could execute is refused
+(vaak.audio.waveforms.lhotse_objects).
 
 A supervision is taken as it is, also if it is as long as its cut: only ``custom: {"no_times": true}`` says that it
 doesn't know when the speaker speaks. Cuts of recipes have that mark (recipe_corpus.py).
@@ -17,11 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vaak.audio.config import DatasetConfig
-from vaak.audio.corpora.entries import entries_of, lacks_train
+from vaak.audio.corpora.entries import demand_inside, entries_of, lacks_train, roots_of
 from vaak.audio.corpora.json_manifest import json_lines
-from vaak.audio.waveforms.reading import NO_TIMES, demand_file, is_labelled_throughout, lacks_times
+from vaak.audio.waveforms.lhotse_objects import demand_harmless, lhotse_object, recordings_in
+from vaak.audio.waveforms.reading import NO_TIMES, is_labelled_throughout, lacks_times
 from vaak.audio.waveforms.recordings import ReadRecording, attempted
-from vaak.core.errors import DataError, optional_import
+from vaak.core.errors import DataError
 from vaak.core.progress import followed
 
 if TYPE_CHECKING:
@@ -49,7 +51,7 @@ class ManifestReader:
 
     def __init__(self, dataset: DatasetConfig, entries: dict[str, list[Path]] | None = None) -> None:
         """Check the first line of each file. Raises DataError if it is not a manifest."""
-        self.lacks_train = lacks_train(dataset)
+        self.lacks_train, self._roots = lacks_train(dataset), roots_of(dataset)
         self._manifests = {
             split: sorted_by_kind(paths, f"datasets, {dataset.name}, {split}")
             for split, paths in (entries_of(dataset) if entries is None else entries).items()
@@ -65,14 +67,47 @@ class ManifestReader:
         for manifests in self._manifests.values():
             for path in (*manifests.cuts, *manifests.recordings):
                 for _, entry in json_lines(path):
-                    yield from ((name, _place_of(Path(name), path.parent)) for name in _audio_in(entry))
+                    for name in _audio_in(entry):
+                        yield name, _place_of(Path(name), (path.parent, *self._roots))
 
     def _read(self, manifests: Manifests) -> Iterator[ReadRecording]:
-        yield from _cuts(manifests.cuts)
+        yield from self._cuts(manifests.cuts)
         if manifests.recordings:
-            recordings = (one for path in manifests.recordings for one in _recordings(path))
+            recordings = (one for path in manifests.recordings for one in self._recordings(path))
             supervisions = (one for path in manifests.supervisions for one in _supervisions(path))
             yield from joined(recordings, supervisions)
+
+    def _cuts(self, paths: Iterable[Path]) -> Iterator[ReadRecording]:
+        for path in paths:
+            for where, entry in json_lines(path):
+                yield attempted(str(entry.get("id", where)), partial(self._cut, entry, path.parent, where))
+
+    def _cut(self, entry: dict[str, Any], folder: Path, where: str) -> ReadRecording:
+        has_audio = any(is_read for _, is_read in recordings_in(entry))
+        cut = lhotse_object(self._with_files(entry, folder, where), where)
+        if not has_audio:
+            raise DataError(f"{where}: cut {cut.id} has no recording; give a manifest of cuts with recordings")
+        return ReadRecording(getattr(cut, "recording_id", None) or cut.id, cut)
+
+    def _recordings(self, path: Path) -> Iterator[Recording]:
+        for where, entry in json_lines(path):
+            yield lhotse_object(self._with_files(entry, path.parent, where), where)
+
+    def _with_files(self, entry: dict[str, Any], folder: Path, where: str) -> dict[str, Any]:
+        """The line with absolute paths of audio.
+
+        Raises DataError for what reading it could execute, and for files that are missing or not where they may be.
+        """
+        demand_harmless(entry, where)
+        for recording, is_read in recordings_in(entry):
+            for source in recording["sources"]:
+                path = _place_of(Path(source["source"]), (folder, *self._roots))
+                if self._roots:
+                    demand_inside(path, (folder, *self._roots), where)
+                if is_read and not path.is_file():
+                    raise DataError(f"{where}: the audio of recording {recording.get('id')} is missing: {path}")
+                source["source"] = str(path.absolute())
+        return entry
 
 
 def remarks_on(cut: Cut) -> tuple[str, ...]:
@@ -130,64 +165,20 @@ def joined(recordings: Iterable[Recording], supervisions: Iterable[SupervisionSe
         yield ReadRecording(name, None, (WITHOUT_RECORDING,))
 
 
-def _cuts(paths: Iterable[Path]) -> Iterator[ReadRecording]:
-    for path in paths:
-        for where, entry in json_lines(path):
-            yield attempted(str(entry.get("id", where)), partial(_cut, entry, path.parent, where))
-
-
-def _cut(entry: dict[str, Any], folder: Path, where: str) -> ReadRecording:
-    cut = _made(entry, where)
-    parts = [track.cut for track in cut.tracks] if hasattr(cut, "tracks") else [cut]
-    for part in parts:
-        if getattr(part, "recording", None) is not None:
-            _find_files(part.recording, folder, where)
-    if all(getattr(part, "recording", None) is None for part in parts):
-        raise DataError(f"{where}: cut {cut.id} has no recording; give a manifest of cuts with recordings")
-    return ReadRecording(getattr(cut, "recording_id", None) or cut.id, cut)
-
-
-def _recordings(path: Path) -> Iterator[Recording]:
-    for where, entry in json_lines(path):
-        recording = _made(entry, where)
-        _find_files(recording, path.parent, where)
-        yield recording
-
-
 def _supervisions(path: Path) -> Iterator[SupervisionSegment]:
     for where, entry in json_lines(path):
-        yield _made(entry, where)
+        yield lhotse_object(entry, where)
 
 
-def _made(entry: dict[str, Any], where: str) -> Any:
-    """The line as one of Lhotse's objects."""
-    with optional_import("reading manifests requires lhotse", "audio"):
-        from lhotse.serialization import deserialize_item
-    try:
-        return deserialize_item(entry)
-    except Exception as error:  # Lhotse's constructors raise exceptions of any type
-        raise DataError(f"{where}: Lhotse can't read this line: {type(error).__name__}: {error}") from error
-
-
-def _find_files(recording: Recording, folder: Path, where: str) -> None:
-    """Make the paths of a recording absolute. Raises DataError for missing files and for other sources."""
-    for source in recording.sources:
-        demand_file(source, where)
-        path = _place_of(Path(str(source.source)), folder)
-        if not path.is_file():
-            raise DataError(f"{where}: the audio of recording {recording.id} is missing: {path}")
-        source.source = str(path.absolute())
-
-
-def _place_of(path: Path, folder: Path) -> Path:
-    """Where a file is that a manifest in a folder names."""
-    return folder / path if not path.is_absolute() and not path.exists() and (folder / path).exists() else path
+def _place_of(path: Path, folders: Iterable[Path]) -> Path:
+    """Where a file is that a manifest names: there, or in one of the folders."""
+    if path.is_absolute() or path.exists():
+        return path
+    return next((folder / path for folder in folders if (folder / path).exists()), path)
 
 
 def _audio_in(entry: dict[str, Any]) -> Iterator[str]:
-    """The files of a recording, of a cut, or of all that are mixed in one; of a broken line, none."""
-    with contextlib.suppress(AttributeError, KeyError, TypeError):
-        for track in entry.get("tracks") or ():
-            yield from _audio_in(track["cut"])
-        for source in (entry.get("recording") or entry).get("sources") or ():
-            yield str(source["source"])
+    """The files that are read of a line; of a broken one, none."""
+    with contextlib.suppress(KeyError, TypeError):
+        for recording, is_read in recordings_in(entry):
+            yield from (str(source["source"]) for source in recording["sources"] if is_read)

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from vaak.audio.config import AudioConfig, DatasetConfig
-from vaak.audio.corpora.entries import entries_of, inside, lacks_train
+from vaak.audio.corpora.entries import entries_of, lacks_train, named_file, place_of, roots_of
 from vaak.audio.formats.annotation_lines import decoded, read_content
 from vaak.audio.labelled import Segment
 from vaak.audio.waveforms.audio_file import read_header
@@ -42,7 +42,7 @@ class LJSpeechReader:
 
     def __init__(self, dataset: DatasetConfig) -> None:
         """Look up the files of metadata. Raises DataError for those that don't exist."""
-        self.lacks_train = lacks_train(dataset)
+        self.lacks_train, self._roots = lacks_train(dataset), roots_of(dataset)
         self.speaker, self._metadata = dataset.name, entries_of(dataset)
         self.given = tuple(self._metadata)
         self.files = sorted({path for paths in self._metadata.values() for path in paths})
@@ -59,7 +59,7 @@ class LJSpeechReader:
         for path in self.files:
             for line in read_content(path).splitlines():
                 name = f"{WAVS}/{line.partition(b'|')[0].decode(errors='replace').strip()}.wav"
-                yield name, path.parent / name
+                yield name, place_of((path.parent, *self._roots), name)
 
     def _reading(self, line: bytes, folder: Path, where: str) -> ReadRecording:
         fields = [field.strip() for field in decoded(line, where).split("|")]
@@ -68,7 +68,7 @@ class LJSpeechReader:
         name, text = fields[0], fields[-1] or fields[1]
         if not name or not text:
             raise DataError(f"{where}: {'the text' if name else 'the id'} is empty; remove the line or complete it")
-        path = inside(folder, f"{WAVS}/{name}.wav", where)
+        path = named_file((folder, *self._roots), f"{WAVS}/{name}.wav", where)
         try:
             cut = recording_cut(name, path, read_header(path))
         except DataError as error:

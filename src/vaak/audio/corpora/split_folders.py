@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from vaak.audio.config import DatasetConfig
+from vaak.audio.corpora.entries import place_of, roots_of
 from vaak.audio.corpora.json_manifest import TABLES, JsonReader, reading_of
 from vaak.audio.waveforms.recordings import ReadRecording, attempted
 from vaak.audio.waveforms.suffixes import is_audio
@@ -44,18 +45,19 @@ class SplitFolderReader(JsonReader):
         root = Path(dataset.corpus_dir or dataset.name).expanduser()
         if not root.is_dir():
             raise DataError(f"datasets, {dataset.name}: corpus_dir: no such folder: {root}")
-        self._roots = {FOLDERS[one.name.lower()]: one for one in sorted(root.iterdir()) if one.name.lower() in FOLDERS}
+        self._splits = {FOLDERS[one.name.lower()]: one for one in sorted(root.iterdir()) if one.name.lower() in FOLDERS}
         self.there = ", ".join(sorted(one.name for one in root.iterdir())[:10]) or "nothing"
-        others = sorted(one.name for one in root.iterdir() if one.is_dir() and one not in self._roots.values())
+        others = sorted(one.name for one in root.iterdir() if one.is_dir() and one not in self._splits.values())
         for split in ("train", "valid"):
-            meant = None if split in self._roots else _meant_for(split, root, others)
-            if split not in self._roots and (meant or split == "train"):
+            meant = None if split in self._splits else _meant_for(split, root, others)
+            if split not in self._splits and (meant or split == "train"):
                 hint = f"; did you mean {meant}? Rename it {NAMES[split]}" if meant else ""
                 raise DataError(
                     f"datasets, {dataset.name}: {root} has no folder {NAMES[split]}; it has {self.there}{hint}"
                 )
-        self.lacks_train, self.given, self._columns = "", tuple(self._roots), dataset.columns
-        found = {split: sorted(one.rglob("*")) for split, one in self._roots.items()}
+        self.lacks_train, self.given, self._columns = "", tuple(self._splits), dataset.columns
+        self._roots = roots_of(dataset)
+        found = {split: sorted(one.rglob("*")) for split, one in self._splits.items()}
         self._manifests = {
             split: [path for path in paths if path.suffix.lower() in MANIFESTS] for split, paths in found.items()
         }
@@ -75,19 +77,20 @@ class SplitFolderReader(JsonReader):
             if path.suffix.lower() == ".json":
                 for number, entry in enumerate(_files_of(path), start=1):
                     where = f"{path}, file {number}"
-                    yield attempted(where, partial(reading_of, entry, path.parent, where))
+                    yield attempted(where, partial(reading_of, entry, (path.parent, *self._roots), where))
             else:
-                yield attempted(str(path), partial(self._of_audio, path, self._roots[split]))
+                yield attempted(str(path), partial(self._of_audio, path, self._splits[split]))
 
     def named_files(self) -> Iterator[tuple[str, Path]]:
         for path in self.files:
             if path.suffix.lower() in MANIFESTS:
                 yield from self._named_in(path)
             elif path.suffix.lower() == ".json":
-                yield from ((str(entry["audio"]), path.parent / str(entry["audio"])) for entry in _files_of(path))
+                for entry in _files_of(path):
+                    yield str(entry["audio"]), place_of((path.parent, *self._roots), str(entry["audio"]))
 
     def _of_audio(self, path: Path, root: Path) -> ReadRecording:
-        return reading_of(self._beside(path, root), path.parent, str(path))
+        return reading_of(self._beside(path, root), (path.parent, *self._roots), str(path))
 
     def _beside(self, path: Path, root: Path) -> dict[str, Any]:
         """A file of audio with what is in the text next to it, and the folder it is in."""

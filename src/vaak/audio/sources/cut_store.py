@@ -21,6 +21,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
+from vaak.audio.waveforms.lhotse_objects import lhotse_object
 from vaak.audio.waveforms.reading import NO_TIMES, file_of, lacks_times, segments_of, uem_of
 from vaak.core.errors import DataError, FormatError
 from vaak.core.storage.files import read_json, sync_file, write_json
@@ -73,9 +74,7 @@ class CutStore:
         return len(self._lines)
 
     def __getitem__(self, index: int) -> Cut:
-        from lhotse.serialization import deserialize_item
-
-        cut: Cut = deserialize_item(json.loads(self._lines[index]))
+        cut: Cut = lhotse_object(json.loads(self._lines[index]), f"{self.folder / CUTS}:{index + 1}")
         return cut
 
     def __iter__(self) -> Iterator[Cut]:

@@ -6,6 +6,7 @@ file has the rate and the length of its manifest. Lhotse reads mixed and transfo
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from vaak.audio.config import AudioConfig
 from vaak.audio.labelled import Alignment, Interval, LabelledAudio, Segment
 from vaak.audio.segments import merged
 from vaak.audio.waveforms.audio_file import AudioFile, read_header, samples_in
+from vaak.audio.waveforms.lhotse_objects import demand_file, demand_harmless, recordings_in
 from vaak.core.errors import DataError
 
 if TYPE_CHECKING:
@@ -169,22 +171,13 @@ def _files_of(cut: Any, channels: Sequence[int]) -> Iterator[tuple[Any, list[int
     """The sources of the channels, each with the columns that are theirs."""
     found: set[int] = set()
     for source in cut.recording.sources:
-        demand_file(source, cut.id)
+        demand_file(source.type, cut.id)
         columns = [column for column, channel in enumerate(source.channels) if channel in channels]
         found.update(source.channels)
         if columns:
             yield source, columns
     if missing := set(channels) - found:
         raise DataError(f"cut {cut.id}: recording {cut.recording.id} has no channel {min(missing)}; fix the manifest")
-
-
-def demand_file(source: Any, name: str) -> None:
-    """Raises DataError for a source that is not a file: a manifest's ``command`` could run anything."""
-    if source.type != "file":
-        raise DataError(
-            f"{name}: its audio comes from a {source.type}, which is refused; save it as a file and use that "
-            "in the manifest"
-        )
 
 
 def _demand_what_the_manifest_says(file: AudioFile, cut: Any) -> None:
@@ -203,11 +196,14 @@ def _demand_what_the_manifest_says(file: AudioFile, cut: Any) -> None:
 
 def _read_by_lhotse(cut: Any, audio: AudioConfig) -> np.ndarray:
     """A cut that is mixed, padded or transformed."""
-    for source in _sources(cut):
-        demand_file(source, cut.id)
-        read_header(source.source)
+    entry = cut.to_dict()
+    demand_harmless(entry, cut.id)
+    for recording, is_read in recordings_in(entry):
+        for source in recording["sources"] if is_read else ():
+            read_header(source["source"])
     try:
-        loaded = cut.load_audio()
+        with _only_libsndfile():
+            loaded = cut.load_audio()
     except Exception as error:  # Lhotse, its transforms and its file readers each raise their own
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise DataError(f"cut {cut.id} ({file_of(cut)}): Lhotse can't read it: {reason}") from error
@@ -223,6 +219,19 @@ def _read_by_lhotse(cut: Any, audio: AudioConfig) -> np.ndarray:
 
     resampled: np.ndarray = resample(samples, cut.sampling_rate, audio.sampling_rate)
     return resampled
+
+
+@contextlib.contextmanager
+def _only_libsndfile() -> Iterator[None]:
+    """Here, Lhotse reads files as we do: other readers of its start programs, one by a shell with the file's name."""
+    from lhotse.audio.backend import get_current_audio_backend, set_current_audio_backend
+
+    before = get_current_audio_backend()
+    set_current_audio_backend("LibsndfileBackend")
+    try:
+        yield
+    finally:
+        set_current_audio_backend(before)
 
 
 def _sources(cut: Any) -> Iterator[Any]:
