@@ -1,4 +1,8 @@
-"""What the harness finds about a model, by task files: its own, those of a folder, or single ones."""
+"""What the harness finds about a model, by task files: its own, those of a folder, or single ones.
+
+A task file may have been written by anyone. What it names to be executed (Python code, data sets and metrics that are
+code) requires trust; its templates are Jinja, which could execute anything, and run in a sandbox, trusted or not.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +10,18 @@ import contextlib
 import logging
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from jinja2 import StrictUndefined, TemplateError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 from lm_eval import tasks as own_tasks
+from lm_eval import utils
+from lm_eval.api import registry
 from lm_eval.evaluator import simple_evaluate
 from lm_eval.tasks import TaskManager
 from ruamel.yaml import YAML
@@ -30,6 +38,8 @@ FORMATS = {".json": "json", ".jsonl": "json", ".csv": "csv", ".tsv": "csv", ".pa
 """Builders of Hugging Face datasets, by the ending of a file."""
 CODE = "!function"
 """How a task file names Python code."""
+PICKLES = "pandas"
+"""The builder of Hugging Face datasets that reads pickles."""
 OWN_TASKS = Path(str(own_tasks.__file__)).resolve().parent
 
 
@@ -59,7 +69,7 @@ def evaluate(model: HarnessModel, questions: Questions) -> dict[str, Any]:
     logging.getLogger("lm_eval").setLevel(logging.WARNING)
     _refuse_code(questions)
     manager = _manager(questions)
-    with contextlib.redirect_stdout(sys.stderr), _specifications(manager, questions) as tasks:
+    with contextlib.redirect_stdout(sys.stderr), _sandbox(), _specifications(manager, questions) as tasks:
         found = simple_evaluate(
             model=model,
             tasks=tasks,
@@ -89,6 +99,21 @@ def evaluate(model: HarnessModel, questions: Questions) -> dict[str, Any]:
     return {"metrics": figures, "standard_errors": errors, "protocol": protocol}
 
 
+@contextlib.contextmanager
+def _sandbox() -> Iterator[None]:
+    """Here, templates of task files can't reach Python. Raises UserError for what one does that isn't possible."""
+    before: Any = utils.env
+    inside = ImmutableSandboxedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True)
+    inside.filters.update(before.filters)
+    utils.env = inside
+    try:
+        yield
+    except TemplateError as error:
+        raise UserError(f"--tasks: a template of a task file can't be filled in: {error}") from error
+    finally:
+        utils.env = before
+
+
 def _manager(questions: Questions) -> _Tasks:
     """What knows all tasks that are asked for: the harness' own are read, in seconds, only if others don't do."""
     folder = None if questions.folder is None else str(questions.folder)
@@ -104,6 +129,8 @@ class _Tasks(TaskManager):
     def load(self, task_list: Any) -> Any:
         try:
             return super().load(task_list)
+        except TemplateError:
+            raise  # the sandbox says so
         except Exception as error:
             reason = str(error).strip().splitlines() or [""]
             raise UserError(
@@ -178,5 +205,24 @@ def _included(path: Path) -> list[Path]:
         ) from error
     except (OSError, UnicodeDecodeError, YAMLError) as error:
         raise UserError(f"{path}: this task file can't be read: {str(error).splitlines()[0]}") from error
+    if executed := next(_fetched_code(content), None):
+        raise UserError(
+            f"{path}: {executed} is code from elsewhere, which would be executed: add --trust-code if you trust it"
+        )
     found = content.get("include", []) if isinstance(content, dict) else []
     return [path.parent / str(one) for one in (found if isinstance(found, list) else [found])]
+
+
+def _fetched_code(content: Any) -> Iterator[str]:
+    """What a task file names that is code: data sets of their own script, pickles, metrics that the harness lacks."""
+    if isinstance(content, Mapping):
+        metric = content.get("metric")
+        if isinstance(metric, str) and (content.get("hf_evaluate") or metric not in registry.metric_registry):
+            yield f"metric: {metric}"
+        if content.get("trust_remote_code"):
+            yield "trust_remote_code"
+        if content.get("dataset_path") == PICKLES:
+            yield f"dataset_path: {PICKLES}"
+    inner: Iterable[Any] = content.values() if isinstance(content, Mapping) else content
+    for one in inner if isinstance(content, Mapping | list) else ():
+        yield from _fetched_code(one)

@@ -220,6 +220,60 @@ def test_bad_input_is_one_line(
     assert "Traceback" not in errors
 
 
+CYCLER = "cycler.__init__.__globals__.os.popen('touch was_run').read()"
+TEMPLATES = {
+    "text": {"doc_to_text": f"{{{{ {CYCLER} }}}}"},
+    "target": {"doc_to_target": f"{{{{ {CYCLER} }}}}"},
+    "choice": {"doc_to_choice": f"{{{{ {CYCLER} }}}}", "output_type": "multiple_choice", "doc_to_target": 0},
+    "prefix": {"gen_prefix": f"{{{{ {CYCLER} }}}}"},
+    "classes": {"doc_to_text": "{{ ''.__class__.__mro__[1].__subclasses__() }}"},
+    "filter": {"doc_to_text": "{{ [text]|map('regex_replace', 't', 'x')|attr('__class__') }}"},
+    "format": {"doc_to_text": "{{ '{0.__class__.__mro__}'.format(text) }}"},
+    "changes the data": {"doc_to_text": "{% set _ = [text].append('x') %}{{ text }}"},
+}
+
+
+@pytest.mark.parametrize("place", TEMPLATES)
+@pytest.mark.parametrize("trust", [[], ["--trust-code"]])
+def test_templates_of_task_files_run_in_a_sandbox(
+    place: str, trust: list[str], made: Path, vaak: Vaak, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    files = dict.fromkeys(("train", "test"), str(made / "texts.jsonl"))
+    about = {
+        "task": "hostile", "dataset_path": "json", "dataset_kwargs": {"data_files": files}, "test_split": "test",
+        "output_type": "generate_until", "doc_to_text": "{{text[:9]}}", "doc_to_target": "x",
+        "generation_kwargs": {"until": ["\n"], "max_gen_toks": 2},
+        **TEMPLATES[place],
+    }  # fmt: skip
+    (tmp_path / "hostile.yaml").write_text(json.dumps(about))
+    code, _, errors = vaak("lm-eval", made / "run", "--tasks", "hostile.yaml", "--limit", 1, *trust)
+    assert not (tmp_path / "was_run").exists()
+    if place != "format":  # the sandbox leaves it empty there
+        assert code == 2, errors
+        assert "--tasks: a template of a task file can't be filled in: " in errors.splitlines()[-1]
+    assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize(
+    ("about", "named"),
+    [
+        ({"metric_list": [{"metric": "./script"}]}, "metric: ./script"),
+        ({"metric_list": [{"metric": "acc", "hf_evaluate": True}]}, "metric: acc"),
+        ({"dataset_kwargs": {"trust_remote_code": True}}, "trust_remote_code"),
+        ({"dataset_path": "pandas", "dataset_kwargs": {"data_files": "x.pkl"}}, "dataset_path: pandas"),
+        ({"task": [{"task": "inner", "dataset_path": "pandas"}], "group": "all"}, "dataset_path: pandas"),
+    ],
+)
+def test_data_and_metrics_that_are_code_require_trust(
+    about: dict[str, object], named: str, made: Path, vaak: Vaak, tmp_path: Path
+) -> None:
+    (tmp_path / "hostile.yaml").write_text(json.dumps({"task": "hostile", **about}))
+    code, _, errors = vaak("lm-eval", made / "run", "--tasks", tmp_path / "hostile.yaml")
+    assert code == 2, errors
+    assert f"hostile.yaml: {named} is code from elsewhere, which would be executed: add --trust-code" in errors
+
+
 def test_an_encoder_has_no_probabilities_of_texts(tmp_path: Path, vaak: Vaak) -> None:
     tiny_runs.write_corpus(tmp_path)
     tiny_runs.train(
