@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -42,10 +41,9 @@ def show(
 
     files, overrides = files_and_overrides(arguments, device)
     loaded = load(files, overrides, trust_code=trust_code)
-    if not trust_code:
-        from vaak.runs.folder.user_code import demand_trust
+    from vaak.runs.folder.user_code import demand_trust
 
-        demand_trust(loaded.experiment, map(Path, files))
+    demand_trust(loaded)
 
     from vaak.runs.forecast.model import estimate_model
 

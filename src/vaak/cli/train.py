@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -43,11 +42,9 @@ def run_training(files: list[str], overrides: list[str], trust_code: bool = Fals
     from vaak.config.load import load
 
     loaded = load(files, overrides, trust_code=trust_code)
+    from vaak.runs.folder.user_code import demand_trust
 
-    if not trust_code:
-        from vaak.runs.folder.user_code import demand_trust
-
-        demand_trust(loaded.experiment, map(Path, files))
+    demand_trust(loaded)
 
     from vaak.cli.results import print_outcome
     from vaak.runs.start import train as train_run

@@ -53,6 +53,8 @@ def what_is_missing(reference: str, folder: Path) -> str | None:
     if not all(part.isidentifier() for part in module.split(".")):
         return f"{reference!r} is not of the form ./file.py:Name or package.module:Name"
     root = module.partition(".")[0]
+    if root in sys.stdlib_module_names:
+        return f"{reference!r}: {root} belongs to Python; name a class that is made for this"
     return None if importlib.util.find_spec(root) else f"no package {root} in this environment"
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
@@ -21,12 +22,14 @@ from vaak.config.resolve.aliases import canonical, option_aliases
 from vaak.config.resolve.global_config import model_type_given, take_other_sides
 from vaak.config.resolve.layers import Layers, folder_of, read_layers
 from vaak.config.resolve.merge import fill_items, merge_all
+from vaak.config.resolve.named_code import NamedCode, code_named_in, doubt_about
 from vaak.config.resolve.run_files import run_of_configuration
+from vaak.config.show.resolved import resolved_values
 from vaak.config.task_spec import CheckFinding, FindingKind, TaskSpec
-from vaak.config.tasks import TASKS, spec_of, tasks_recognised
+from vaak.config.tasks import TASKS, installed, spec_of, tasks_recognised
 from vaak.config.yaml.errors import ConfigError, Problem
 from vaak.config.yaml.tree import Node, YamlPlace, find, from_plain, split_key, take, to_plain, walk
-from vaak.core.errors import UserError
+from vaak.core.errors import OptionError, UserError
 
 IN_MEMORY = YamlPlace("set in Python")
 
@@ -35,13 +38,24 @@ IN_MEMORY = YamlPlace("set in Python")
 class Loaded:
     """A validated experiment, the warnings about it, and what the user gave.
 
-    ``folder`` is where ``./file.py:Name`` is looked for: that of the last file.
+    ``folder`` is where ``./file.py:Name`` is looked for: that of the last file. ``code`` are the classes from outside
+    Vaak, those of inner experiments too; with ``trust_code`` there is no doubt about any.
     """
 
     experiment: Experiment[Any, Any]
     warnings: list[str]
     given: set[str]
     folder: Path
+    code: tuple[NamedCode, ...] = ()
+    tree: Node = field(default_factory=lambda: Node({}), repr=False, compare=False)
+
+    @contextlib.contextmanager
+    def naming_lines(self) -> Iterator[None]:
+        """In this context, the error of an option says where its value was written, as those of a check do."""
+        try:
+            yield
+        except OptionError as error:
+            raise UserError(str(_at(self.tree, error.key, error.problem))) from error
 
 
 def load(files: Sequence[Path | str], overrides: Sequence[str] = (), *, trust_code: bool = False) -> Loaded:
@@ -102,9 +116,11 @@ def _experiment_of(
 
     def read(inner: list[Node]) -> tuple[Experiment[Any, Any], list[str]]:
         loaded = _experiment_of(inner, source, trust_code, is_inner=True)
+        code.extend(loaded.code)
         return loaded.experiment, loaded.warnings
 
     problems: list[Problem] = []
+    code: list[NamedCode] = []
     folder = run_of_configuration(source) or source.parent
     task = _task_of(layers, source, folder, problems, trust_code)
     _demand_model_of_task(layers, task)
@@ -135,7 +151,9 @@ def _experiment_of(
     if problems or experiment is None:
         raise ConfigError(problems)
     warnings += _of_those_given((one for one in found if one.kind in ("no effect", "remark")), tree, experiment)
-    return Loaded(experiment, list(dict.fromkeys([*map(str, warnings), *said])), given_keys(tree), folder)
+    code += code_named_in(resolved_values(experiment), tree, folder)
+    named = tuple(one._replace(doubt=None) if trust_code else one for one in code)
+    return Loaded(experiment, list(dict.fromkeys([*map(str, warnings), *said])), given_keys(tree), folder, named, tree)
 
 
 @dataclass(frozen=True)
@@ -162,6 +180,12 @@ def _task_of(layers: list[Node], source: Path, folder: Path, problems: list[Prob
         task = to_plain(given[-1])
         if isinstance(task, str) and task in TASKS:
             return _Task(task, task)
+        if isinstance(task, str) and task in installed():  # but not among TASKS: it can't be imported
+            try:
+                spec_of(task)
+            except UserError as error:
+                problems.append(Problem(given[-1].place, "task", str(error)))
+                return _Task()
         if isinstance(task, str) and ":" in task:
             return _own_task(given[-1], folder, problems, trust_code)
         problems.append(Problem(given[-1].place, "task", _unknown_task(task, given[-1].place)))
@@ -192,11 +216,10 @@ def _own_task(node: Node, folder: Path, problems: list[Problem], trust_code: boo
     if message := what_is_missing(written, folder):
         problems.append(Problem(node.place, "task", message))
         return _Task()
-    file = Path(node.place.file) if node.place else None
-    if file is not None and run_of_configuration(file) is not None and not trust_code:
-        message = f"names code that is executed to read this configuration: {written}; read it, and add --trust-code"
-        raise ConfigError([Problem(node.place, "task", message)])
     source = source_file(written, folder)
+    if not trust_code and (doubt := doubt_about(node.place, source)):
+        message = f"names code that is executed to read this configuration: {written}; read it, and add --trust-code"
+        raise ConfigError([Problem(node.place, "task", f"{message} ({doubt})")])
     reference = written if source is None else f"{source.absolute()}:{written.rpartition(':')[2]}"
     try:
         spec_of(reference)

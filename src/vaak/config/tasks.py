@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import logging
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
@@ -19,6 +20,8 @@ from typing import Any
 from vaak.config.components import resolve_class, unknown_name
 from vaak.config.task_spec import TaskSpec, load_name
 from vaak.core.errors import UserError
+
+log = logging.getLogger("vaak")
 
 TASKS_PACKAGE = "vaak.tasks"
 ENTRY_POINTS = "vaak.tasks"
@@ -45,7 +48,7 @@ class Tasks(Mapping[str, TaskSpec]):
 
     @property
     def _names(self) -> tuple[str, ...]:
-        return tuple(sorted({*built_in(), *installed(), *REGISTERED_TASKS}))
+        return tuple(sorted({*built_in(), *usable(), *REGISTERED_TASKS}))
 
 
 @cache
@@ -58,8 +61,21 @@ def built_in() -> frozenset[str]:
 
 @cache
 def installed() -> Mapping[str, EntryPoint]:
-    """The tasks of other packages that are installed."""
+    """The tasks of other packages that are installed, whether they can be imported or not."""
     return {point.name: point for point in entry_points(group=ENTRY_POINTS) if point.name not in built_in()}
+
+
+@cache
+def usable() -> frozenset[str]:
+    """The tasks of other packages that can be imported; of each other one, a warning says why it is left out."""
+    found = set()
+    for name in installed():
+        try:
+            spec_of(name)
+            found.add(name)
+        except UserError as error:
+            log.warning("%s; it is left out", error)
+    return frozenset(found)
 
 
 TASKS = Tasks()
@@ -130,10 +146,22 @@ def _found(task: str) -> Any:
     if task in built_in():
         return load_name(str(_lasting_spec(task).task))
     if task in installed():
-        return installed()[task].load()
+        return _imported(installed()[task])
     if ":" not in task:
         raise UserError(f"the task {unknown_name(task, TASKS)}")
     return resolve_class(task, {}, Path("/"))
+
+
+def _imported(point: EntryPoint) -> Any:
+    """What an entry point of another package names. Raises UserError where it can't be imported, for any reason."""
+    try:
+        return point.load()
+    except (Exception, SystemExit) as error:
+        package = point.dist.name if point.dist is not None else "an installed package"
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise UserError(
+            f"the task {point.name} of the package {package} ({point.value}) can't be imported: {reason}"
+        ) from error
 
 
 def tasks_recognised(keys: set[str]) -> list[str]:

@@ -11,6 +11,14 @@ class UserError(Exception):
     """What was wrong, where, and what to do about it, in one clear line."""
 
 
+class OptionError(UserError):
+    """An option whose value turns out wrong with the data; ``problem`` doesn't repeat its ``key``."""
+
+    def __init__(self, key: str, problem: str) -> None:
+        self.key, self.problem = key, problem
+        super().__init__(f"{key}: {problem}")
+
+
 class SaidByMainProcessError(UserError):
     """An error of the main process, which reports it; the other processes only end."""
 

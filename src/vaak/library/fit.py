@@ -100,8 +100,7 @@ def _loaded(
     if not any(isinstance(layer, Path) for layer in layers):
         where["name"] = directory.resolve().name
     loaded = load_layers([*layers, *as_layers(given), where], trust_code=trust_code, further_metrics=metrics)
-    if not trust_code:
-        demand_trust(loaded.experiment, [layer for layer in layers if isinstance(layer, Path)])
+    demand_trust(loaded)
     return replace(loaded, warnings=[*loaded.warnings, *remarks])
 
 

@@ -25,7 +25,7 @@ from vaak.engine.checkpoint.names import is_checkpoint
 from vaak.engine.distributed.launcher import pick_device
 from vaak.engine.trained import model_of
 from vaak.runs.folder.registered_names import names_of_training_known
-from vaak.runs.folder.user_code import demand_trust_to_use
+from vaak.runs.folder.user_code import demand_trust, demand_trust_to_use
 from vaak.runs.prepared import PreparedFolder, is_prepared, prepared_folder
 from vaak.runs.standalone import run_with_checkpoints
 from vaak.runs.tuned_options import layers_of
@@ -118,9 +118,11 @@ def open_run(
             key, _, value = map(str.strip, text.partition("="))
             if key == "task" and value != own.task:
                 raise UserError(f"{text}: the run was trained with task {own.task}; leave it out")
-        experiment = load([*layers, *files], overrides, trust_code=trust_code).experiment
+        loaded = load([*layers, *files], overrides, trust_code=trust_code)
+        experiment = loaded.experiment
     if not trust_code:
         demand_trust_to_use(own, directory)
+        demand_trust(loaded, experiment.spec.used_by_models)
     checkpoint = resolve_checkpoint(path)
     if checkpoint.resolve() == directory.resolve():
         report_damaged(checkpoint)

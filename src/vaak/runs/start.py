@@ -8,7 +8,7 @@ import platform
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -164,7 +164,8 @@ def prepare(loaded: Loaded) -> Path:
     logs = logging_to(directory, ranks.rank, experiment.training.logging.json_lines)
     with contextlib.closing(ranks), _held_directory(loaded, ranks), logs:
         task: Task = task_class(experiment.reference)(experiment, directory, loaded.folder)
-        ranks.decide_on_main(distilled(task, experiment, directory).prepare)
+        with loaded.naming_lines():
+            ranks.decide_on_main(distilled(task, experiment, directory).prepare)
         folder = prepared_folder(directory)
         if ranks.is_main and not folder.is_symlink() and not holds_a_run(directory):
             write_json(directory / PREPROCESSED, {"folder": folder.name, "vaak": vaak.__version__})
@@ -178,7 +179,8 @@ def _prepared_in_cache(loaded: Loaded, cache: Path) -> Path:
         experiment = loaded.experiment.model_copy(update={"run_dir": directory})
         with logging_to(directory, 0, experiment.training.logging.json_lines):
             task: Task = task_class(experiment.reference)(experiment, directory, loaded.folder)
-            distilled(task, experiment, directory).prepare()
+            with loaded.naming_lines():
+                distilled(task, experiment, directory).prepare()
         folder = prepared_folder(directory)
         return folder.resolve() if folder.is_symlink() else cache
 
@@ -202,7 +204,8 @@ def begun(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Task | Non
         if not is_prepared(directory):
             ranks.decide_on_main(lambda: demand_steps_for_warmup(chosen, training))
         chosen = distilled(chosen, loaded.experiment, directory)
-        ranks.decide_on_main(chosen.prepare)
+        with loaded.naming_lines():
+            ranks.decide_on_main(chosen.prepare)
         all_callbacks = [*callbacks_of(loaded.experiment, loaded.folder), *callbacks]
         skip_bad = loaded.experiment.skips_bad_examples
         trainer = Trainer(
@@ -341,7 +344,7 @@ def _with_batches_per_process(loaded: Loaded) -> Loaded:
             training = multiplied_by(training, processes)
     else:
         training = with_batches_per_process(training, world_size())
-    return Loaded(experiment.model_copy(update={"training": training}), loaded.warnings, loaded.given, loaded.folder)
+    return replace(loaded, experiment=experiment.model_copy(update={"training": training}))
 
 
 def _processes_at_start(configuration: Path) -> int | None:
@@ -374,6 +377,4 @@ def _with_launchers_precision(loaded: Loaded) -> Loaded:
     given = "training.mixed_precision" in loaded.given
     name: Any = precision_from_launcher(training.mixed_precision, given)
     training = training.model_copy(update={"mixed_precision": name})
-    return Loaded(
-        loaded.experiment.model_copy(update={"training": training}), loaded.warnings, loaded.given, loaded.folder
-    )
+    return replace(loaded, experiment=loaded.experiment.model_copy(update={"training": training}))

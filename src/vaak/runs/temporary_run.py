@@ -36,7 +36,8 @@ def temporary_trainer(loaded: Loaded) -> Iterator[Trainer]:
         experiment = loaded.experiment.model_copy(update={"run_dir": directory})
         task: Task = task_class(experiment.reference)(experiment, directory, loaded.folder)
         task = distilled(task, experiment, directory)
-        task.prepare()
+        with loaded.naming_lines():
+            task.prepare()
         skip_bad, folder_of_code = experiment.skips_bad_examples, loaded.folder
         trainer = Trainer(
             task, training, directory, ranks=Ranks(device), skip_bad_examples=skip_bad, folder=folder_of_code

@@ -165,6 +165,46 @@ def test_without_a_spec_of_its_own_any_key_is_an_option(project: Path):
     assert (experiment.model.width, experiment.data.depth["most"]) == (8, 3)
 
 
+BROKEN = {
+    "gone = not_there:Task": "No module named 'not_there'",
+    "broken = broken_module:Task": "it fails when it is imported",
+    "ending = ending_module:Task": "over",
+    "empty = own_vowels:Nothing": "has no attribute 'Nothing'",
+    "other = pathlib:Path": "is not a task: it has no SPEC",
+}
+
+
+@pytest.mark.parametrize("line", BROKEN)
+def test_a_broken_package_is_one_warning_until_its_task_is_asked_for(project: Path, line: str):
+    site, reason = project / "site", BROKEN[line]
+    for name, entry in (("vowels", "vowels = own_vowels:VowelTask"), ("spoiler", line)):
+        (site / f"{name}-1.0.dist-info").mkdir(parents=True)
+        (site / f"{name}-1.0.dist-info" / "entry_points.txt").write_text(f"[vaak.tasks]\n{entry}\n")
+        (site / f"{name}-1.0.dist-info" / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    shutil.copy(vowels.__file__, site / "own_vowels.py")
+    (site / "broken_module.py").write_text("raise RuntimeError('it fails when it is imported')\n")
+    (site / "ending_module.py").write_text("import sys\nsys.exit('over')\n")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(site), SOURCE])}
+
+    def vaak(*arguments: object) -> tuple[int, str, list[str]]:
+        command = [sys.executable, "-c", "from vaak.cli.main import main; main()", *map(str, arguments)]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+        return done.returncode, done.stdout, done.stderr.splitlines()
+
+    code, out, said = vaak("config", "check", project / "vowels.yml", "task=vowels")
+    assert code == 0, said
+    assert out.startswith("valid: task vowels")
+    assert len(said) == 1, said
+    assert reason in said[0]
+    assert said[0].endswith("it is left out")
+    name = line.partition(" ")[0]
+    code, _, said = vaak("config", "check", project / "vowels.yml", f"task={name}")
+    assert code == 2
+    assert "Traceback" not in "".join(said)
+    assert said[-1].startswith("command line: task: ")
+    assert reason in said[-1]
+
+
 def test_an_installed_package_offers_it_by_name(project: Path):
     """An entry point, as pip leaves it, in a separate process: what is installed is read once."""
     site = project / "site"

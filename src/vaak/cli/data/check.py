@@ -28,7 +28,7 @@ def check(arguments: Arguments, trust_code: TrustCode = False, as_json: AsJson =
         print(f"warning: {warning}", file=sys.stderr)
     splits: dict[str, int] = {}
     rows: list[dict[str, str]] = []
-    for split in check_data(loaded, files, trust_code):
+    for split in check_data(loaded):
         splits[split.name] = split.num_examples
         if not as_json:
             print(f"{split.name}: {split.num_examples:,} examples", flush=True)

@@ -149,6 +149,7 @@ def preprocess(
     Example: vaak data preprocess configs/quickstart.yml --output prepared
     """
     from vaak.config.load import load
+    from vaak.runs.folder.user_code import demand_trust
     from vaak.runs.start import prepare as prepare_run
 
     files, overrides = files_and_overrides([*(arguments or ()), *(config or ())])
@@ -156,7 +157,9 @@ def preprocess(
         overrides.append(f"data.corpus.train={json.dumps(_files_in(input_dir))}")
     if output_dir is not None:
         overrides.append(f"data.cache_dir={json.dumps(output_dir)}")
-    folder = prepare_run(load(files, overrides, trust_code=trust_code))
+    loaded = load(files, overrides, trust_code=trust_code)
+    demand_trust(loaded)
+    folder = prepare_run(loaded)
     print(json.dumps({"folder": str(folder)}) if as_json else f"prepared data are in {folder}")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -31,11 +30,9 @@ def check_gradients(
         raise UserError(f"--tolerance {tolerance:g}: expected a relative error above 0 and below 1, such as 1e-3")
     files, overrides = files_and_overrides(arguments, device)
     loaded = load(files, overrides, trust_code=trust_code)
+    from vaak.runs.folder.user_code import demand_trust
 
-    if not trust_code:
-        from vaak.runs.folder.user_code import demand_trust
-
-        demand_trust(loaded.experiment, map(Path, files))
+    demand_trust(loaded)
 
     from vaak.study.gradient_check import check_first_batch
 

@@ -59,9 +59,9 @@ def crossval(
     files, overrides = files_and_overrides(arguments, device)
     how = (folds, repeats, seed, valid, stratify_by, group_by, pool)
     plan = Plan(tuple(files), tuple(overrides), *how, trust_code=trust_code)
-    experiment = plan.load().experiment
-    if not trust_code:
-        demand_trust(experiment, map(Path, files))
+    loaded = plan.load()
+    experiment = loaded.experiment
+    demand_trust(loaded)
     study = CrossValidation(plan, output or experiment.run_dir.parent / f"{experiment.name}-crossval")
     for _ in study.work():
         pass

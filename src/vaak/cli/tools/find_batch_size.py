@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -37,10 +36,9 @@ def find_batch_size(
     files, overrides = files_and_overrides(arguments, device)
     loaded = load(files, overrides, trust_code=trust_code)
     most = None if limit is None else bytes_of(limit)
-    if not trust_code:
-        from vaak.runs.folder.user_code import demand_trust
+    from vaak.runs.folder.user_code import demand_trust
 
-        demand_trust(loaded.experiment, map(Path, files))
+    demand_trust(loaded)
 
     from vaak.runs.batch_size.search import find_batch_size as find
 

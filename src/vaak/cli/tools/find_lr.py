@@ -36,11 +36,9 @@ def find_lr(
 
     files, overrides = files_and_overrides(arguments, device)
     loaded = load(files, overrides, trust_code=trust_code)
+    from vaak.runs.folder.user_code import demand_trust
 
-    if not trust_code:
-        from vaak.runs.folder.user_code import demand_trust
-
-        demand_trust(loaded.experiment, map(Path, files))
+    demand_trust(loaded)
 
     from vaak.study.certainty import certainty_of
     from vaak.study.curve_table import in_words, table

@@ -71,10 +71,9 @@ def sweep(
     number = min(trials or len(whole), len(whole)) if chosen == "grid" else trials or 20
     plan = Plan(tuple(files), tuple(overrides), dimensions, chosen, number, seed, prune, trust_code=trust_code)
     loaded = plan.load()
-    if not trust_code:
-        from vaak.runs.folder.user_code import demand_trust
+    from vaak.runs.folder.user_code import demand_trust
 
-        demand_trust(loaded.experiment, map(Path, files))
+    demand_trust(loaded)
     folder = output or loaded.experiment.run_dir.parent / f"{loaded.experiment.name}-sweep"
     study = Sweep(plan, folder)
     workers = list(range(min(num_jobs, number)))

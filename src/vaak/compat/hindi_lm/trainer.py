@@ -7,6 +7,7 @@ import contextlib
 import shutil
 import weakref
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -198,7 +199,7 @@ class HindiLanguageModelTrainer:
         loaded = ExperimentConfig(values).loaded
         data = loaded.experiment.data.model_copy(update={"cache_dir": None})
         experiment = self._of_stage(loaded.experiment.model_copy(update={"data": data}))
-        return Loaded(experiment, loaded.warnings, loaded.given, loaded.folder)
+        return replace(loaded, experiment=experiment)
 
     def _of_stage(self, experiment: Experiment[Any, Any]) -> Experiment[Any, Any]:
         """The experiment of the stage to come: the first is the configuration's, the others draw differently."""

@@ -9,10 +9,16 @@ MADE_BY_RUNS = ("run.json", "environment.json")
 
 def run_of_configuration(file: Path) -> Path | None:
     """The run directory whose configuration a file is, wherever it was copied or moved; None for a user's file."""
+    run = _folder_of_a_run(file)
+    return run if run is not None and any((run / name).is_file() for name in MADE_BY_RUNS) else None
+
+
+def is_called_as_a_runs(file: Path) -> bool:
+    """Whether a file has the name under which runs keep their configuration, whatever else is in its folder."""
+    return any(_folder_of_a_run(one) is not None for one in (file, file.resolve()))
+
+
+def _folder_of_a_run(file: Path) -> Path | None:
     if file.name == "config.yml":
-        run = file.parent
-    elif file.parent.name == "sessions" and file.stem.isdecimal():
-        run = file.parent.parent
-    else:
-        return None
-    return run if any((run / name).is_file() for name in MADE_BY_RUNS) else None
+        return file.parent
+    return file.parent.parent if file.parent.name == "sessions" and file.stem.isdecimal() else None

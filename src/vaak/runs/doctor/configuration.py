@@ -35,6 +35,7 @@ from vaak.runs.doctor.machine import nearest_existing
 from vaak.runs.doctor.packages import version_of
 from vaak.runs.doctor.training import has_wandb_key, what_compiling_lacks
 from vaak.runs.folder.directory import checkpoints_elsewhere, demand_room, holds_a_run, is_being_written
+from vaak.runs.folder.user_code import demand_trust
 from vaak.runs.forecast.memory import at_rest
 
 ABOUT = "configuration"
@@ -67,7 +68,7 @@ def examine_configuration(
     yield from _trackers(experiment)
     yield from _task(loaded, device)
     if read_data:
-        yield from examine_data(loaded, files, trust_code)
+        yield from examine_data(loaded)
 
 
 def _device(loaded: Loaded) -> torch.device:
@@ -132,6 +133,7 @@ def _task(loaded: Loaded, device: torch.device | None) -> Iterator[DoctorFinding
     """The task's data and model, as far as ``sources()`` and ``sketch()`` describe them."""
     experiment = loaded.experiment
     try:
+        demand_trust(loaded)
         task = task_class(experiment.reference)(experiment, experiment.run_dir, loaded.folder)
         sources = task.sources()
     except UserError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,15 +23,12 @@ ABOUT = "all data"
 MOST_NAMED = 10
 
 
-def examine_data(loaded: Loaded, files: Sequence[Path | str], trust_code: bool) -> Iterator[DoctorFinding]:
-    """What can't be prepared, and how many examples of each split can't be read, the first of them by name.
-
-    User code in the configuration of ``files`` is executed only with ``trust_code``.
-    """
+def examine_data(loaded: Loaded) -> Iterator[DoctorFinding]:
+    """What can't be prepared, and how many examples of each split can't be read, the first of them by name."""
     experiment = loaded.experiment
     with contextlib.ExitStack() as stack:
         try:
-            task = stack.enter_context(prepared_task(loaded, files, trust_code))
+            task = stack.enter_context(prepared_task(loaded))
         except UserError as error:
             yield from (DoctorFinding(ABOUT, "preparation", "problem", line) for line in str(error).splitlines())
             return
@@ -43,26 +40,23 @@ def examine_data(loaded: Loaded, files: Sequence[Path | str], trust_code: bool) 
 
 
 @contextlib.contextmanager
-def prepared_task(
-    loaded: Loaded, files: Sequence[Path | str], trust_code: bool, *, checking: bool = False
-) -> Iterator[Task]:
+def prepared_task(loaded: Loaded, *, checking: bool = False) -> Iterator[Task]:
     """The task of a configuration, its data prepared in a temporary folder.
 
-    Except what ``data.cache_dir`` and ``global_config.storage_path`` keep. User code in the configuration of ``files``
-    is executed only with ``trust_code``. Raises UserError for what can't be prepared; with ``checking``, the task
-    leaves to its findings what it can.
+    Except what ``data.cache_dir`` and ``global_config.storage_path`` keep. Raises UserError for what can't be prepared,
+    and for code that requires trust; with ``checking``, the task leaves to its findings what it can.
     """
     experiment = loaded.experiment
     with tempfile.TemporaryDirectory(prefix="vaak-doctor-") as folder:
         directory = Path(folder)
         moved = experiment.model_copy(update={"run_dir": directory})
-        if not trust_code:
-            demand_trust(experiment, map(Path, files))
+        demand_trust(loaded)
         task: Task = task_class(experiment.reference)(moved, directory, loaded.folder)
-        if checking:
-            task.prepare_for_check()
-        else:
-            task.prepare()
+        with loaded.naming_lines():
+            if checking:
+                task.prepare_for_check()
+            else:
+                task.prepare()
         yield task
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -23,14 +22,14 @@ class CheckedSplit(NamedTuple):
     findings: Iterator[DataFinding]
 
 
-def check_data(loaded: Loaded, files: Sequence[Path | str] = (), trust_code: bool = False) -> Iterator[CheckedSplit]:
+def check_data(loaded: Loaded) -> Iterator[CheckedSplit]:
     """The splits of a configuration's data, one after another; take the findings of one before the next.
 
-    The data is prepared in a temporary folder. User code in the configuration of ``files`` is executed only with
-    ``trust_code``. Raises UserError for data that can't be prepared.
+    The data is prepared in a temporary folder. Raises UserError for data that can't be prepared, and for code that
+    requires trust.
     """
     experiment = loaded.experiment
-    with prepared_task(loaded, files, trust_code, checking=True) as task:
+    with prepared_task(loaded, checking=True) as task:
         for split, dataset in datasets_of(task):
             if isinstance(dataset, UserError):
                 yield CheckedSplit(split, 0, iter([DataFinding("", "unreadable", str(dataset))]))

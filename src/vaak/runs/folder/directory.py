@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from vaak.config.resolve.named_code import CODE
 from vaak.config.resolve.run_files import run_of_configuration
 from vaak.core.errors import UserError
 from vaak.core.storage import files
@@ -25,8 +26,6 @@ from vaak.engine.checkpoint.names import is_checkpoint, list_checkpoints, step_o
 from vaak.runs.folder.owner import demand_free, owner_of
 
 LOCK = ".lock"
-CODE = "code"
-"""Where users' own classes are copied to."""
 TASKS = "tasks"
 PREPROCESSED = "preprocessed.json"
 """What says that data were prepared without training, and stay until they are trained on."""

@@ -2,43 +2,39 @@
 
 Evaluating, generating and exporting execute nothing of it, except what a model can't be used without: a task, a
 tokenizer, and a label type, which says what a model's scores mean.
-Training does; and what executes code of a run that someone else made asks for trust first.
+Training does; and what executes code that isn't the user's own (vaak.config.resolve.named_code) asks for trust first.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from vaak.config.components import source_file
 from vaak.config.experiment import Experiment
-from vaak.config.resolve.run_files import run_of_configuration
+from vaak.config.load import Loaded
+from vaak.config.resolve.named_code import CODE, HASHES
 from vaak.config.show.resolved import resolved_values
 from vaak.config.yaml.writer import yaml_text
 from vaak.core.errors import UserError
 from vaak.core.storage import files
-from vaak.engine.checkpoint.names import is_checkpoint
-from vaak.runs.folder.directory import CODE, holds_a_run
+from vaak.runs.folder.directory import holds_a_run
 
 log = logging.getLogger("vaak")
 
-HASHES = "SHA256.json"
 
+def demand_trust(loaded: Loaded, sections: Collection[str] | None = None) -> None:
+    """Raises UserError where code would be executed that isn't the user's own, and isn't trusted.
 
-def demand_trust(experiment: Experiment[Any, Any], configurations: Iterable[Path]) -> None:
-    """Refuse to train a run again that names classes from outside Vaak, which training would execute.
-
-    Raises UserError where one of the ``configurations`` is a run's or a checkpoint's and there is such a class.
+    ``sections`` are the keys of those of which code is executed; None: all, as in training.
     """
-    places = {file: run_of_configuration(file) or file.parent for file in configurations}
-    runs = [file for file, place in places.items() if holds_a_run(place) or is_checkpoint(place)]
-    outside = [where[key] for where, key in _references(resolved_values(experiment)) if ":" in where[key]]
-    if runs and outside:
+    named = [one for one in loaded.code if sections is None or one.key.removesuffix(".type") in sections]
+    if doubtful := [one for one in named if one.doubt]:
+        references = ", ".join(dict.fromkeys(one.reference for one in doubtful))
         raise UserError(
-            f"{runs[0]} belongs to a run and names code that training executes: {', '.join(outside)}; "
-            "read that code, and add --trust-code"
+            f"{doubtful[0].doubt}, and this code would be executed: {references}; read it, and add --trust-code"
         )
 
 

@@ -33,8 +33,7 @@ def inspect_run(path: Path, *, device: str | None = None, trust_code: bool = Fal
     snapshot = load_checkpoint(checkpoint)
     configuration = configuration_of_step(directory, max(1, snapshot.step))
     loaded = load([configuration], trust_code=trust_code)
-    if not trust_code:
-        demand_trust(loaded.experiment, [configuration])
+    demand_trust(loaded)
     with tempfile.TemporaryDirectory(prefix="vaak-inspect-") as temporary_folder, quietly():
         trainer = trainer_like(loaded, directory, Path(temporary_folder), device)
         trainer.restore(snapshot, checkpoint)

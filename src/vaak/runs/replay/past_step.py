@@ -67,8 +67,7 @@ def replay_step(
     configuration = configuration_of_step(directory, step)
     loaded = load([configuration], trust_code=trust_code)
     _check_taken(directory, step, loaded)
-    if not trust_code:
-        demand_trust(loaded.experiment, [configuration])
+    demand_trust(loaded)
     start = _nearest(directory, loaded, step)
     _demand_one_way(directory, start[1].step + 1 if start else 1, step, loaded.experiment.reference)
     with tempfile.TemporaryDirectory(prefix="vaak-replay-") as temporary_folder, quietly():

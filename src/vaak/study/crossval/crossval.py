@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -137,7 +137,7 @@ class CrossValidation:
         loaded = plan.load(f"name={name}", f"run_dir={run}", "training.checkpoint.resume=auto")
         experiment = with_fold(_with_datasets(loaded), f"{fold.repeat}:{fold.number}", str(self.folds_file))
         try:
-            outcome = train(Loaded(experiment, loaded.warnings, loaded.given, loaded.folder))
+            outcome = train(replace(loaded, experiment=experiment))
             demand_not_stopped(outcome, f"fold {fold}")
             device = experiment.training.device
             report = evaluate_run(run, [], [], ["test"], device, trust_code=plan.trust_code)

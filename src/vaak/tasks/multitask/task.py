@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -23,7 +24,7 @@ from vaak.config.experiment import Experiment
 from vaak.config.tasks import task_class
 from vaak.config.training import TrainingConfig
 from vaak.core.batch import Batch, Term
-from vaak.core.errors import UserError
+from vaak.core.errors import OptionError, UserError
 from vaak.core.task import DataFinding, Meters
 from vaak.core.task import Task as AnyTask
 from vaak.engine.cost.dry_pass import numberless
@@ -89,12 +90,14 @@ class JointTask(Task[Any]):
             if part.objectives or part.observed:
                 what = "several objectives" if part.objectives else "weights that follow its terms"
                 raise UserError(f"data.tasks.{name}: a model with {what} can't be trained with other tasks")
-        for part in self.parts.values():
-            part.prepare()
+        for name, part in self.parts.items():
+            with _naming_the_task(name):
+                part.prepare()
 
     def prepare_for_check(self) -> None:
-        for part in self.parts.values():
-            part.prepare_for_check()
+        for name, part in self.parts.items():
+            with _naming_the_task(name):
+                part.prepare_for_check()
 
     def dataset(self, split: str) -> JointDataset:
         if split not in self._datasets:
@@ -189,6 +192,15 @@ class JointTask(Task[Any]):
 
 
 @torch.no_grad()
+@contextlib.contextmanager
+def _naming_the_task(name: str) -> Iterator[None]:
+    """In this context, the option of an error is that of a task among several."""
+    try:
+        yield
+    except OptionError as error:
+        raise OptionError(f"data.tasks.{name}.{error.key}", error.problem) from error
+
+
 def _terms_of_an_example(part: AnyTask, model: nn.Module) -> list[str]:
     """The names of a task's terms, by its first example of training."""
     dataset, weight = part.dataset("train"), next(model.parameters())

@@ -128,7 +128,9 @@ Factories = dict[str, TokenizerFactory]
 
 def tokenizer_factories(data: Seq2SeqDataConfig, code: Path) -> Factories:
     """What makes each tokenizer there is, by its folder."""
-    own = {"target_tokenizer": TokenizerFactory(data.target_tokenizer, code)} if data.target_tokenizer else {}
+    own = {}
+    if data.target_tokenizer:
+        own["target_tokenizer"] = TokenizerFactory(data.target_tokenizer, code, "data.target_tokenizer")
     return {"tokenizer": TokenizerFactory(data.tokenizer, code), **own}
 
 

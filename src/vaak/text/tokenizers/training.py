@@ -29,7 +29,7 @@ import numpy as np
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
 
-from vaak.core.errors import DataError, UserError
+from vaak.core.errors import DataError, OptionError, UserError
 from vaak.core.progress import followed, progress
 from vaak.text.tokenizers.sampling import sample_of
 from vaak.text.tokenizers.tokenizer import SPECIAL_TOKENS, Tokenizer
@@ -80,10 +80,10 @@ class TokenizerOptions(Protocol):
 
 
 class TokenizerFactory:
-    """Makes the tokenizer that the options describe; a user's ``./file.py`` is looked for in ``folder``."""
+    """Makes the tokenizer that the options of ``key`` describe; a user's ``./file.py`` is looked for in ``folder``."""
 
-    def __init__(self, options: TokenizerOptions, folder: Path = Path()):
-        self.options, self.folder = options, folder
+    def __init__(self, options: TokenizerOptions, folder: Path = Path(), key: str = "data.tokenizer"):
+        self.options, self.folder, self.key = options, folder, key
         self.is_users = options.type not in _TRAINERS
 
     def load(self, path: str | Path) -> Tokenizer:
@@ -138,13 +138,14 @@ class TokenizerFactory:
             raise self._too_small(size)
         if size < self.options.vocab_size:
             logger.warning(
-                "tokenizer: the text gives %d tokens, fewer than vocab_size (%d)", size, self.options.vocab_size
+                "%s: the text gives %d tokens, fewer than vocab_size (%d)", self.key, size, self.options.vocab_size
             )
 
-    def _too_small(self, least: int) -> UserError:
-        return UserError(
-            f"tokenizer.vocab_size: {self.options.vocab_size} is too small; {self.options.type} on this text requires "
-            f"at least {least} (special tokens, bytes and single characters)"
+    def _too_small(self, least: int) -> OptionError:
+        return OptionError(
+            f"{self.key}.vocab_size",
+            f"{self.options.vocab_size} is too small; {self.options.type} on this text requires at least {least} "
+            "(special tokens, bytes and single characters)",
         )
 
 

@@ -108,7 +108,7 @@ def test_training_a_run_again_asks_for_trust(vaak: Vaak, run: Path, tmp_path: Pa
     code, out, err = vaak(*again)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert err.startswith(
-        f"{run / 'config.yml'} belongs to a run and names code that training executes: ./code/code.py:Huber"
+        f"{run / 'config.yml'} belongs to a run, by its name, and this code would be executed: ./code/code.py:Huber"
     )
     assert "--trust-code" in err
     assert marks() == ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -283,3 +284,47 @@ def test_real_pairs_of_two_sets(vaak_data, tmp_path: Path):
     dataset = PairDataset(prepared, "test", data)
     assert "tatoeba.test.jsonl:1" in dataset.describe(0)
     assert "tico19.test.jsonl:1" in dataset.describe(251)
+
+
+TWO_TOKENIZERS = """\
+task: seq2seq
+model: {encoder: {d_model: 16, num_layers: 1, num_heads: 2}, decoder: {d_model: 16, num_layers: 1, num_heads: 2}}
+data:
+  corpus: {type: json, train: [FOLDER/train.jsonl], valid: [FOLDER/valid.jsonl]}
+  tokenizer: {type: byte_level, vocab_size: 300}
+  target_tokenizer:
+    type: byte_level
+    vocab_size: 100
+training: {max_steps: 1, device: cpu}
+"""
+
+
+@pytest.mark.parametrize("command", [["train"], ["data", "check"], ["data", "preprocess"], ["find-lr"]])
+def test_a_vocabulary_that_is_too_small_is_named_with_its_line(
+    tmp_path: Path, command: list[str], vaak: Callable[..., tuple[int, str, str]]
+):
+    data_of(tmp_path)
+    (tmp_path / "two.yml").write_text(TWO_TOKENIZERS.replace("FOLDER", str(tmp_path)))
+    run = (f"run_dir={tmp_path / 'run'}",)
+    code, _, errors = vaak(*command, tmp_path / "two.yml", *run)
+    assert code == 2
+    said = errors.splitlines()[-1]
+    assert said.startswith(f"{tmp_path / 'two.yml'}:8: data.target_tokenizer.vocab_size: 100 is too small"), said
+    given = ("data.target_tokenizer.vocab_size=400", "data.tokenizer.vocab_size=90")
+    code, _, errors = vaak(*command, tmp_path / "two.yml", *run, *given)
+    assert code == 2
+    assert errors.splitlines()[-1].startswith("command line: data.tokenizer.vocab_size: 90 is too small")
+
+
+def test_of_several_tasks_the_one_is_named(tmp_path: Path, vaak: Callable[..., tuple[int, str, str]]):
+    data_of(tmp_path)
+    (tmp_path / "two.yml").write_text(TWO_TOKENIZERS.replace("FOLDER", str(tmp_path)))
+    (tmp_path / "tasks.yml").write_text(
+        f"task: multitask\nrun_dir: {tmp_path / 'run'}\ndata:\n  tasks:\n"
+        "    back: {extends: two.yml, data: {target_tokenizer: {vocab_size: 400}}}\n    there: two.yml\n"
+        "training: {max_steps: 1, device: cpu}\n"
+    )
+    code, _, errors = vaak("train", tmp_path / "tasks.yml")
+    assert code == 2
+    expected = f"{tmp_path / 'tasks.yml'}:6: data.tasks.there.data.target_tokenizer.vocab_size: 100 is too small"
+    assert errors.splitlines()[-1].startswith(expected)
