@@ -74,6 +74,8 @@ def evaluate(
     print_figures(report["metrics"])
     for name, protocol in report["protocol"].items():
         print(f"{name}: " + ", ".join(f"{key} {value}" for key, value in protocol.items() if key != "split"))
+    for line in report["below_baselines"]:
+        print(line)
 
 
 def _demand_evaluated(overrides: list[str], splits: list[str]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from vaak.callbacks.console.figures import in_words
 from vaak.callbacks.console.json_lines import print_line
 from vaak.core.progress import time_of
+from vaak.runs.baselines import below_baselines
 from vaak.runs.folder.directory import command_to_go_on
 from vaak.runs.start import Outcome
 
@@ -32,8 +33,7 @@ def print_outcome(outcome: Outcome, as_json: bool) -> None:
         values = {"reason": outcome.reason, "run": str(outcome.directory), "step": outcome.step}
         print_line({"kind": "result", **values, **outcome.metrics})
         return
-    if outcome.metrics:
-        print_figures(outcome.metrics)
+    _print_metrics(outcome)
     if outcome.samples:
         print("\nsamples")
     for sample in outcome.samples:
@@ -53,6 +53,13 @@ def print_outcome(outcome: Outcome, as_json: bool) -> None:
             command = command.removesuffix(OF_TEST)
         print(f"  vaak {command.format(run=run)}")
     print(f"\nfinished step {outcome.step}; the run is in {run}")
+
+
+def _print_metrics(outcome: Outcome) -> None:
+    if outcome.metrics:
+        print_figures(outcome.metrics)
+    for line in below_baselines(outcome.directory, outcome.metrics):
+        print(line)
 
 
 def print_figures(figures: dict[str, Any]) -> None:

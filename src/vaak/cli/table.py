@@ -18,6 +18,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "eval": ("vaak.cli.eval:evaluate", "Evaluate a run or a checkpoint."),
     "pipeline": ("vaak.cli.pipeline:app", "Run stages that feed each other, and resume them."),
     "lm-eval": ("vaak.cli.tasks.lm_eval:lm_eval", "Evaluate a language model by task files of lm-eval."),
+    "baseline": ("vaak.cli.tools.baseline:baseline", "What methods without a network reach on the same data."),
     "predict": ("vaak.cli.predict:predict", "Run a trained model of any task on inputs."),
     "generate": ("vaak.cli.tasks.generate:generate", "Continue a text with a trained language model."),
     "translate": ("vaak.cli.tasks.translate:translate", "Translate texts with a trained model."),

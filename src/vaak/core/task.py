@@ -133,6 +133,19 @@ class Meters:
 
 
 @dataclass(frozen=True)
+class Baselines:
+    """What methods without a network reach on a split: their figures, by the name of the method.
+
+    They are made under the protocol of ``Task.meters``, and named as its results are. ``figure`` is the one that a
+    model is to beat, and ``higher`` says whether more of it is better.
+    """
+
+    figure: str
+    higher: bool
+    figures: dict[str, dict[str, float]]
+
+
+@dataclass(frozen=True)
 class Outputs:
     """What the logits of a task's models are: whether one model can learn from another depends on it.
 
@@ -280,6 +293,10 @@ class Task:
 
     def meters(self, split: str) -> Meters:
         missing(self, "meters(split)")
+
+    def baselines(self, split: str) -> Baselines:
+        """What methods without a network reach on a split, once data are prepared (``vaak baseline``)."""
+        raise UserError(f"{type(self).__name__} has no baselines")
 
     def show(self, batch: Batch) -> list[str]:
         """A readable line for each row of a batch (its text, its speakers), or an empty list."""

@@ -14,6 +14,7 @@ from vaak.engine.devices.randomness import make_deterministic
 from vaak.engine.distributed.launcher import pick_device
 from vaak.engine.distributed.ranks import Ranks
 from vaak.engine.evaluation import Evaluator
+from vaak.runs.baselines import below_baselines
 from vaak.runs.open_run import OpenedRun, open_run
 
 
@@ -28,6 +29,8 @@ def evaluate_run(
     watched: Callable[[OpenedRun, str, Meters], Meters] | None = None,
 ) -> dict[str, Any]:
     """``metrics`` of the splits, in fp32 unless overridden, their ``protocol``, and the ``checkpoint`` evaluated.
+
+    ``below_baselines`` has a line for each split of which a known baseline is better (``vaak.runs.baselines``).
 
     ``files`` and ``overrides`` may name other data: they are prepared with what the run learned from its own, in a
     temporary folder.
@@ -52,4 +55,6 @@ def evaluate_run(
         precision = {"no": "fp32"}.get(training.mixed_precision, training.mixed_precision)
         conditions = {"precision": precision, "weights": opened.weights}
         protocol = {split: {**opened.task.meters(split).protocol, **conditions} for split in splits}
-    return {"checkpoint": str(opened.checkpoint), "metrics": metrics, "protocol": protocol}
+        below = below_baselines(opened.directory, metrics, lambda split: opened.task.dataset(split).fingerprint)
+    report = {"checkpoint": str(opened.checkpoint), "metrics": metrics, "protocol": protocol}
+    return {**report, "below_baselines": below}

@@ -57,7 +57,11 @@ class Example(NamedTuple):
 
 
 class TextDataset(Dataset):
-    """The labelled texts of one split, or of several together; ``change`` augments each with ``growth`` more tokens."""
+    """The labelled texts of one split, or of several together, in ``stores``; ``rows`` makes rows of their tokens.
+
+    ``change`` augments each text, which may then have ``growth`` times as many more tokens. ``class_weights`` are
+    counted in each batch (``vaak.tasks.classification.class_weights``).
+    """
 
     draws_globally = False
 

@@ -22,12 +22,13 @@ from torch import Tensor, nn
 
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
-from vaak.core.task import Meters, Outputs
+from vaak.core.task import Baselines, Meters, Outputs
 from vaak.engine.objective.losses import Loss, losses_of_logits, make_loss
 from vaak.nn.lora import add_lora
 from vaak.nn.models import TransformerModel
 from vaak.runs.prepared import Recipe, prepared_folder
 from vaak.tasks.base import PreparedTask, in_temporary_folder, without_unread_files
+from vaak.tasks.classification.baselines import baseline_scores, figures_of
 from vaak.tasks.classification.class_weights import ClassWeights, class_weights, unit_of
 from vaak.tasks.classification.config import ClassificationExperiment
 from vaak.tasks.classification.data import Change, RowFormat, TextDataset, growth_of
@@ -274,6 +275,17 @@ class ClassificationTask(PreparedTask[ClassificationExperiment, Prepared]):
     def readable_elsewhere(self, split: str) -> list[Any]:
         texts = self.prepared.stores(split).texts
         return [(row.text, *(list(one) if self.multi_label else one[0] for one in row.labels)) for row in texts]
+
+    def baselines(self, split: str) -> Baselines:
+        """The most frequent class, and a linear SVM on tf-idf. Raises UserError for texts of no class."""
+        if split == OUT_OF_SCOPE:
+            raise UserError(f"{split} has no classes to predict; give --split valid or test")
+        dataset, prepared, found = self.dataset(split), self.prepared, {}
+        texts = [row.text for row in prepared.stores(split).texts]
+        scores = baseline_scores(prepared.stores("train"), texts, prepared.classes, self.multi_label)
+        for name, one in scores:
+            found[name] = figures_of(one, dataset, self.meters(split))
+        return Baselines("accuracy", True, found)
 
     def meters(self, split: str) -> Meters:
         protocol = {"split": split}  # figures are per text, whatever its tokens are

@@ -18,7 +18,7 @@ Sources: NIST 2009, "The 2009 (RT-09) Rich Transcription Meeting Recognition Eva
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from torch import Tensor, nn
@@ -28,7 +28,7 @@ from vaak.audio.scoring.errors import score_segments
 from vaak.audio.segments import cropped, shifted
 from vaak.core.batch import Batch, Term
 from vaak.core.task import Meters
-from vaak.tasks.diarization.config import DiarizationDataConfig
+from vaak.tasks.diarization.config import DiarizationDataConfig, ScoringConfig
 from vaak.tasks.diarization.examples.labels import DiarizationExample
 from vaak.tasks.diarization.model import DiarizationModel, Outputs
 from vaak.tasks.diarization.postprocessing.stitching import WindowOutput
@@ -130,16 +130,9 @@ class DiarizationMeters(Meters):
     ) -> Shown:
         """Add the sums of a recording."""
         hypothesis = diarizer.segments(diarizer.joined(list(outputs), len(example.features)))
-        reference, scoring = list(diarizer.collator.reference(example)), self.data.scoring
-        score = score_segments(reference, hypothesis, uem=example.uem, **scoring.model_dump())
-        error = score.error
+        reference = list(diarizer.collator.reference(example))
+        add_score(found, reference, hypothesis, example.uem, self.data.scoring)
         counts = [len({segment.speaker for segment in segments}) for segments in (reference, hypothesis)]
-        found["scored"] += error.scored
-        found["miss"] += error.miss
-        found["false_alarm"] += error.false_alarm
-        found["confusion"] += error.confusion
-        found["jaccard"] += score.jaccard_sum
-        found["speakers"] += score.num_speakers
         found["miscounted"] += abs(counts[0] - counts[1])
         found["at_ceiling"] += diarizer.at_ceiling(outputs)
         if counts[0] in COUNTS:
@@ -163,11 +156,7 @@ class DiarizationMeters(Meters):
         results: dict[str, float] = {}
         if sums["frame"]:
             results |= {"loss": sums["loss"] / sums["frame"], "frame_accuracy": sums["right"] / sums["frame"]}
-        if sums["scored"]:
-            parts = {name: sums[name] / sums["scored"] for name in ("miss", "false_alarm", "confusion")}
-            results |= {"der": sum(parts.values()), **parts}
-        if sums["speakers"]:
-            results["jer"] = sums["jaccard"] / sums["speakers"]
+        results |= rates_of(sums)
         if sums["recordings"]:
             results["speaker_error"] = sums["miscounted"] / sums["recordings"]
             results["speaker_ceiling"] = sums["at_ceiling"] / sums["recordings"]
@@ -175,6 +164,36 @@ class DiarizationMeters(Meters):
             if sums[f"recordings_{count}"]:
                 results[f"speaker_error/{count}"] = sums[f"miscounted_{count}"] / sums[f"recordings_{count}"]
         return results
+
+
+def add_score(
+    sums: dict[str, float],
+    reference: Sequence[Segment],
+    hypothesis: Sequence[Segment],
+    uem: Sequence[tuple[float, float]] | None,
+    scoring: ScoringConfig,
+) -> None:
+    """Add the seconds of a recording's errors, and what its Jaccard rate is made of, to ``sums``.
+
+    ``hypothesis`` and ``reference`` say who speaks when; scored are the regions of ``uem`` (None: all), by the options
+    ``scoring``.
+    """
+    score = score_segments(reference, hypothesis, uem=uem, **scoring.model_dump())
+    error = score.error
+    found = {"scored": error.scored, "miss": error.miss, "false_alarm": error.false_alarm, "confusion": error.confusion}
+    for name, value in {**found, "jaccard": score.jaccard_sum, "speakers": score.num_speakers}.items():
+        sums[name] = sums.get(name, 0.0) + value
+
+
+def rates_of(sums: Mapping[str, float]) -> dict[str, float]:
+    """DER with its parts, and JER, as far as there are speakers."""
+    results: dict[str, float] = {}
+    if sums.get("scored"):
+        parts = {name: sums[name] / sums["scored"] for name in ("miss", "false_alarm", "confusion")}
+        results |= {"der": sum(parts.values()), **parts}
+    if sums.get("speakers"):
+        results["jer"] = sums["jaccard"] / sums["speakers"]
+    return results
 
 
 def window_of(example: DiarizationExample, first: int, last: int, frame_shift: float) -> DiarizationExample:

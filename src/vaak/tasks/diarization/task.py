@@ -17,6 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -29,9 +30,10 @@ from vaak.audio.sources.cut_source import CutSource
 from vaak.audio.sources.cut_store import write_cuts
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
-from vaak.core.random_keys import EVALUATION_SEED, Purpose
+from vaak.core.progress import followed
+from vaak.core.random_keys import EVALUATION_SEED, Purpose, draw_key
 from vaak.core.storage.files import fingerprint_of
-from vaak.core.task import DataFinding, Outputs
+from vaak.core.task import Baselines, DataFinding, Outputs
 from vaak.data.batching.planner import evaluation_plan
 from vaak.data.loader import evaluation_addresses
 from vaak.data.reader import Address, MicrobatchReader
@@ -41,6 +43,7 @@ from vaak.nn.kernels.squared_norms import NORM_REG, SquaredNorms, norm_reg
 from vaak.nn.lora import add_lora
 from vaak.runs.prepared import Recipe
 from vaak.tasks.base import PreparedTask, in_temporary_folder, refuse_other_options
+from vaak.tasks.diarization.baselines import AUDIO, BASELINES, Recording
 from vaak.tasks.diarization.config import DiarizationExperiment, InferenceConfig, longest_example
 from vaak.tasks.diarization.data import (
     DiarizationDataset,
@@ -62,7 +65,7 @@ from vaak.tasks.diarization.examples.stored_features import store_features
 from vaak.tasks.diarization.export import export_onnx
 from vaak.tasks.diarization.inference.samples import show_timelines
 from vaak.tasks.diarization.inference.tuning import Tuning, tune
-from vaak.tasks.diarization.metrics import SHOWN_RECORDINGS, DiarizationMeters, Scored
+from vaak.tasks.diarization.metrics import SHOWN_RECORDINGS, DiarizationMeters, Scored, add_score, rates_of
 from vaak.tasks.diarization.model import DiarizationModel, alone, frame_mask
 from vaak.tasks.diarization.network.losses import (
     ATTRACTOR,
@@ -295,6 +298,22 @@ class DiarizationTask(PreparedTask[DiarizationExperiment, Prepared]):
             for name, term in losses_of_logits(main, auxiliary, *kept, "frame", counted[rows]).items():
                 terms[name] = Term(terms[name].total + term.total, term.per) if name in terms else term
         return terms
+
+    def baselines(self, split: str) -> Baselines:
+        """Diarizers without a network, scored on whole recordings as ``meters`` does."""
+        audio = AUDIO.model_copy(update={"channels": self.audio.channels})
+        source = audio_source(self.prepared, split, self.datasets, audio, self.data)
+        dataset = self.dataset(split)
+        totals: dict[str, dict[str, float]] = {name: {} for name in BASELINES}
+        for index in followed(range(len(dataset.lengths)), "baselines of recordings", len(dataset.lengths)):
+            key = draw_key(Purpose.EVALUATION, split, EVALUATION_SEED, 0, index, 0)
+            example = dataset.example(index, np.random.default_rng(key))
+            reference = list(self.collator.reference(example))
+            samples = source.load(index, np.random.default_rng(key)).samples
+            conversation = Recording(samples, example.duration, reference)
+            for name, diarize in BASELINES.items():
+                add_score(totals[name], reference, diarize(conversation), example.uem, self.data.scoring)
+        return Baselines("der", False, {name: rates_of(sums) for name, sums in totals.items()})
 
     def meters(self, split: str) -> DiarizationMeters:
         return DiarizationMeters(self.data, split, self.diarizer, self.score)

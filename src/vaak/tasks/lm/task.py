@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import DataError, UserError
 from vaak.core.storage.files import fingerprint_of
-from vaak.core.task import Outputs
+from vaak.core.task import Baselines, Outputs
 from vaak.engine.objective.losses import losses_of_logits
 from vaak.nn.decoding.sampling import SamplingSettings
 from vaak.nn.kernels.squared_norms import NORM_REG, SquaredNorms, norm_reg
@@ -30,6 +30,7 @@ from vaak.runs.prepared import Recipe, prepared_folder
 from vaak.tasks.base import PreparedTask, in_temporary_folder, without_unread_files
 from vaak.tasks.hub import loaded_or_drawn, located
 from vaak.tasks.lm import pretrained
+from vaak.tasks.lm.baselines import ORDER, ngram_figures
 from vaak.tasks.lm.config import LanguageModelConfig, LanguageModelExperiment
 from vaak.tasks.lm.data import IGNORED, ChatDataset, Corruption, SpecialTokens, StreamDataset, TextDataset
 from vaak.tasks.lm.estimate import sketch, sketch_batch, source_files
@@ -260,6 +261,15 @@ class LanguageModelTask(PreparedTask[LanguageModelExperiment, Prepared]):
         if not self.causal:
             return {"token": model(batch["inputs"], **options, select=scored)}
         return {"token": model(batch["inputs"], **options)[scored]}
+
+    def baselines(self, split: str) -> Baselines:
+        """An n-gram model of the run's tokens. Raises UserError for an encoder, and for minimal pairs."""
+        train, evaluated = self.dataset("train"), self.dataset(split)
+        if not self.causal or isinstance(train, PairDataset) or isinstance(evaluated, PairDataset):
+            raise UserError("an n-gram model predicts each token from those before it: a decoder's baseline, of texts")
+        figures = ngram_figures(train, evaluated, self.tokenizer.vocab_size)
+        figure = "bits_per_byte" if "bits_per_byte" in figures else "loss"
+        return Baselines(figure, False, {f"{ORDER}-gram, modified Kneser-Ney": figures})
 
     def meters(self, split: str) -> TextMeters | PairMeters:
         protocol = {"split": split, "objective": "causal" if self.causal else "masked"}

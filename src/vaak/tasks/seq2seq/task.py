@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
-from vaak.core.task import Outputs
+from vaak.core.task import Baselines, Outputs
 from vaak.engine.objective.losses import losses_of_logits
 from vaak.nn.kernels.squared_norms import NORM_REG, SquaredNorms, norm_reg
 from vaak.nn.lora import add_lora
@@ -28,6 +28,7 @@ from vaak.tasks.hub import loaded_or_drawn, located
 from vaak.tasks.pretrained import Base
 from vaak.tasks.seq2seq import pretrained
 from vaak.tasks.seq2seq.attention_picture import draw_translation
+from vaak.tasks.seq2seq.baselines import scores, translators
 from vaak.tasks.seq2seq.config import Seq2SeqExperiment
 from vaak.tasks.seq2seq.data import IGNORED, PairDataset
 from vaak.tasks.seq2seq.decoding.settings import DecodingSettings, decoding_settings
@@ -169,6 +170,16 @@ class Seq2SeqTask(PreparedTask[Seq2SeqExperiment, Prepared]):
     def logits(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
         predicted: Tensor = model(batch["source"], batch["source_mask"], batch["inputs"])
         return {"token": predicted[batch["targets"] != IGNORED]}
+
+    def baselines(self, split: str) -> Baselines:
+        """Translators made of the training pairs, on the pairs of a split that evaluations translate."""
+        train, evaluated = self.dataset("train"), self.dataset(split)
+        training = [(pair.source, pair.targets) for pair in train.first_pairs(len(train.lengths))]
+        pairs = [(pair.source, pair.targets) for pair in evaluated.first_pairs(evaluated.num_translated)]
+        if not pairs:
+            raise UserError("data.decoding.valid_examples is 0: nothing of valid is translated; give --split test")
+        found = {name: scores(translate, pairs) for name, translate in translators(training).items()}
+        return Baselines("chrf", True, found)
 
     def meters(self, split: str) -> TranslationMeters:
         protocol = {"split": split, "max_target_length": str(self.data.max_target_length)}
