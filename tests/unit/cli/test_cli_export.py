@@ -9,7 +9,9 @@ import pytest
 import torch
 
 import tiny_runs
+from vaak.nn.decoding.sampling import SamplingSettings
 from vaak.runs.open_run import open_run
+from vaak.tasks.lm.predict import generate
 
 
 @pytest.mark.parametrize("overrides", [(), ("data.layout=stream", "data.corpus.document=file", "model.qk_norm=true")])
@@ -42,6 +44,19 @@ def test_transformers_gives_the_same_scores_and_ids(vaak, tiny_text: Path, tmp_p
     ids = torch.tensor([theirs(" ".join(lines))["input_ids"][: opened.task.data.max_length]])
     with torch.no_grad():
         torch.testing.assert_close(model(ids).logits, opened.model(ids), rtol=0, atol=1e-4)
+
+
+def test_the_pipeline_of_transformers_continues_as_ours(vaak, tiny_run: Path, tmp_path: Path):
+    transformers = pytest.importorskip("transformers")
+    code, _, err = vaak("export", tiny_run, "--output", tmp_path / "out")
+    assert code == 0, err
+    opened = open_run(tiny_run, device="cpu")
+    tokenizer, prompt = opened.task.tokenizer, "वह"
+    settings = SamplingSettings(max_new_tokens=9, temperature=0, stop_ids=(tokenizer.eos_id,))
+    expected = list(generate(opened.model, [tokenizer.bos_id, *tokenizer.encode(prompt)], settings))
+    write = transformers.pipeline("text-generation", str(tmp_path / "out"))
+    (found,) = write(prompt, max_new_tokens=9, do_sample=False, return_full_text=False)
+    assert found["generated_text"] == tokenizer.decode([token for token in expected if token != tokenizer.eos_id])
 
 
 def test_where_it_is_written(vaak, tiny_run: Path, tmp_path: Path):

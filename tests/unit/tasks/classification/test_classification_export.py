@@ -237,3 +237,17 @@ def test_synonyms_are_neighbours_among_the_words_of_a_pretrained_encoder(kind: s
     assert rows[0] == rows[1]
     assert len({tuple(row) for row in rows[0]}) > 1
     trained(*options, name="whole")
+
+
+@pytest.mark.parametrize("kind", ["bert", "modernbert"])
+def test_the_pipeline_of_transformers_gives_the_same_probabilities(kind: str, folder: Path):
+    write_base(kind)
+    run = trained("training.max_steps=4", "training.optimizer.lr=0.05")
+    run.task.export_hf(run.model, folder / "out")
+    classify = transformers.pipeline("text-classification", "out", top_k=None)
+    texts = ["the boy good", "boys bad bad", "The boys, unheard of"]
+    for text, expected in zip(texts, run.task.predict(run.model, texts), strict=True):
+        (scored,) = classify([text])
+        found = {one["label"]: one["score"] for one in scored}
+        assert found == pytest.approx(expected.probabilities["label"], abs=1e-4)
+        assert scored[0]["label"] == str(expected)
