@@ -152,7 +152,9 @@ def test_a_run_that_stopped_early_has_ended_for_good(train: Callable[..., Ended]
     records = (run / "metrics.jsonl").read_text()
     assert steps_of(run)[-1] == 12
     again = train(run, impatient)
-    assert f"stopped at step 12 of {TOTAL_STEPS} (early stopping: val_loss has not improved" in again.output
+    assert f"ended at step 12 of {TOTAL_STEPS} (early stopping: val_loss has not improved" in again.output
+    assert "resume with" not in again.output
+    assert "vaak eval" in again.output
     assert (run / "metrics.jsonl").read_text() == records
     longer = train(run, "training.early_stopping=null")
     assert f"finished step {TOTAL_STEPS}" in longer.output, longer.errors

@@ -45,6 +45,7 @@ def evaluate(
 
     Example: vaak eval runs/quickstart --split test --output evaluation
     """
+    from vaak.callbacks.console.figures import percents
     from vaak.cli.output import create_folder
     from vaak.cli.results import print_figures
     from vaak.core.storage.files import write_json
@@ -63,6 +64,7 @@ def evaluate(
 
     how: dict[str, Any] = {"trust_code": trust_code, "watched": watched}
     report = evaluate_run(run, paths, overrides, splits, device, weights, **how)
+    report["percent"] = percents(report["metrics"])
     if output is not None:
         write_json(output / "evaluation.json", report)
         for name, meters in shown.items():

@@ -25,6 +25,8 @@ NEXT = {
 }
 """Commands to try on a finished run, by its task."""
 OF_TEST = " --split test"
+EARLY = "early stopping"
+"""What the reason of a run begins with that ended as it was to."""
 
 
 def print_outcome(outcome: Outcome, as_json: bool) -> None:
@@ -40,10 +42,18 @@ def print_outcome(outcome: Outcome, as_json: bool) -> None:
         print("  " + " / ".join(sample.splitlines()))  # one line each
     if outcome.best:
         print(f"\nbest checkpoint: {outcome.best}")
-    if outcome.reason != "finished":
+    ended_early = outcome.reason.startswith(EARLY)
+    if ended_early:
+        print(f"ended at step {outcome.step} of {outcome.total_steps} ({outcome.reason})")
+    elif outcome.reason != "finished":
         print(f"stopped at step {outcome.step} of {outcome.total_steps} ({outcome.reason})")
         print(f"resume with: {command_to_go_on(outcome.directory)}")
         return
+    _print_next(outcome, "ended" if ended_early else "finished")
+
+
+def _print_next(outcome: Outcome, how: str) -> None:
+    """How long a run took, what may be done with it, and where it is."""
     run = shlex.quote(str(outcome.directory))
     print(f"time: {time_of(outcome.seconds)}\n\nnext")
     for command in NEXT.get(outcome.task, ("predict {run}",)):
@@ -52,7 +62,7 @@ def print_outcome(outcome: Outcome, as_json: bool) -> None:
                 continue
             command = command.removesuffix(OF_TEST)
         print(f"  vaak {command.format(run=run)}")
-    print(f"\nfinished step {outcome.step}; the run is in {run}")
+    print(f"\n{how} step {outcome.step}; the run is in {run}")
 
 
 def _print_metrics(outcome: Outcome) -> None:

@@ -320,7 +320,8 @@ class Trainer:
         for rule, reason in self.agreed.piece_rules:
             later = PieceRule(self.position.step + 1, rule["pieces"], cells=rule["cells"])
             self.state.piece_rules.adopt(later, reason)
-        return self.agreed.counts
+        ours, agreed = mine.counts, self.agreed.counts  # in the order of the task, which puts its main unit first
+        return {unit: agreed[unit] for unit in (*ours, *sorted(agreed.keys() - ours.keys()))}
 
     def record(self, kind: str, values: dict[str, Any]) -> None:
         """Log figures under the last step and its epoch: to ``metrics.jsonl`` and to every tracker."""

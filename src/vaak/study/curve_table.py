@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vaak.study.certainty import Certainty
+from vaak.study.certainty import Certainty, certainty_of
 from vaak.study.drawing import short, shown_range
 from vaak.study.lr_range import Curve
 
@@ -15,7 +15,7 @@ def table(curve: Curve) -> Iterator[str]:
     """A line for each step: its learning rate, its loss, and the smoothed loss as a number and as a bar."""
     if not curve.losses:
         return
-    suggestion, (low, high) = curve.suggestion(), shown_range(curve)
+    suggestion, (low, high) = certainty_of(curve).suggestion, shown_range(curve)
     yield f"{'step':>4}  {'lr':>8}  {'loss':>9}  {'smoothed':>9}"
     for step, (rate, loss, smoothed) in enumerate(zip(curve.rates, curve.losses, curve.smoothed, strict=True), 1):
         part = min(1.0, max(0.0, (smoothed - low) / (high - low)))

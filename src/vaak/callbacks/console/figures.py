@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 FRACTIONS = frozenset(
     (
         *("accuracy", "frame_accuracy", "token_accuracy", "exact_match", "acc", "acc_norm"),
@@ -22,6 +25,24 @@ def in_words(name: str, value: float) -> str:
     ('2.64 %', '50.00 %', '5.7650')
     """
     return f"{100 * value:.2f} %" if is_fraction(name) else f"{value:.4f}"
+
+
+def percent(rate: float | None) -> float | None:
+    """A rate in percent, as the tables have it.
+
+    >>> percent(0.12346), percent(None)
+    (12.35, None)
+    """
+    return None if rate is None else round(100 * rate, 2)
+
+
+def percents(figures: Mapping[str, Any]) -> dict[str, float]:
+    """The figures that people read as percent, so.
+
+    >>> percents({"test_loss": 2.0, "test_wer": 0.25})
+    {'test_wer': 25.0}
+    """
+    return {name: round(100 * value, 2) for name, value in figures.items() if is_fraction(name)}
 
 
 def is_fraction(name: str) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from vaak.callbacks.console.figures import percent
 from vaak.cli.config import AsJson, Device, TrustCode, Weights, WhichWeights, files_and_overrides
 
 if TYPE_CHECKING:
@@ -91,5 +92,6 @@ def _line(error: ErrorSeconds) -> str:
 
 
 def _values(error: ErrorSeconds) -> dict[str, float | None]:
+    rates = {"der": error.rate, "der_percent": percent(error.rate)}
     parts = {"scored_seconds": error.scored, "miss_seconds": error.miss}
-    return {"der": error.rate, **parts, "false_alarm_seconds": error.false_alarm, "confusion_seconds": error.confusion}
+    return {**rates, **parts, "false_alarm_seconds": error.false_alarm, "confusion_seconds": error.confusion}

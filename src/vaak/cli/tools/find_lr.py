@@ -61,9 +61,11 @@ def find_lr(
     print(f"{len(curve.losses)} steps until {end}; {', '.join(map(str, written))}")
     if not any(path.suffix == ".png" for path in written):
         print("no plot was drawn: this requires matplotlib (pip install 'vaak[plot]')", file=sys.stderr)
-    suggestion = curve.suggestion()
+    certainty = certainty_of(curve)
+    suggestion = certainty.suggestion
     if suggestion is None:
         print("no suggestion: the loss never fell clearly; raise --end-lr or --num-iter")
+        print("".join(f"warning: {doubt}\n" for doubt in certainty.doubts), end="")
     else:
-        print("\n".join(in_words(certainty_of(curve))))
+        print("\n".join(in_words(certainty)))
         print(f"training.optimizer.lr={short(suggestion)}")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
+from vaak.callbacks.console.figures import percent
 from vaak.cli.config import AsJson
 
 if TYPE_CHECKING:
@@ -110,11 +111,13 @@ def values_of(scores: Scores) -> dict[str, Any]:
 
 
 def _value(row: Score) -> dict[str, float | None]:
-    """Rates (1 is 100 %) and their components."""
+    """Rates (1 is 100 %; in percent by the names that say so) and their components."""
     error = row.error
     return {
         "der": error.rate,
+        "der_percent": percent(error.rate),
         "jer": row.jaccard_rate,
+        "jer_percent": percent(row.jaccard_rate),
         "scored_seconds": error.scored,
         "miss_seconds": error.miss,
         "false_alarm_seconds": error.false_alarm,

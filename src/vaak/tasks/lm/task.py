@@ -278,7 +278,10 @@ class LanguageModelTask(PreparedTask[LanguageModelExperiment, Prepared]):
             return PairMeters(protocol | pairs, self.options)
         windows = {"max_length": str(self.data.max_length), "stride": str(self._stride()), "layout": self.data.layout}
         others = {"newline": self._newlines(), "tokenizer": self.tokenizer.fingerprint}
-        if not self.causal:
+        if self.causal:
+            is_stream = self.data.layout == "stream"
+            others["scored"] = "every token, [bos] too" if is_stream else "every token and [eos], after a given [bos]"
+        else:
             others["masked"] = f"{self.data.masking_probability:g}"
         if self.chats:
             template = fingerprint_of(self.chat_template.content)

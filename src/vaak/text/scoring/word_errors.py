@@ -49,7 +49,11 @@ class Rates:
 
     def to_json(self) -> dict[str, Any]:
         rates = {name: getattr(self, name) for name in ("wer", "wer_interval", "cer", "cer_interval")}
-        return {"utterances": self.utterances, **rates, **self.counts._asdict()}
+        percents = {
+            f"{name}_percent": None if rate is None else round(100 * rate, 2)
+            for name, rate in (("wer", self.wer), ("cer", self.cer))
+        }
+        return {"utterances": self.utterances, **rates, **percents, **self.counts._asdict()}
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,8 @@ def test_json_says_the_same_with_the_protocol(vaak, folder):
     assert found["protocol"] == {"collar": "1 s each side", "overlap": "skipped", "uem": "given"}
     assert list(found["recordings"]) == ["one"]
     assert found["total"] == found["recordings"]["one"] == {
-        "der": 1 / 8, "jer": 1 / 8, "scored_seconds": 8, "miss_seconds": 0, "false_alarm_seconds": 0,
+        "der": 1 / 8, "jer": 1 / 8, "der_percent": 12.5, "jer_percent": 12.5, "scored_seconds": 8,
+        "miss_seconds": 0, "false_alarm_seconds": 0,
         "confusion_seconds": 1, "num_speakers": 1,
     }  # fmt: skip
 
@@ -71,7 +72,8 @@ def test_where_nothing_counts_there_is_no_rate(vaak, folder):
     write_uem("late.uem", {"one": [(11, 12)]})
     arguments = ("score", "der", "ref.rttm", "hyp.rttm", "--uem", "late.uem")
     assert vaak(*arguments)[1].splitlines()[2].split() == ["total", "-", "-", "-", "-", "-", "0.00"]
-    assert json.loads(vaak(*arguments, "--json")[1])["total"]["der"] is None
+    none = json.loads(vaak(*arguments, "--json")[1])["total"]
+    assert none["der"] is none["der_percent"] is None
 
 
 def test_missing_recordings_are_said_on_stderr(folder):
