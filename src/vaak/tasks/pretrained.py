@@ -3,6 +3,7 @@
 FOLDER (prepared data)
   base/config.json                        its configuration: a run needs no more of it once it has checkpoints
   base/tokenizer_config.json              how transformers makes its tokenizer, for exports
+  base/generation_config.json             how it generates there, where it says so
   tokenizer/tokenizer.json, …_config.json its tokenizer, with which tokens are special, and its chat template
 """
 
@@ -20,12 +21,12 @@ from torch import Tensor, nn
 from vaak.core.errors import UserError
 from vaak.core.storage.files import read_json, write_json
 from vaak.engine.checkpoint.files import model_tensors
-from vaak.tasks.hub import config_of_tokenizer, fetched, source_of, tokenizer_of
+from vaak.tasks.hub import config_of_tokenizer, fetched, source_of, tokenizer_of, transformers_of
 from vaak.text.chat_template import keep_template
 from vaak.text.tokenizers.tokenizer import SPECIAL_NAMES, Tokenizer
 
 KEY = "model.pretrained"
-BASE_FOLDER, TOKENIZER_CONFIG = "base", "tokenizer_config.json"
+BASE_FOLDER, TOKENIZER_CONFIG, GENERATION = "base", "tokenizer_config.json", "generation_config.json"
 
 
 class Base(NamedTuple):
@@ -38,6 +39,18 @@ class Base(NamedTuple):
     def source(self) -> str:
         """Its folder, or its name on the Hub. Raises UserError for a folder that isn't there."""
         return source_of(KEY, self.name, self.code)
+
+
+class Kept(NamedTuple):
+    """What was kept of a base for exports: its ``tokenizer_config.json`` and its ``generation_config.json``."""
+
+    tokenizer: dict[str, Any]
+    generation: dict[str, Any]
+
+    @classmethod
+    def of(cls, folder: Path) -> Kept:
+        """Of prepared data."""
+        return cls(kept_tokenizer_config(folder), kept_generation(folder))
 
 
 class Names(NamedTuple):
@@ -57,6 +70,21 @@ def save_config(config: Any, folder: Path, changed: Mapping[str, Any] | None = N
     """Put a configuration in ``folder``, with what is as transformers has it, too."""
     config.save_pretrained(folder / BASE_FOLDER)
     write_json(folder / BASE_FOLDER / "config.json", {**config.to_dict(), **(changed or {})})
+
+
+def keep_generation(source: str, folder: Path) -> None:
+    """Put in prepared data how a model generates in transformers, where it says so."""
+    try:
+        found: Any = transformers_of(KEY).GenerationConfig.from_pretrained(source)
+    except OSError:  # it has no such file
+        return
+    write_json(folder / BASE_FOLDER / GENERATION, found.to_diff_dict())
+
+
+def kept_generation(folder: Path) -> dict[str, Any]:
+    """The same; nothing of data that was prepared before it was kept, or where a model doesn't say so."""
+    file = folder / BASE_FOLDER / GENERATION
+    return dict(read_json(file)) if file.is_file() else {}
 
 
 def saved_config(folder: Path) -> dict[str, Any]:

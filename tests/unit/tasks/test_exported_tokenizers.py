@@ -77,6 +77,24 @@ def test_of_a_language_model(kind: str, tiny_text: Path, tmp_path: Path):
     assert_same(tmp_path / "base", exported(LanguageModelTask, values, tmp_path))
 
 
+def generation_of(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "generation_config.json").read_text())
+    return {name: value for name, value in found.items() if name != "transformers_version"}
+
+
+def test_how_a_base_generates_goes_out_too(tiny_text: Path, tmp_path: Path):
+    tokenizer = families.llama3()
+    config = transformers.AutoConfig.for_model("llama", vocab_size=len(tokenizer), **SIZES)
+    save(tokenizer, "AutoModelForCausalLM", config, tmp_path / "base")
+    given = {"eos_token_id": [5, 1], "do_sample": True, "temperature": 0.6, "pad_token_id": 1}
+    (tmp_path / "base" / "generation_config.json").write_text(json.dumps(given))
+    corpus = {"type": "text", **{split: [str(tiny_text / f"{split}.txt")] for split in ("train", "valid", "test")}}
+    values = {"task": "lm", "model": {"pretrained": "base"}, "data": {"corpus": corpus, "max_length": 32}}
+    out = exported(LanguageModelTask, values, tmp_path)
+    assert generation_of(out) == {**given, "bos_token_id": 0}
+    assert transformers.AutoModelForCausalLM.from_pretrained(out).generation_config.eos_token_id == [5, 1]
+
+
 @pytest.mark.parametrize("kind", ENCODERS)
 def test_of_a_classifier(kind: str, tmp_path: Path):
     tokenizer = getattr(families, kind)()
@@ -98,8 +116,12 @@ def test_of_a_translator(tmp_path: Path):
     tokenizer = families.t5()
     config = transformers.AutoConfig.for_model("t5", **{**T5, "vocab_size": len(tokenizer)})
     save(tokenizer, "AutoModelForSeq2SeqLM", config, tmp_path / "base")
+    given = {"decoder_start_token_id": 0, "eos_token_id": 1, "pad_token_id": 0, "num_beams": 3, "bad_words_ids": [[0]]}
+    (tmp_path / "base" / "generation_config.json").write_text(json.dumps(given))
     values = {"task": "seq2seq", "model": {"pretrained": "base"}, "data": {"corpus": {"num_sentences": 40}}}
-    assert_same(tmp_path / "base", exported(Seq2SeqTask, values, tmp_path))
+    out = exported(Seq2SeqTask, values, tmp_path)
+    assert_same(tmp_path / "base", out)
+    assert generation_of(out) == given
 
 
 def test_of_a_whisper(tmp_path: Path):

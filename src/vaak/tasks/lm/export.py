@@ -28,6 +28,7 @@ from vaak.nn.lora import adapters_of, merged, write_adapter
 from vaak.nn.onnx_file import Called, OnnxModule, some_tokens, write_onnx
 from vaak.tasks.lm.families import config_of, family_of
 from vaak.tasks.lm.model import LanguageModel
+from vaak.tasks.pretrained import Kept
 from vaak.text.chat_template import template_in
 from vaak.text.tokenizers.tokenizer import Tokenizer as VaaksTokenizer
 
@@ -40,15 +41,15 @@ def export_hf(
     special_tokens: dict[str, str],
     max_length: int,
     folder: Path,
-    base: Mapping[str, Any] | None = None,
+    base: Kept | None = None,
 ) -> None:
     """Write ``folder``, completely or not at all.
 
     ``special_tokens`` gives the text of tokens by transformers' names (``bos_token``, ``eos_token``, ``pad_token``, …);
     ``max_length`` is the length the model was trained with.
 
-    ``tokenizer_file`` is the run's tokenizer; ``base`` is the ``tokenizer_config.json`` of the pretrained model that it
-    is of, whose texts then begin as its own do.
+    ``tokenizer_file`` is the run's tokenizer; ``base`` is what was kept of the pretrained model that it is of: texts
+    then begin as its own do.
 
     Raises UserError for an encoder, a tokenizer that does not fit the model, a special token the tokenizer does not
     know, and a folder that has something in it or can't be written.
@@ -57,8 +58,10 @@ def export_hf(
     family_of(model.config)  # raises where there is none
     special_ids = _special_ids(tokenizer_file, special_tokens, model.vocab_size)
     with whole_folder(folder) as made:
-        _write_files(made, model, special_ids, max_length)
-        _write_tokenizer(made, tokenizer_file, special_tokens, special_ids, max_length, base)
+        _write_files(made, model, special_ids, max_length, base.generation if base else {})
+        _write_tokenizer(
+            made, tokenizer_file, special_tokens, special_ids, max_length, base.tokenizer if base else None
+        )
 
 
 def export_peft(model: LanguageModel, base: str | None, folder: Path) -> None:
@@ -176,13 +179,18 @@ def _write_tokenizer(
     write_text(folder / "tokenizer.json", content)
 
 
-def _write_files(folder: Path, model: LanguageModel, special_ids: dict[str, int], max_length: int) -> None:
-    """Write configuration and weights to ``folder``; ``special_ids`` are those of special tokens by their names."""
+def _write_files(
+    folder: Path, model: LanguageModel, special_ids: dict[str, int], max_length: int, base: Mapping[str, Any]
+) -> None:
+    """Write configuration and weights to ``folder``; ``special_ids`` are those of special tokens by their names.
+
+    ``base`` is how the pretrained model generates: what ends its texts ends these, too, besides the run's own token.
+    """
     generation = {
         f"{name}_id": special_ids[name] for name in ("bos_token", "eos_token", "pad_token") if name in special_ids
     }
     write_json(folder / "config.json", hf_config(model, max_length) | generation)
-    write_json(folder / "generation_config.json", generation)
+    write_json(folder / "generation_config.json", {**generation, **base, **_ends(generation, base)})
     with usual_mode(folder / "model.safetensors"):
         try:
             save_file(hf_weights(model), folder / "model.safetensors", metadata={"format": "pt"})
@@ -190,3 +198,15 @@ def _write_files(folder: Path, model: LanguageModel, special_ids: dict[str, int]
             raise OSError(str(error)) from error
     sync_file(folder / "model.safetensors")
     sync_directory(folder)
+
+
+def _ends(own: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
+    """The tokens that end a text, of both; one alone is no list.
+
+    >>> _ends({"eos_token_id": 2}, {"eos_token_id": [5, 2]}), _ends({"eos_token_id": 2}, {})
+    ({'eos_token_id': [5, 2]}, {'eos_token_id': 2})
+    """
+    found = base.get("eos_token_id", [])
+    ends = list(dict.fromkeys([*(found if isinstance(found, list) else [found]), own.get("eos_token_id")]))
+    known = [one for one in ends if one is not None]
+    return {"eos_token_id": known[0] if len(known) == 1 else known} if known else {}

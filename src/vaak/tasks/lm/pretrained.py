@@ -9,7 +9,7 @@ from vaak.tasks.hub import config_of
 from vaak.tasks.lm.config import LanguageModelConfig
 from vaak.tasks.lm.families import FAMILIES, GPT2, options_of
 from vaak.tasks.lm.model import LanguageModel
-from vaak.tasks.pretrained import KEY, Names, read_weights, save_config, save_tokenizer, saved_config
+from vaak.tasks.pretrained import KEY, Names, keep_generation, read_weights, save_config, save_tokenizer, saved_config
 from vaak.text.tokenizers.tokenizer import Tokenizer
 
 OWN = ("name", "pretrained", "lora", "dropout", "attention_dropout")
@@ -27,6 +27,7 @@ def save_base(source: str, folder: Path, max_length: int) -> Tokenizer:
     if config.model_type == GPT2.model_type and max_length > longest:
         raise UserError(f"data.max_length is {max_length}, but {source} reads at most {longest} tokens")
     save_config(config, folder)
+    keep_generation(source, folder)
     return save_tokenizer(source, folder)
 
 

@@ -42,7 +42,7 @@ from vaak.tasks.lm.model import LanguageModel
 from vaak.tasks.lm.predict import generate
 from vaak.tasks.lm.prepare import Prepared, recipe
 from vaak.tasks.lm.spec import SPEC
-from vaak.tasks.pretrained import Base, kept_tokenizer_config
+from vaak.tasks.pretrained import Base, Kept
 from vaak.text.chat_template import ChatTemplate, Messages, template_in
 from vaak.text.corpora.corpus import CorpusBuilder
 from vaak.text.corpora.token_store import TokenStore, write_tokens
@@ -363,7 +363,7 @@ class LanguageModelTask(PreparedTask[LanguageModelExperiment, Prepared]):
         if self.data.layout == "stream":  # a document has no end token, only the next one's beginning
             names["eos_token"] = names["bos_token"]
         prepared = self.prepared.folder
-        base = None if self.own.pretrained is None else kept_tokenizer_config(prepared)
+        base = None if self.own.pretrained is None else Kept.of(prepared)
         export_hf(model, prepared / "tokenizer" / "tokenizer.json", names, self._longest(), folder, base)
 
     def refused_exports(self) -> dict[str, str]:

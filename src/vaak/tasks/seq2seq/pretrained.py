@@ -15,9 +15,12 @@ from vaak.nn.lora import merged
 from vaak.tasks.hub import config_of
 from vaak.tasks.pretrained import (
     BASE_FOLDER,
+    GENERATION,
     KEY,
     Names,
     folder_of,
+    keep_generation,
+    kept_generation,
     read_weights,
     save_config,
     save_tokenizer,
@@ -55,6 +58,7 @@ def save_base(source: str, folder: Path) -> Tokenizer:
     if start is None or not isinstance(end, int):
         raise UserError(f"{KEY}: {source}: its configuration lacks decoder_start_token_id or eos_token_id")
     save_config(config, folder, {"tie_word_embeddings": False} if separate else None)
+    keep_generation(source, folder)
     roles = {"bos": start, "eos": end, "pad": config.pad_token_id}
     if config.model_type == "marian" and sentencepiece_pair.is_pair(files := folder_of(source, TOKENIZER_FILES)):
         return sentencepiece_pair.save_pair(files, folder, roles)
@@ -96,6 +100,8 @@ def export_hf(model: Seq2SeqModel, prepared: Path, tokenizer: Tokenizer, folder:
     weights = family.exported(model_tensors(trained))
     with whole_folder(folder) as made:
         write_json(made / "config.json", {**theirs, "vocab_size": trained.target_embedding.num_embeddings})
+        if generation := kept_generation(prepared):
+            write_json(made / GENERATION, generation)
         if sentencepiece_pair.is_pair(prepared / BASE_FOLDER):
             sentencepiece_pair.copy_files(prepared / BASE_FOLDER, made)
         else:
