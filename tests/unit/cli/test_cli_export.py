@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -53,7 +54,8 @@ def test_the_pipeline_of_transformers_continues_as_ours(vaak, tiny_run: Path, tm
     opened = open_run(tiny_run, device="cpu")
     tokenizer, prompt = opened.task.tokenizer, "वह"
     settings = SamplingSettings(max_new_tokens=9, temperature=0, stop_ids=(tokenizer.eos_id,))
-    expected = list(generate(opened.model, [tokenizer.bos_id, *tokenizer.encode(prompt)], settings))
+    model: Any = opened.model
+    expected = list(generate(model, [tokenizer.bos_id, *tokenizer.encode(prompt)], settings))
     write = transformers.pipeline("text-generation", str(tmp_path / "out"))
     (found,) = write(prompt, max_new_tokens=9, do_sample=False, return_full_text=False)
     assert found["generated_text"] == tokenizer.decode([token for token in expected if token != tokenizer.eos_id])
