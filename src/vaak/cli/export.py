@@ -18,13 +18,17 @@ class Format(StrEnum):
     hf = "hf"
     onnx = "onnx"
     peft = "peft"
+    mixture = "mixture"
 
 
 def export(
     run: Annotated[Path, typer.Argument(help="A run (its best checkpoint) or a checkpoint.")],
     format: Annotated[
         Format,
-        typer.Option(help="hf: for transformers; onnx: for onnxruntime; peft: low-rank adapters alone."),
+        typer.Option(
+            help="hf: for transformers; onnx: for onnxruntime; peft: low-rank adapters alone; mixture: "
+            "all experts with their gate."
+        ),
     ] = Format.hf,
     output: Annotated[Path | None, typer.Option(help="The folder to write; default: RUN/export/FORMAT.")] = None,
     expert: Annotated[int | None, typer.Option(help="Of a mixture of experts, the one to write, from 0.")] = None,
@@ -54,12 +58,14 @@ def export(
         raise UserError("--expert: this model is not a mixture of experts; leave it out")
     if expert is None and expert_weight is not None:
         raise UserError("--expert-weight is of one expert: give --expert, too, or leave it out")
+    if expert is not None and format in (Format.onnx, Format.mixture):
+        raise UserError(f"--expert: --format {format.value} writes the whole mixture; leave it out, or use hf or peft")
     chosen: dict[str, Any] = {}
     if expert is not None:
         known = opened.task.expert_weight(expert, opened.checkpoint) if expert_weight is None else expert_weight
         chosen = {"expert": expert, "weight": known}
     folder = output or opened.directory / "export" / format.value
-    model = opened.model if format is Format.peft else merged(opened.model)
+    model = opened.model if format in (Format.peft, Format.mixture) else merged(opened.model)
     writer = getattr(opened.task, f"export_{format.value}")
     writer(model, folder, **chosen)
     if as_json:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from vaak.core.errors import UserError
 from vaak.core.task import Task
 
-FORMATS = ("hf", "onnx", "peft")
+FORMATS = ("hf", "onnx", "peft", "mixture")
 
 
 def formats_of(task: Task) -> list[str]:

@@ -23,6 +23,7 @@ from vaak.audio.corpora.corpus import AudioCorpus
 from vaak.audio.sources.cut_findings import cut_findings
 from vaak.audio.sources.utterances import UNUSABLE
 from vaak.core.batch import Batch, FirstPass, Term
+from vaak.core.errors import UserError
 from vaak.core.storage.files import fingerprint_of
 from vaak.core.task import DataFinding
 from vaak.core.task import Outputs as TaskOutputs
@@ -37,6 +38,7 @@ from vaak.tasks.asr.data import AsrDataset, WhisperFeatures
 from vaak.tasks.asr.estimate import sketch, sketch_batch, source_files
 from vaak.tasks.asr.export import mean_weight, write_adapter, write_whisper
 from vaak.tasks.asr.metrics import AsrMeters
+from vaak.tasks.asr.mixture_export import write_mixture, write_mixture_onnx
 from vaak.tasks.asr.model import AsrModel, Encoded, Outputs
 from vaak.tasks.asr.predict import Transcriber, Transcript
 from vaak.tasks.asr.prepare import MAY_DIFFER, READING, Prepared, Sources, recipe
@@ -232,6 +234,11 @@ class AsrTask(PreparedTask[AsrExperiment, Prepared]):
 
     def expert_weight(self, expert: int, checkpoint: Path) -> float:
         """What the change of an expert is multiplied by, where it is exported. Raises UserError if that isn't known."""
+        known = self.options.experts
+        if known is None or not 0 <= expert < known.num_experts:
+            raise UserError(
+                f"--expert {expert}: choose one of the experts, 0 to {known.num_experts - 1 if known else 0}"
+            )
         return mean_weight(self.directory, checkpoint, expert)
 
     def export_hf(self, model: nn.Module, folder: Path, expert: int | None = None, weight: float = 1.0) -> None:
@@ -242,6 +249,22 @@ class AsrTask(PreparedTask[AsrExperiment, Prepared]):
         """Write the low-rank adapters for peft, which loads them on the base; of experts, one, times its ``weight``."""
         options = self.options.model_copy(update={"base": name_of(self.options.base, self.folder)})
         write_adapter(cast("AsrModel", model), options, folder, expert, weight)
+
+    def export_mixture(self, model: nn.Module, folder: Path) -> None:
+        """Write gate and experts as one thing, which a loader of a few lines puts on the base in transformers."""
+        base = name_of(self.options.base, self.folder)
+        write_mixture(cast("AsrModel", model), self.prepared.vocabulary, base, folder)
+
+    def export_onnx(self, model: nn.Module, folder: Path) -> None:
+        """Write the encoder and the decoder of a mixture, gate and base in them, for onnxruntime."""
+        base = name_of(self.options.base, self.folder)
+        write_mixture_onnx(cast("AsrModel", model), self.prepared.vocabulary, base, folder)
+
+    def refused_exports(self) -> dict[str, str]:
+        if self.options.experts is not None:
+            return {}
+        reason = "only a mixture of experts (model.experts) is written so"
+        return {"mixture": reason, "onnx": reason + "; other tools convert the folder of --format hf"}
 
     def samples(self, model: nn.Module) -> list[str]:
         """What is written for the first validation utterances, with their transcripts."""

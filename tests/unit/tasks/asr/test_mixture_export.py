@@ -1,8 +1,12 @@
-"""A mixture in other people's tools: one of its experts, as much of it as the mixture applies."""
+"""A mixture in other people's tools: all of it, and one of its experts, as much of it as the mixture applies."""
 
 from __future__ import annotations
 
+import copy
 import json
+import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -75,6 +79,96 @@ def test_an_exported_expert_changes_the_base_as_much_as_the_mixture_does(
             assert json.loads(out)["weight"] == pytest.approx(float(own.mean()), rel=1e-5), err
         else:
             assert (code, "no validation utterance chose it" in err) == (2, True), err
+
+
+@torch.no_grad()
+def balanced(opened: OpenedRun) -> Any:
+    """The model, with a bias by which half of the validation utterances choose either expert."""
+    model: Any = copy.deepcopy(opened.model)
+    model.gate.bias.zero_()
+    chances = model.gate(model.hear(validation(opened)[0])).softmax(-1)
+    model.gate.bias[0] = (chances[:, 1] - chances[:, 0]).sort().values[2:4].mean()
+    return model
+
+
+LISTEN = """
+import json, sys
+import numpy as np, torch
+from tokenizers import Tokenizer
+
+folder, given = sys.argv[1:]
+{loader}
+whisper, about = load_mixture(folder)
+features = torch.from_numpy(np.load(given))
+tokens = torch.tensor([[*about["prompt"], 7, 8]] * len(features))
+with torch.no_grad():
+    logits = whisper(input_features=features, decoder_input_ids=tokens).logits
+tokenizer = Tokenizer.from_file(folder + "/tokenizer.json")
+texts = [tokenizer.decode(ids).strip() for ids in write_tokens(whisper, about, features)]
+assert not any(name.split(".")[0] == "vaak" for name in sys.modules)
+print(json.dumps([texts, logits.tolist()]))
+"""
+
+
+def test_a_mixture_is_loaded_without_vaak(run: Path, opened: OpenedRun, vaak: Command, tmp_path: Path) -> None:
+    """By the lines that are in its folder, and in the documents: the same logits, and the same transcripts."""
+    model, files = balanced(opened), ["README.md", "mixture.json", "mixture.safetensors", "tokenizer.json"]
+    code, out, err = vaak("export", run, "--format", "mixture", "--output", tmp_path / "command")
+    assert code == 0, out + err
+    assert sorted(path.name for path in (tmp_path / "command").iterdir()) == files
+    opened.task.export_mixture(model, tmp_path / "mixture")
+    blocks = re.findall(r"```python\n(.*?)```", (tmp_path / "mixture" / "README.md").read_text(), re.S)
+    (loader,) = [block for block in blocks if "def load_mixture" in block]
+    assert loader in (Path(__file__).parents[4] / "docs" / "asr-mixture.md").read_text()
+    features, tokens = validation(opened)
+    np.save(tmp_path / "features.npy", features.numpy())
+    (tmp_path / "listen.py").write_text(LISTEN.format(loader=loader))
+    command = [sys.executable, *(str(tmp_path / name) for name in ("listen.py", "mixture", "features.npy"))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    texts, logits = json.loads(done.stdout)
+    with torch.no_grad():
+        expected = model(features, tokens)
+    assert len(set(expected.encoded.weights.argmax(1).tolist())) > 1, "both experts are at work"
+    torch.testing.assert_close(torch.tensor(logits), expected.logits, rtol=1e-4, atol=1e-4)
+    assert texts == opened.task.transcriber(model).texts(features.numpy())
+    assert any(texts)
+
+
+@pytest.mark.parametrize("top_k", [1, 2])
+def test_onnxruntime_computes_what_the_mixture_does(top_k: int, opened: OpenedRun, tmp_path: Path) -> None:
+    import onnxruntime
+
+    model = balanced(opened)
+    model.experts = model.experts.model_copy(update={"top_k": top_k})
+    opened.task.export_onnx(model, tmp_path / "onnx")
+    features, tokens = validation(opened)
+    sessions = {
+        name: onnxruntime.InferenceSession(tmp_path / "onnx" / f"{name}.onnx", providers=["CPUExecutionProvider"])
+        for name in ("encoder", "decoder")
+    }
+    encoded = sessions["encoder"].run(None, {"features": features.numpy()})
+    names = ("states", "experts", "weights")
+    given = {"tokens": tokens.numpy(), **dict(zip(names, encoded, strict=True))}
+    (logits,) = sessions["decoder"].run(None, given)
+    with torch.no_grad():
+        expected = model(features, tokens)
+    weights = np.zeros((len(features), 2), np.float32)
+    np.put_along_axis(weights, encoded[1], encoded[2], axis=1)
+    np.testing.assert_allclose(weights, expected.encoded.weights.numpy(), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(logits, expected.logits.numpy(), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--format", "mixture", "--expert", "1"), "writes the whole mixture"),
+        (("--format", "hf", "--expert", "7"), "choose one of the experts, 0 to 1"),
+    ],
+)
+def test_what_cannot_be_is_one_line(options: tuple[str, ...], message: str, run: Path, vaak: Command) -> None:
+    code, out, err = vaak("export", run, *options)
+    assert (code, message in err.splitlines()[-1], "Traceback" in out + err) == (2, True, False), err
 
 
 def test_a_weight_without_an_expert_is_one_line(run: Path, vaak: Command) -> None:

@@ -1,0 +1,72 @@
+"""Loads an exported mixture of experts (vaak export --format mixture) with transformers and safetensors alone."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+from torch.nn import functional as F
+from transformers import WhisperForConditionalGeneration
+
+
+def load_mixture(folder: str, base: str | None = None) -> tuple[Any, dict[str, Any]]:
+    """A Whisper that chooses the experts of each row whenever it encodes, and what is known about it.
+
+    ``base`` is where the base is, unless it is where ``mixture.json`` says.
+    """
+    about = json.loads(Path(folder, "mixture.json").read_text())
+    tensors, chosen = load_file(Path(folder, "mixture.safetensors")), list[Tensor]()
+    whisper: Any = WhisperForConditionalGeneration.from_pretrained(base or about["base"], dtype=torch.float32)
+    encoder, table = whisper.model.encoder, whisper.model.encoder.embed_positions
+    table.weight = torch.nn.Parameter(table.weight[: about["positions"]].detach().clone())
+    table.num_embeddings = whisper.config.max_source_positions = encoder.max_source_positions = about["positions"]
+
+    def gate(heard: Tensor) -> Tensor:  # (row, width) -> weights of the experts (row, expert)
+        weight, bias = ([tensors[f"gate.layers.{layer}.{name}"] for layer in (0, 1, 3)] for name in ("weight", "bias"))
+        x = F.layer_norm(heard, heard.shape[-1:], weight[0], bias[0])
+        x = torch.softmax(F.linear(F.gelu(F.linear(x, weight[1], bias[1])), weight[2], bias[2]), -1)
+        best = (x + tensors.get("gate.bias", 0)).argsort(dim=-1, descending=True, stable=True)[:, : about["top_k"]]
+        weights: Tensor = torch.zeros_like(x).scatter(1, best, x.gather(1, best))
+        if about["top_k"] > 1:
+            weights = weights / weights.sum(-1, keepdim=True)
+        return weights
+
+    def change(first: Tensor, second: Tensor) -> Any:  # y = W x + scale * sum over experts of weight * B A x
+        def add(_: Any, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+            if not chosen:
+                return output
+            rows = chosen[0].repeat_interleave(len(output) // len(chosen[0]), 0)  # of several beams
+            scale: float = about["scale"]
+            return output + scale * torch.einsum("ne,eor,eri,nti->nto", rows, second, first, inputs[0])
+
+        return add
+
+    for name in about["layers"]:
+        add = change(tensors[f"{name}.lora_a"], tensors[f"{name}.lora_b"])
+        whisper.get_submodule(name).register_forward_hook(add)
+
+    plain = encoder.forward
+
+    def encode(features: Tensor, *inputs: Any, **options: Any) -> Any:
+        chosen.clear()
+        chosen.append(gate(plain(features).last_hidden_state.mean(1)))
+        return plain(features, *inputs, **options)
+
+    encoder.forward = encode
+    return whisper.eval(), about
+
+
+@torch.no_grad()
+def write_tokens(whisper: Any, about: dict[str, Any], features: Tensor) -> list[list[int]]:
+    """The most probable tokens, one by one, of each row of features ``(row, bin, frame)``, as Vaak writes them."""
+    encoded = whisper.model.encoder(features)
+    tokens = torch.tensor([about["prompt"]] * len(features))
+    while tokens.shape[1] < about["longest"] and not (tokens == about["end"]).any(1).all():
+        logits = whisper(encoder_outputs=encoded, decoder_input_ids=tokens).logits[:, -1]
+        is_first = tokens.shape[1] == len(about["prompt"])
+        logits[:, about["never"] + about["never_first"] * is_first] = -torch.inf
+        tokens = torch.cat([tokens, logits.argmax(-1, keepdim=True)], 1)
+    texts = [row[len(about["prompt"]) :].tolist() for row in tokens]
+    return [row[: row.index(about["end"])] if about["end"] in row else row for row in texts]
