@@ -16,7 +16,12 @@ from vaak.audio.waveforms.audio_file import AudioFile
 from vaak.config.load import load
 from vaak.runs.open_run import open_run
 from vaak.runs.start import prepare
+from vaak.tasks.asr.data import WhisperFeatures
+from vaak.tasks.asr.processor import exported_vocabulary, write_processor
 from vaak.tasks.asr.task import AsrTask
+from vaak.tasks.asr.vocabulary import Vocabulary
+from vaak.text.config import TokenizerConfig
+from vaak.text.tokenizers.training import TokenizerFactory
 
 transformers = pytest.importorskip("transformers")
 
@@ -202,3 +207,32 @@ def test_faster_whisper_and_the_pipeline_write_the_same_text(
         samples, beam_size=1, temperature=0.0, without_timestamps=True, max_new_tokens=most, **guesses
     )
     assert "".join(segment.text for segment in segments).strip() == expected
+
+
+TEXTS = ("ba do mi su", "मैं घर जाता हूँ", "it's 42, no?", "do do ba")
+
+
+def vocabulary_of(kind: str) -> Vocabulary:
+    options = TokenizerConfig.model_validate({"type": kind, "vocab_size": 400 if kind == "byte_level" else 330})
+    return Vocabulary.of_tokenizer(TokenizerFactory(options, Path()).create_tokenizer(TEXTS))
+
+
+@pytest.mark.parametrize("kind", ["character", "byte_level", "bpe", "unigram", "word"])
+def test_tokens_of_transcripts_are_the_same_text_in_whispers_tokenizer(kind: str, tmp_path: Path):
+    vocabulary = vocabulary_of(kind)
+    write_processor(vocabulary, WhisperFeatures(80, 2.0), tmp_path)
+    theirs = transformers.WhisperTokenizer.from_pretrained(tmp_path)
+    for text in (*TEXTS, "unheard ज्ञ 🙂", "su mi"):
+        ids = vocabulary.encode(text)
+        assert theirs.decode(ids, skip_special_tokens=True).strip() == vocabulary.decode(ids)
+    assert theirs.convert_tokens_to_ids("<|startoftranscript|>") == vocabulary.ids.prompt[0]
+    own = exported_vocabulary(tmp_path)
+    assert own is not None
+    assert [own.encode(text) for text in TEXTS] == [vocabulary.encode(text) for text in TEXTS]
+
+
+def test_what_whispers_tokenizer_and_features_cannot_be_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    write_processor(vocabulary_of("wordpiece"), WhisperFeatures(80, 0.8), tmp_path)
+    assert "data.max_duration is 0.8, so only Vaak can use it" in caplog.text
+    assert "data.tokenizer has several tokens for the same text" in caplog.text
+    assert {path.name for path in tmp_path.iterdir()} == {"preprocessor_config.json", "vocabulary"}
