@@ -361,15 +361,20 @@ def test_checkpoints_by_hand(tmp_path):
     assert find_latest_checkpoint(tmp_path) == tmp_path / step_folder(5)
 
 
-def test_research_kits_evaluation_command(trained, tmp_path, capsys):
-    from vaak.cli.eval import evaluate
-
+def test_research_kits_evaluation_command(trained, tmp_path, vaak):
     outcome = trained(MODEL_AND_DATA, QUICK)
     (tmp_path / "data.yml").write_text("data: {corpus: {train: corpus.txt, test: other.txt}}\n")
     (tmp_path / "other.txt").write_text("राम ने 3 घर देखे ।\nसीता ने 4 फल देखे ।\n", encoding="utf-8")
     checkpoint = outcome.directory / "checkpoints" / "best"
-    evaluate(checkpoint, ["data.yml"], ["test"], tmp_path / "evaluation_results", "cpu")
+    as_typed = ("--model_path", checkpoint, "--data_config", "data.yml", "--output_dir", "evaluation_results")
+    code, said, errors = vaak("eval", *as_typed, "--split", "test")
+    assert code == 0, errors
     report = json.loads((tmp_path / "evaluation_results" / "evaluation.json").read_text(encoding="utf-8"))
     assert report["checkpoint"].endswith(step_folder(4))
     assert {"test_loss", "test_perplexity", "test_accuracy"} <= set(report["metrics"])
-    assert "test_loss" in capsys.readouterr().out
+    assert "test_loss" in said
+    assert vaak("eval", checkpoint, "data.yml", "--split", "test")[1] == said
+    assert vaak("eval", "--data_config", "data.yml")[::2] == (
+        2,
+        "give a run or a checkpoint: vaak eval RUN, or --model-path RUN\n",
+    )

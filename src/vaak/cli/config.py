@@ -112,11 +112,20 @@ def check(
         return
     for warning in loaded.warnings:
         print(f"warning: {warning}", file=sys.stderr)
-    size = "" if number is None else f"; about {number / 1e6:,.1f} million parameters"
+    size = "" if number is None else f"; about {_in_words(number)} parameters"
     if data:
         size += "; how many steps it trains is known once the data are prepared" if steps is None else ""
         size += "" if steps is None else f"; at most {steps:,} steps"
     print(f"valid: task {experiment.task}, run {experiment.name} in {experiment.run_dir}{size}")
+
+
+def _in_words(number: int) -> str:
+    """A number of parameters with two digits at least.
+
+    >>> _in_words(8_816), _in_words(2_104_000)
+    ('8,816', '2.1 million')
+    """
+    return f"{number / 1e6:,.1f} million" if number >= 1e6 else f"{number:,}"
 
 
 def _steps_at_most(loaded: Loaded) -> int | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vaak.cli.config import AsJson, Device, TrustCode, Weights, WhichWeights, files_and_overrides
+from vaak.core.errors import UserError
 
 if TYPE_CHECKING:
     from vaak.core.task import Meters
@@ -21,8 +22,8 @@ EMPTY = ("", "[]", "null")
 
 def evaluate(
     run: Annotated[
-        Path, typer.Argument(help="A run (its best checkpoint), or a checkpoint: a folder step-…, best or last.")
-    ],
+        Path | None, typer.Argument(help="A run (its best checkpoint), or a checkpoint: a folder step-…, best or last.")
+    ] = None,
     arguments: Annotated[
         list[str] | None,
         typer.Argument(metavar="[DATA.yml… key=value…]", help="YAML files and options that override the run's own."),
@@ -40,6 +41,12 @@ def evaluate(
     weights: Weights = WhichWeights.auto,
     trust_code: TrustCode = False,
     as_json: AsJson = False,
+    model_path: Annotated[
+        Path | None, typer.Option("--model-path", help="The run or checkpoint, instead of as the first argument.")
+    ] = None,
+    data_config: Annotated[
+        list[str] | None, typer.Option("--data-config", help="A YAML of data; the same as DATA.yml; may be repeated.")
+    ] = None,
 ) -> None:
     """Evaluate a run in fp32 and print its metrics with the evaluation protocol.
 
@@ -51,8 +58,13 @@ def evaluate(
     from vaak.core.storage.files import write_json
     from vaak.runs.evaluate import evaluate_run
 
+    given = [*(data_config or []), *(arguments or [])]
+    if model_path is not None:  # so that the first argument is data
+        run, given = model_path, [*([] if run is None else [str(run)]), *given]
+    if run is None:
+        raise UserError("give a run or a checkpoint: vaak eval RUN, or --model-path RUN")
     create_folder(output)
-    files, overrides = files_and_overrides(arguments or [])
+    files, overrides = files_and_overrides(given)
     paths = [Path(file) for file in files]
     splits = split or ["valid"]
     _demand_evaluated(overrides, splits)

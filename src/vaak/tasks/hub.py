@@ -6,13 +6,19 @@ the model.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import importlib
 import logging
+import os
+import socket
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from vaak.core.errors import UserError, optional_import
 from vaak.core.storage.files import read_json
@@ -22,6 +28,7 @@ log = logging.getLogger("vaak")
 
 Found = TypeVar("Found")
 SAFELY: dict[str, Any] = {"trust_remote_code": False}
+PROXIES = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 
 
@@ -74,8 +81,35 @@ def _demand_weights(key: str, folder: Path) -> None:
     raise UserError(f"{key}: {folder} has no weights; expected model.safetensors and config.json")
 
 
+PROBE_SECONDS = 3.0
+"""How long the Hub has to answer before what was fetched earlier has to do."""
+
+
+@functools.cache
+def _without_network() -> None:
+    """Have the Hub's client use its cache alone where the Hub's name isn't found; it would retry for half a minute."""
+    from huggingface_hub import constants
+
+    if constants.HF_HUB_OFFLINE or any(os.environ.get(name) for name in PROXIES):
+        return
+    host = urlsplit(constants.ENDPOINT).hostname
+    found: list[Any] = []
+
+    def look_up() -> None:
+        with contextlib.suppress(OSError):
+            found.append(socket.getaddrinfo(host, 443))
+
+    thread = threading.Thread(target=look_up, daemon=True)
+    thread.start()
+    thread.join(PROBE_SECONDS)
+    if not found:
+        constants.HF_HUB_OFFLINE = True
+
+
 def fetched(key: str, source: str, fetch: Callable[[], Found]) -> Found:
     """What ``fetch`` gets from a folder or the Hub. Raises UserError with one line where it can't."""
+    if not Path(source).is_dir():
+        _without_network()
     try:
         return fetch()
     except Exception as error:  # each layer of transformers and of the Hub raises its own

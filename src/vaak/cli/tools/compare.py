@@ -92,9 +92,18 @@ def _lines(report: Report) -> list[str]:
         low, high = map(shown, one.interval)
         lines += [
             f"{one.name}: {shown(one.figure)}, a difference of {shown(one.difference)} (95 %: {low} to {high})",
-            f"  p {one.p_value:.4f} ({one.tests[0].name}"
+            f"  {_p(one.p_value)} ({one.tests[0].name}"
             + (f", corrected for {len(report.comparisons)} comparisons)" if len(report.comparisons) > 1 else ")"),
             *_effect(one),
-            *(f"  {test.name}: p {test.p_value:.4f}" for test in one.tests[1:]),
+            *(f"  {test.name}: {_p(test.p_value)}" for test in one.tests[1:]),
         ]
     return [*lines, ", ".join(f"{name} {value}" for name, value in report.protocol.items())]
+
+
+def _p(value: float) -> str:
+    """A p-value, which is never 0.
+
+    >>> _p(0.0123), _p(2e-9)
+    ('p 0.0123', 'p < 1e-4')
+    """
+    return "p < 1e-4" if value < 1e-4 else f"p {value:.4f}"

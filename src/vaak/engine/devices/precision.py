@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -97,7 +98,8 @@ def supported(name: str, device: torch.device) -> str:
                 "(training.mixed_precision=no)"
             )
         return name
-    log.warning("mixed_precision: %s can't be used (%s); training continues in fp32", name, reason)
+    if os.environ.get("RANK", "0") == "0":  # the others have the same device
+        log.warning("mixed_precision: %s can't be used (%s); training continues in fp32", name, reason)
     return "no"
 
 
