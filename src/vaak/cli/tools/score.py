@@ -71,6 +71,9 @@ def wer(
     hypothesis: Annotated[Path, typer.Argument(metavar="HYP", help="The same, of the system that is scored.")],
     normaliser: Annotated[str, typer.Option(help="What isn't counted: whisper-english, basic or none.")] = "basic",
     group: Annotated[str | None, typer.Option(help="A key of REF: rates of each of its values, too.")] = None,
+    speaker: Annotated[
+        str | None, typer.Option(help="A key of REF: intervals are over its values, not over utterances.")
+    ] = None,
     named: Annotated[bool, typer.Option("--named", help="Lines of text begin with the utterance's name.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -85,7 +88,8 @@ def wer(
 
     references = read_transcripts(reference, group, named=named)
     found = read_transcripts(hypothesis, named=named).texts
-    scores = score_texts(references.texts, found, references.groups, normaliser)
+    speakers = None if speaker is None else read_transcripts(reference, speaker, named=named).groups
+    scores = score_texts(references.texts, found, references.groups, normaliser, speakers)
     if as_json:
         print(json.dumps(scores.to_json(), ensure_ascii=False))
         return

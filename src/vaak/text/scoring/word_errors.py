@@ -1,13 +1,14 @@
 """Word and character error rates (WER, CER) of recognised texts, in total and by group, with intervals.
 
 A rate is a sum of errors over a sum of words, never a mean of rates. Intervals are percentiles of bootstrap samples of
-whole utterances, drawn with a fixed seed. Source: Bisani and Ney 2004, "Bootstrap Estimates for Confidence Intervals in
-ASR Performance Evaluation".
+whole utterances, drawn with a fixed seed; or of whole speakers, where these are known: the utterances of one are alike,
+so that intervals over utterances are too narrow for what is to hold of other speakers. Source: Bisani and Ney 2004,
+"Bootstrap Estimates for Confidence Intervals in ASR Performance Evaluation".
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -97,11 +98,13 @@ def score_texts(
     hypotheses: Mapping[str, str],
     groups: Mapping[str, str] | None = None,
     normaliser_name: str = "basic",
+    speakers: Mapping[str, str] | None = None,
 ) -> TextScores:
     """The error rates of ``hypotheses`` by name; a reference without one counts as entirely missed.
 
-    ``groups`` are those of some names, and ``normaliser_name`` is applied to both sides. Raises DataError where a
-    hypothesis has no reference, or no reference any word.
+    ``groups`` are those of some names, and ``normaliser_name`` is applied to both sides. Intervals are over
+    ``speakers``, of some names, where these are given; a name without one is a speaker of its own. Raises DataError
+    where a hypothesis has no reference, or no reference any word.
     """
     others = sorted(hypotheses.keys() - references.keys())
     if others:
@@ -112,24 +115,42 @@ def score_texts(
     }
     if not any(one.words for one in counts.values()):
         raise DataError("no reference has any word")
-    by_group: dict[str, list[Counts]] = {}
+    by_group: dict[str, dict[str, Counts]] = {}
     for name, group in sorted((groups or {}).items(), key=lambda item: item[1]):
         if name in counts:
-            by_group.setdefault(group, []).append(counts[name])
+            by_group.setdefault(group, {})[name] = counts[name]
     protocol = {"normaliser": normaliser_name, "utterances": str(len(counts))}
+    if speakers is not None:
+        protocol["intervals over"] = f"{len({_speaker_of(name, speakers) for name in counts})} speakers"
     missing = len(references.keys() - hypotheses.keys())
     if missing:
         protocol["without hypothesis"] = str(missing)
-    return TextScores(protocol, rates_of(counts.values()), {name: rates_of(own) for name, own in by_group.items()})
+
+    def rates(own: Mapping[str, Counts]) -> Rates:
+        return rates_of(own.values(), None if speakers is None else [_speaker_of(name, speakers) for name in own])
+
+    return TextScores(protocol, rates(counts), {name: rates(own) for name, own in by_group.items()})
 
 
-def rates_of(counts: Iterable[Counts]) -> Rates:
-    """The rates of utterances together."""
+def _speaker_of(name: str, speakers: Mapping[str, str]) -> tuple[str, bool]:
+    """Who says an utterance; one that isn't known is nobody else."""
+    return (speakers[name], True) if name in speakers else (name, False)
+
+
+def rates_of(counts: Iterable[Counts], clusters: Sequence[Hashable] | None = None) -> Rates:
+    """The rates of utterances together; intervals are over ``clusters``, of which each utterance is in one."""
     rows = list(counts)
-    total = Counts(*(sum(column) for column in zip(*rows, strict=True))) if rows else Counts(0, 0, 0, 0, 0, 0)
-    words = _rate([(one.word_errors, one.words) for one in rows])
-    characters = _rate([(one.character_errors, one.characters) for one in rows])
-    return Rates(len(rows), total, *words, *characters)
+    together: dict[Hashable, list[Counts]] = {}
+    for one, cluster in zip(rows, range(len(rows)) if clusters is None else clusters, strict=True):
+        together.setdefault(cluster, []).append(one)
+    drawn = [_sum_of(own) for own in together.values()]
+    words = _rate([(one.word_errors, one.words) for one in drawn])
+    characters = _rate([(one.character_errors, one.characters) for one in drawn])
+    return Rates(len(rows), _sum_of(rows), *words, *characters)
+
+
+def _sum_of(rows: Sequence[Counts]) -> Counts:
+    return Counts(*(sum(column) for column in zip(*rows, strict=True))) if rows else Counts(0, 0, 0, 0, 0, 0)
 
 
 def _rate(pairs: Sequence[tuple[int, int]]) -> tuple[float | None, tuple[float, float] | None]:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import jiwer
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -88,3 +89,28 @@ def test_transcripts_are_read_from_lines_tables_and_texts(tmp_path: Path):
         read_transcripts(tmp_path / "c.csv")
     with pytest.raises(DataError, match=r"no\.txt: can't be read"):
         read_transcripts(tmp_path / "no.txt")
+
+
+def test_intervals_over_speakers_are_those_of_whole_speakers():
+    """Ten speakers, half of whom are never understood: utterances alone would promise far too much."""
+    references = {f"{speaker}-{number}": "so it is" for speaker in range(10) for number in range(20)}
+    hypotheses = {name: "so it is" if int(name[0]) % 2 else "no no no" for name in references}
+    speakers = {name: name[0] for name in references}
+    groups = {name: "odd" if int(name[0]) % 2 else "even" for name in references}
+    alone = score_texts(references, hypotheses, groups).total
+    found = score_texts(references, hypotheses, groups, speakers=speakers)
+    assert (found.total.wer, found.protocol["intervals over"]) == (0.5, "10 speakers")
+    assert found.groups["even"].wer_interval == (1.0, 1.0)
+    drawn = np.random.default_rng(1).binomial(10, 0.5, 20_000) / 10  # of ten speakers, how many aren't understood
+    low, high = np.quantile(drawn, (0.025, 0.975))
+    assert found.total.wer_interval == pytest.approx((low, high), abs=0.05)
+    assert alone.wer_interval is not None
+    assert high - low > 3 * (alone.wer_interval[1] - alone.wer_interval[0])
+
+
+def test_an_utterance_without_a_speaker_is_one_of_its_own():
+    references = {str(number): "so it is" for number in range(8)}
+    hypotheses = {name: "so it is" if int(name) % 2 else "no" for name in references}
+    own = score_texts(references, hypotheses, speakers={})
+    assert own.total == score_texts(references, hypotheses).total
+    assert own.protocol["intervals over"] == "8 speakers"
