@@ -180,6 +180,16 @@ def test_every_flag_of_the_other_pipeline_is_taken(
     assert (code, [row["stage"] for row in json.loads(out)]) == (0, ["base", "joint"]), err
 
 
+def test_a_dataset_is_the_same_after_the_options_were_stored() -> None:
+    given = {"datasets": [{"type": "splits", "corpus_dir": "there", "split_by": "recording"}, {"corpus_dir": "here"}]}
+    options: Any = from_options(PIPELINE.options, given, PIPELINE.name)
+    again: Any = from_options(PIPELINE.options, options.model_dump(mode="json"), PIPELINE.name)
+    for one in (options, again):
+        first, second = data_of(one, "joint")["datasets"]
+        assert first.items() >= given["datasets"][0].items()
+        assert not {"seed", "say", "num_voices", "split_by"} & second.keys(), "what other types read isn't there"
+
+
 def test_many_tiny_experts_are_named_before_and_when_they_are_trained() -> None:
     options = MoeOptions(num_experts=60, dataset_root="there")
     assert expected_sizes(options, [8, 20, 40]) == [24, 60, 120], "5 % are clustered, 15 % are trained on"
