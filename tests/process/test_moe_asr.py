@@ -1,19 +1,24 @@
-"""``moe-asr`` in real processes: whatever Python's hash seed is, its outputs are the same bytes."""
+"""``moe-asr`` in real processes: any hash seed of Python gives the same bytes, two processes the same as one."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 import tiny_listener
 import tiny_mixture
+from commands import Commands
 from tiny_whisper import write_whisper
+from vaak.core.storage.files import read_json
 
 VAAK = "from vaak.cli.main import main; main()"
 TARGETS = ["q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"]
@@ -76,3 +81,59 @@ def test_another_hash_seed_makes_the_same_outputs_and_a_resume_runs_nothing(
     }
     assert "the corpus may have changed" not in (tmp_path / "one" / "pipeline.log").read_text()
     assert tiny_mixture.outputs(tmp_path / "one") == tiny_mixture.outputs(tmp_path / "other")
+
+
+def numbers_in(value: Any) -> list[float]:
+    """All numbers in a JSON value, in order."""
+    if isinstance(value, dict | list):
+        return [one for part in (value.values() if isinstance(value, dict) else value) for one in numbers_in(part)]
+    return [float(value)] if isinstance(value, int | float) else []
+
+
+@pytest.mark.slow
+def test_two_processes_give_what_one_does_and_resume_on_one(
+    given: dict[str, Any], commands: Commands, tmp_path: Path
+) -> None:
+    """Rows are the same bits, whoever made them; what is trained is the same but for rounding."""
+    (dataset,) = given["datasets"]
+    folder = Path(shutil.copytree(Path(dataset["train"][0]).parent, tmp_path / "data"))
+    lines = [json.loads(line) for line in (folder / "train.jsonl").read_text().splitlines()]
+    many = [{**line, "id": f"{line['audio']}-{time}"} for time in range(10) for line in lines]  # more than a shard
+    (folder / "train.jsonl").write_text("".join(json.dumps(line) + "\n" for line in many))
+    fewer = {"expert_percent": 10.0, "asr_percent": 10.0}
+    (tmp_path / "options.json").write_text(
+        json.dumps({**given, **fewer, "datasets": [tiny_listener.dataset_of(folder)]})
+    )
+    arguments = ["pipeline", "moe-asr", "--config", tmp_path / "options.json", "--output-dir"]
+    two = commands.start_ranks(2, [*arguments, "two"], tmp_path)
+    ended = [command.wait(400) for command in two]
+    assert [one.status for one in ended] == [0, 0], ended
+    assert "the results are in two" in ended[0].output
+    assert ended[1].output == ""
+    one = commands.start([*arguments, "one"], tmp_path).wait(400)
+    assert one.status == 0, one.errors
+    for name in ("embeddings/rows/rows-00000.bin", "embeddings/rows/rows-00001.bin", "clusters/clusters.json"):
+        assert (tmp_path / "two" / name).read_bytes() == (tmp_path / "one" / name).read_bytes(), name
+    for name in ("gate/gate.json", "experts/experts.json", "joint/joint.json"):
+        found, expected = (read_json(tmp_path / run / name) for run in ("two", "one"))
+        assert numbers_in(found) == pytest.approx(numbers_in(expected), abs=1e-4), name
+    weights = [*(tmp_path / "one").glob("*/*/checkpoints/step-*/model.safetensors")]
+    assert len({path.parents[2] for path in weights}) == 4, "the gate's, two experts', and joint training's"
+    for path in weights:
+        found = load_file(tmp_path / "two" / path.relative_to(tmp_path / "one"))
+        for name, tensor in load_file(path).items():
+            torch.testing.assert_close(found[name], tensor, rtol=1e-4, atol=1e-5)
+    assert not (tmp_path / "two" / ".orders").exists()
+    (tmp_path / "two" / "joint" / "manifest.json").unlink()
+    again = commands.start([*arguments, "two", "--resume"], tmp_path).wait(400)
+    assert again.status == 0, again.errors
+    assert "joint: resumes (was cut)" in again.errors
+
+
+def test_a_mistake_on_rank_0_ends_the_others(given: dict[str, Any], commands: Commands, tmp_path: Path) -> None:
+    (tmp_path / "options.json").write_text(json.dumps({**given, "whisper_model": str(tmp_path)}))
+    arguments = ["pipeline", "moe-asr", "--config", tmp_path / "options.json", "--output-dir", "run"]
+    first, second = [command.wait(100) for command in commands.start_ranks(2, arguments, tmp_path)]
+    assert (first.status, second.status) == (2, 2), first.errors + second.errors
+    assert "expected model.safetensors and config.json" in first.errors
+    assert "Traceback" not in first.errors + second.errors

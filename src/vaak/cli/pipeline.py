@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -150,6 +151,9 @@ def _run(
     directory = output_dir or found.place_of(options)
     if request.continues:
         options = from_options(found.options, options_before(found, directory) | given, found.name)
+    is_main = int(os.environ.get("RANK", "0")) == 0
+    if dry_run and not is_main:
+        return
     if dry_run:
         planned = list(Plan(found, options, directory, request).forecast())
         if as_json:
@@ -158,6 +162,8 @@ def _run(
             print("\n".join(forecast_table(planned, space_left(directory))))
         return
     rows = run_pipeline(found, options, directory, request)
+    if not is_main:
+        return
     if as_json:
         print(json.dumps({"directory": str(directory), "stages": [asdict(row) for row in rows]}, ensure_ascii=False))
     else:

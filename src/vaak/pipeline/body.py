@@ -95,7 +95,7 @@ def run_body(pipeline: Pipeline, job: Job) -> None:
             "outputs": outputs,
             "figures": dict(figures or {}),
             "seconds": round(time.monotonic() - begun, 3),
-            "disk_bytes": sum(path.stat().st_size for path in job.folder.rglob("*") if path.is_file()),
+            "disk_bytes": _disk_bytes(job.folder),
             "memory_bytes": memory.peak(),
             "finished": time.strftime("%Y-%m-%d %H:%M:%S"),
         }
@@ -105,6 +105,12 @@ def run_body(pipeline: Pipeline, job: Job) -> None:
             raise
         where = error.filename or job.folder
         raise UserError(f"{where} can't be written: {error.strerror}; free some space, then add --resume") from error
+
+
+def _disk_bytes(folder: Path) -> int:
+    """The bytes of the files below a folder; a file with several names counts once."""
+    files = (path.stat() for path in folder.rglob("*") if path.is_file())
+    return sum({(about.st_dev, about.st_ino): about.st_size for about in files}.values())
 
 
 def release_memory() -> None:

@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeVar
 from vaak.config.components import module_of, users_files
 from vaak.core.errors import UserError
 from vaak.core.process_pool import in_processes
+from vaak.pipeline.helpers import Helpers
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -23,10 +24,11 @@ REMEDY = "--resume continues with what is missing, perhaps with fewer --num-jobs
 
 @dataclass(frozen=True)
 class Jobs:
-    """How many processes work at once, and where."""
+    """How many processes work at once, and where; ``helpers`` are those that torchrun started with this one."""
 
     executor: Literal["local", "ray"] = "local"
     num_jobs: int = 1
+    helpers: Helpers | None = None
 
     def map(
         self, begin: Callable[[], Callable[[Task], Result]], tasks: Sequence[Task]

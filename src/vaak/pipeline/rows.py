@@ -12,12 +12,14 @@ itself, so any number of processes makes the same files.
 
 from __future__ import annotations
 
+import importlib
 import logging
+import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -36,6 +38,13 @@ TYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype("<f4"), "float16": np.dty
 
 Maker = Callable[[list[str]], np.ndarray]
 """Gives the rows of keys: ``(len(keys), *shape)``."""
+
+
+@runtime_checkable
+class Portable(Protocol):
+    """What makes rows, and can be made again in another process: by ``from_json`` of its class, from this JSON."""
+
+    def as_json(self) -> dict[str, Any]: ...
 
 
 class RowStore:
@@ -150,9 +159,19 @@ def make_rows(
     there = store.num_shards - len(missing)
     if there and missing:
         log.info("%s: %d of %d shards are there already", folder.name, there, store.num_shards)
+    jobs = jobs or Jobs()
+    own = missing
+    if jobs.helpers is not None and isinstance(begin, Portable):
+        about = {"module": type(begin).__module__, "name": type(begin).__name__, "values": begin.as_json()}
+        jobs.helpers.order(make_own_shards, folder=str(folder), begin=about, shards=missing)
+        own = missing[:: jobs.helpers.world_size]
     with progress(folder.name, len(keys), already=min(there * per_shard, len(keys))) as advance:
-        for shard, made in (jobs or Jobs()).map(partial(_begin, begin, store), missing):
+        for shard, made in jobs.map(partial(shard_maker, begin, store), own):
             write_bytes(store.path(shard), made)
+            advance(len(store.keys_of(shard)))
+        for shard in (shard for shard in missing if shard not in own):
+            assert jobs.helpers is not None
+            jobs.helpers.wait_for(partial(store.has_shard, shard))
             advance(len(store.keys_of(shard)))
     return store
 
@@ -169,7 +188,16 @@ def _begin_folder(folder: Path, about: dict[str, Any]) -> None:
         write_json(folder / INDEX, about)
 
 
-def _begin(begin: Callable[[], Maker], store: RowStore) -> Callable[[int], bytes]:
+def make_own_shards(folder: str, begin: Mapping[str, Any], shards: Sequence[int]) -> None:
+    """Make every N-th of the shards, as one of N processes; ``begin`` names a Portable's class, and its values."""
+    made = getattr(importlib.import_module(begin["module"]), begin["name"]).from_json(begin["values"])
+    store, content = RowStore(Path(folder)), None
+    for shard in shards[int(os.environ["RANK"]) :: int(os.environ["WORLD_SIZE"])]:
+        content = content or shard_maker(made, store)
+        write_bytes(store.path(shard), content(shard))
+
+
+def shard_maker(begin: Callable[[], Maker], store: RowStore) -> Callable[[int], bytes]:
     """What makes the content of a shard."""
     make = begin()
 

@@ -14,7 +14,7 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from vaak.core.errors import UserError
 from vaak.core.storage.files import read_json, write_json, write_text
 from vaak.core.storage.lock import holder_of, locked
 from vaak.pipeline.body import Job, make_ready, release_memory, run_body, run_in_own_process
+from vaak.pipeline.helpers import Helpers, help_rank_0
 from vaak.pipeline.jobs import Jobs
 from vaak.pipeline.manifest import BEGUN, MANIFEST, Parts, Standing, parts_of, standing_of
 from vaak.pipeline.stage import Forecast, Options, Pipeline, Stage
@@ -94,6 +95,7 @@ class Plan:
     def __init__(self, pipeline: Pipeline, options: Options, directory: Path, request: Request) -> None:
         """Raises UserError for a stage that isn't there or that the options leave out, and for a folder of others."""
         self.pipeline, self.options, self.directory, self.request = pipeline, options, directory, request
+        self.jobs = request.jobs
         self.begins = request.resume and not holds_a_pipeline(pipeline, directory)
         asked = list(pipeline.asked_for(options))
         for name in filter(None, (request.first, request.only)):
@@ -176,8 +178,12 @@ def run_pipeline(pipeline: Pipeline, options: Options, directory: Path, request:
     Raises UserError where the directory is another's or holds a run that is not to be resumed, and what a stage raises;
     what was done is done, and ``results.md`` says so.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise UserError("a pipeline runs in one process: start it without torchrun or accelerate launch")
+    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    if world_size > 1 and request.find is not None:
+        raise UserError("--separate-processes is for a single process: leave it out with torchrun")
+    if int(os.environ.get("RANK", "0")) > 0:
+        help_rank_0(directory)
+        return []
     plan = Plan(pipeline, options, directory, request)
     has_begun = any((directory / stage.name).exists() for stage in pipeline.stages)
     if options_before(pipeline, directory) and has_begun and not request.continues:
@@ -187,15 +193,21 @@ def run_pipeline(pipeline: Pipeline, options: Options, directory: Path, request:
             log.warning("there is nothing to resume in %s: the pipeline starts there", directory)
         write_json(directory / ABOUT, {"pipeline": pipeline.name, "options": options.model_dump(mode="json")})
         rows: list[Row] = [Row(stage.name, "not reached") for stage in plan.stages]
+        helpers = Helpers(directory, world_size) if world_size > 1 else None
+        plan.jobs = replace(request.jobs, helpers=helpers)
+        has_failed = True
         try:
             for place, stage in enumerate(plan.stages):
                 rows[place] = Row(stage.name, "failed")
                 rows[place] = _run(plan, stage, log_file)
+            has_failed = False
         except (KeyboardInterrupt, Exception) as error:
             reason = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error) or type(error).__name__
             rows = [row if row.state != "failed" else Row(row.stage, "failed", reason) for row in rows]
             raise
         finally:
+            if helpers is not None:
+                helpers.close(has_failed)
             with contextlib.suppress(OSError):
                 write_text(directory / RESULTS, markdown(pipeline, options, rows))
             for line in table(rows):
@@ -215,7 +227,7 @@ def _run(plan: Plan, stage: Stage, log_file: Path) -> Row:
         directory=directory,
         values=plan.options.model_dump(),
         reads=tuple(plan.inputs(stage)),
-        jobs=request.jobs,
+        jobs=plan.jobs,
         parts=parts,
         log_file=log_file,
         shows_progress=request.shows_progress,

@@ -19,6 +19,7 @@ from vaak.core.storage.files import fingerprint_of
 from vaak.pipeline.jobs import Jobs
 
 if TYPE_CHECKING:
+    from vaak.config.training import TrainingConfig
     from vaak.runs.start import Outcome
 
 log = logging.getLogger("vaak")
@@ -61,7 +62,13 @@ class Work:
 
         folder = self.folder / name
         place = {"name": name, "run_dir": str(folder), "training": {"checkpoint": {"resume": _where_to_resume(folder)}}}
-        outcome = train(load_layers([*layers, place], trust_code=True))
+        values: list[Mapping[str, Any]] = [*layers, place]
+        helpers = self.jobs.helpers
+        training = load_layers(values, trust_code=True).experiment.training
+        values.append({"training": shared_batch(folder, training, 1 if helpers is None else helpers.world_size)})
+        if helpers is not None:
+            helpers.order(train_with_rank_0, layers=[dict(layer) for layer in values])
+        outcome = train(load_layers(values, trust_code=True))
         if outcome.reason == "SIGINT":
             raise KeyboardInterrupt
         if outcome.reason in SIGNALS:
@@ -71,6 +78,33 @@ class Work:
 
 Options = Any
 """The section of a pipeline's options; each pipeline has its own type."""
+
+
+def train_with_rank_0(layers: list[dict[str, Any]]) -> None:
+    """Train what a configuration describes, as one of the processes of a run; rank 0 has the outcome."""
+    from vaak.config.load import load_layers
+    from vaak.runs.start import train
+
+    train(load_layers(layers, trust_code=True))
+
+
+def shared_batch(run: Path, training: TrainingConfig, num_processes: int) -> dict[str, int]:
+    """How a step's rows are divided into microbatches, so that each process has one and the step stays the same.
+
+    A run that has begun keeps its division, on any number of processes. Rows that can't be divided by the processes,
+    and batches by length, stay as they are: ``batch_size`` is then per process, as accelerate has it.
+    """
+    from vaak.config.yaml.reader import read_yaml
+    from vaak.config.yaml.tree import to_plain
+
+    rows, steps = training.batch_size, training.gradient_accumulation_steps
+    if (run / "config.yml").exists():
+        before = to_plain(read_yaml(run / "config.yml"))["training"]
+        if before["batch_size"] * before["gradient_accumulation_steps"] == rows * steps:
+            rows, steps = before["batch_size"], before["gradient_accumulation_steps"]
+    elif steps < num_processes and training.batching.type == "fixed" and rows * steps % num_processes == 0:
+        rows, steps = rows * steps // num_processes, num_processes
+    return {"batch_size": rows, "gradient_accumulation_steps": steps}
 
 
 def _where_to_resume(run: Path) -> str:

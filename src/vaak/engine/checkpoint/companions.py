@@ -14,7 +14,7 @@ import contextlib
 import logging
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -71,13 +71,35 @@ def share_large(folder: Path, listed: Mapping[str, Entry]) -> None:
 
 def _share(folder: Path, name: str, entry: Entry) -> None:
     known = next((other / name for other in _newest_first(folder.parent) if (other / name).is_file()), None)
-    if known is None or not entry.describes(known):
-        return
-    link = (folder / name).with_name(f"{Path(name).name}.link")
+    if known is not None and entry.describes(known):
+        _make_one(known, folder / name)
+
+
+def _make_one(known: Path, file: Path) -> None:
+    """Have a file share what is on disk with another of the same content, where the file system can."""
+    link = file.with_name(f"{file.name}.link")
     with contextlib.suppress(OSError):
         if not files.share_blocks(known, link):
             os.link(known, link)
-        link.replace(folder / name)
+        link.replace(file)
+
+
+def share_between_runs(runs: Iterable[Path]) -> None:
+    """Have frozen weights of the same content on disk once for all checkpoints of several runs, such as of experts.
+
+    A run whose frozen weights are damaged later takes them from its base, as always.
+    """
+    first: dict[str, Path] = {}
+    for path in (path for run in runs for path in list_checkpoints(run / "checkpoints")):
+        entry, file = listed_files(path).get(FROZEN), path / FROZEN
+        if entry is None or not file.is_file():
+            continue
+        known = first.get(entry.sha256)
+        if known is None:
+            if entry.describes(file):
+                first[entry.sha256] = file
+        elif not known.samefile(file):
+            _make_one(known, file)
 
 
 def keep_second_copy(folder: Path, frozen: Entry, source: Path) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -98,14 +99,7 @@ class Attendance:
 
     def _ended_here(self) -> list[int]:
         """The ranks of this machine whose process has ended."""
-        own = own_place()
-        return [
-            rank
-            for rank, place in sorted(self.places.items())
-            if rank != self.rank
-            and (place["host"], place["system"]) == (own["host"], own["system"])
-            and not is_alive(place["pid"])
-        ]
+        return [rank for rank, place in sorted(self.places.items()) if rank != self.rank and has_ended(place)]
 
     def _key(self, rank: int) -> str:
         return f"{self._prefix} rank {rank}"
@@ -136,6 +130,13 @@ def own_place() -> dict[str, Any]:
     with contextlib.suppress(OSError):
         system = os.readlink("/proc/self/ns/pid")
     return {"pid": os.getpid(), "host": socket.gethostname(), "system": system}
+
+
+def has_ended(place: Mapping[str, Any]) -> bool:
+    """Whether the process of a place has ended, as far as this machine can tell: not of one on another machine."""
+    own = own_place()
+    is_here = (place["host"], place["system"]) == (own["host"], own["system"])
+    return is_here and not is_alive(place["pid"])
 
 
 def is_alive(pid: int) -> bool:

@@ -8,11 +8,13 @@ all, rank 0 decides (``decide_on_main``).
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
+from functools import cache
 from typing import Any
 
 import torch
@@ -21,7 +23,7 @@ import torch.distributed as dist
 from vaak.config.training import TrainingConfig
 from vaak.core.child_processes import end_with_launcher
 from vaak.core.errors import SaidByMainProcessError, UserError
-from vaak.engine.distributed.attendance import Attendance, wait_for_an_answer
+from vaak.engine.distributed.attendance import Attendance, own_place, wait_for_an_answer
 from vaak.engine.distributed.comparison import canonical, describe_differences
 from vaak.engine.distributed.gradient_buckets import BUCKET_BYTES, GradientBuckets, OwnGradients
 from vaak.engine.distributed.launcher import check_launcher, pick_device
@@ -248,6 +250,48 @@ def start_ranks(config: TrainingConfig) -> Ranks:
     return ranks
 
 
+_STARTS = itertools.count()
+"""Numbers the runs that these processes train one after another, the same on every rank."""
+
+
+@cache
+def _store(address: str, port: int, rank: int, world_size: int, by_launcher: bool) -> Any:
+    """The processes' common store, for as long as this process lives."""
+    return dist.TCPStore(  # type: ignore[attr-defined]  # public, but torch's stubs don't export it
+        address,
+        port,
+        world_size,
+        is_master=rank == 0 and not by_launcher,
+        timeout=timedelta(seconds=START_SECONDS),
+        wait_for_workers=False,
+        multi_tenant=True,
+    )
+
+
+def common_word(word: str | None) -> tuple[str, dict[str, Any]]:
+    """What rank 0 gives as ``word``, on every process that was started with it, and the place of rank 0.
+
+    Raises UserError where the processes don't meet.
+    """
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    try:
+        store = _store(*_meeting_point(), rank, world_size, os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True")
+        key = f"word {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+        if word is not None:
+            store.set(key, json.dumps([word, own_place()]))
+        found, place = json.loads(store.get(key))
+    except (RuntimeError, ValueError) as error:
+        said = str(error).splitlines()[0]
+        raise UserError(f"rank {rank} doesn't meet the other processes ({said}); start all of them again") from error
+    return str(found), dict(place)
+
+
+def use_own_device() -> None:
+    """Have this process use its own CUDA device, if there are any."""
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+
+
 def _join(backend: str, device: torch.device, timeout: timedelta) -> Ranks:
     """Meet the other processes: first at the store, where one that is missing is named, then all with all."""
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -258,15 +302,9 @@ def _join(backend: str, device: torch.device, timeout: timedelta) -> Ranks:
         raise UserError(f"{host} doesn't answer at {address}:{port}, so rank {rank} ends; start all processes again")
     starting = timedelta(seconds=START_SECONDS)
     try:
-        store = dist.TCPStore(  # type: ignore[attr-defined]  # public, but torch's stubs don't export it
-            address,
-            port,
-            world_size,
-            is_master=rank == 0 and not by_launcher,
-            timeout=starting,
-            wait_for_workers=False,
-            multi_tenant=True,
-        )
+        # What earlier runs of these processes (of a pipeline) left in the store isn't this one's.
+        common = _store(address, port, rank, world_size, by_launcher)
+        store = dist.PrefixStore(f"run {next(_STARTS)}", common)  # type: ignore[attr-defined]
         attendance = Attendance(store, rank, world_size)
         attendance.wait_for_all(START_SECONDS)
         dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=min(starting, timeout))

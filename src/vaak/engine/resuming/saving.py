@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,8 @@ class Saving:
         limit = config.checkpoint.save_total_limit
         self.writer = CheckpointWriter(directory / "checkpoints", directory / "metrics.jsonl", limit)
         self.saved_step, self.last_save = 0, time.monotonic()
-        self.base_is_enough = config.checkpoint.init_from is None
+        options = config.checkpoint
+        self.base_is_enough = options.init_from is None or _are_all_of(state.frozen, options.init_except)
         """Whether frozen weights are those of the model as its task makes it: then checkpoints need no second copy."""
         self._untold: list[Path] = []
         self._before_duties: dict[str, Any] | None = None
@@ -174,6 +176,15 @@ class Saving:
         self.state.restore(snapshot, source)
         self.state.position.place = place
         self.saved_step = self.state.position.step
+
+
+def _are_all_of(names: Iterable[str], patterns: Iterable[str]) -> bool:
+    """Whether each name has one of the patterns; not where one is invalid, which is reported elsewhere."""
+    try:
+        compiled = [re.compile(pattern) for pattern in patterns]
+    except re.error:
+        return False
+    return all(any(one.search(name) for one in compiled) for name in names)
 
 
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -19,7 +19,7 @@ import tiny_listener
 import tiny_mixture
 from vaak.audio.waveforms.audio_file import AudioFile
 from vaak.config.base import from_options
-from vaak.core.storage.files import read_json
+from vaak.core.storage.files import read_json, share_blocks
 from vaak.data.sampling import sample_size
 from vaak.pipeline import rows as rows_of_keys
 from vaak.pipeline.jobs import Jobs
@@ -130,6 +130,20 @@ def test_an_expert_gets_its_cluster_and_what_the_gate_gives_it(finished: Path) -
     assert sorted(seen["train"]) == sorted(f"train{number}" for number in range(24))
     assert sorted(seen["valid"]) == sorted(f"valid{number}" for number in range(6))
     assert set(rows["train"].keys) == set(seen["train"]) - set(clusters.labels)
+
+
+def test_the_base_is_on_disk_once_for_all_experts_and_once_for_joint_training(finished: Path) -> None:
+    of_experts = [*(finished / "experts").glob("expert-*/checkpoints/step-*/frozen.safetensors")]
+    assert len({path.parents[2] for path in of_experts}) == 2
+    files = {path.stat().st_ino for path in of_experts}
+    joint = [*(finished / "joint").rglob("frozen*.safetensors")]
+    assert {path.name for path in joint} == {"frozen.safetensors"}, "its base gives it, so there is no second copy"
+    if share_blocks(of_experts[0], finished / "shared"):
+        pytest.skip("blocks are shared here, which file sizes don't tell")
+    assert (len(files), len({path.stat().st_ino for path in joint})) == (1, 1)
+    size, disk = of_experts[0].stat().st_size, read_json(finished / "experts" / "manifest.json")["disk_bytes"]
+    unshared = sum(path.stat().st_size for path in (finished / "experts").rglob("*") if path.is_file())
+    assert unshared - disk == pytest.approx((len(of_experts) - 1) * size, abs=size / 10)
 
 
 def test_joint_training_begins_with_the_gate_and_the_adapters(finished: Path) -> None:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,6 +87,14 @@ class Embedder:
         values["global_config"] = {"cache_gigabytes": 0.0}  # each utterance is read once
         about = (options.pooling, options.embedding_batch_size, precision_of(options), options.device)
         return cls(values, (work.folder / "data").resolve(), split, *about)
+
+    def as_json(self) -> dict[str, Any]:
+        """What ``from_json`` makes the same of in another process (``vaak.pipeline.rows.Portable``)."""
+        return {**asdict(self), "directory": str(self.directory)}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Embedder:
+        return cls(**{**values, "directory": Path(values["directory"])})
 
     def task(self) -> AsrTask:
         """The task, its data prepared."""

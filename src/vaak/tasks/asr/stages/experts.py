@@ -106,6 +106,7 @@ def lines_of(utterances: Utterances) -> Iterable[str]:
 
 def train_expert(work: Work, expert: int, lists: dict[str, list[str]]) -> tuple[Values, dict[str, Tensor]]:
     """Train an expert on the utterances of ``lists``; its figures, and its tensors under their names in a mixture."""
+    from vaak.engine.checkpoint.companions import share_between_runs
     from vaak.engine.checkpoint.files import load_checkpoint, resolve_checkpoint
 
     options: MoeOptions = work.options
@@ -123,6 +124,7 @@ def train_expert(work: Work, expert: int, lists: dict[str, list[str]]) -> tuple[
     values["model"] = {"base": base_for(work), "lora": options.lora.model_dump(mode="json")}
     values["training"] = training_of(options, "experts", metric_of(options))
     outcome = work.train(values, options.expert_config, name=f"expert-{expert}")
+    share_between_runs(work.folder / f"expert-{one}" for one in range(expert + 1))  # the base is in each of them
     export(work, outcome.directory, work.folder / ADAPTERS / str(expert))
     best = best_figures(outcome.directory)
     figures = {name: best[f"val_{name}"] for name in ("wer", "cer", "loss")}

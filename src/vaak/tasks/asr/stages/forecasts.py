@@ -160,8 +160,9 @@ def _of_training(options: MoeOptions, inputs: Mapping[str, Path], stage: str, nu
     if isinstance(found, str):
         return Forecast(certainty=found)
     seconds = num_runs * STARTING + PASSES * found.seconds * found.passes(options, stage)
-    # Frozen weights are on disk once for all checkpoints of a run; the adapters are small next to them.
-    return Forecast(seconds, num_runs * found.weights, found.memory + found.weights, found.certainty)
+    # Frozen weights are on disk once for all checkpoints of a stage's runs, and once more while the next run's are
+    # written; the adapters are small next to them.
+    return Forecast(seconds, min(2, num_runs) * found.weights, found.memory + found.weights, found.certainty)
 
 
 def _embedded(options: MoeOptions, found: Basis) -> int:
