@@ -159,7 +159,8 @@ def _write_tokenizer(
 ) -> None:
     """Write the tokenizer to ``folder``: as the ``base`` has it, or as training reads it.
 
-    The others are those of ``export_hf`` and ``_write_files``.
+    ``tokenizer_file``, ``special_tokens`` and ``max_length`` are those of ``export_hf``; ``special_ids`` has the ids of
+    the special tokens by the same names.
     """
     content = tokenizer_file.read_text(encoding="utf-8")
     config: dict[str, Any] = {**(base or {})}
