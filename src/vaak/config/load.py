@@ -339,9 +339,29 @@ def _at(tree: Node, key: str, message: str) -> Problem:
 
 
 def _of_those_given(said: Iterable[CheckFinding], tree: Node, experiment: Any) -> list[Problem]:
-    """The findings about keys that the user gave."""
-    given = given_keys(tree)
-    return [_at(tree, one.key, one.message) for one in said if one.key in given and _asks(tree, one, experiment)]
+    """The findings about keys that the user gave.
+
+    What was written once for several sections (``model.global_config``) has no effect only where it has none in any.
+    """
+    said, together = list(said), _written_together(tree)
+    idle = {one.key for one in said if one.kind == "no effect"}
+    return [
+        _at(tree, one.key, one.message)
+        for one in said
+        if one.key in together
+        and (one.kind != "no effect" or together[one.key] <= idle)
+        and _asks(tree, one, experiment)
+    ]
+
+
+def _written_together(tree: Node) -> dict[str, set[str]]:
+    """For each key that the user wrote, all that the same line stands for, itself among them."""
+    written: dict[Any, set[str]] = {}
+    for path, node in walk(tree):
+        if node.place is not None:
+            key = ".".join(path)
+            written.setdefault((node.place, node.place.key or key, path[-1:]), set()).add(key)
+    return {key: keys for keys in written.values() for key in keys}
 
 
 def _of_a_new_run(said: Iterable[CheckFinding], tree: Node) -> list[tuple[FindingKind, Problem]]:

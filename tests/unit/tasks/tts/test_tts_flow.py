@@ -96,6 +96,21 @@ def test_options_that_the_model_does_not_read_have_no_effect(
     assert message in said
 
 
+def test_options_for_both_stacks_have_an_effect_where_one_of_them_is_read(tmp_path: Path):
+    """The encoder reads them, whatever the decoder is."""
+    sizes: dict[str, Any] = {"d_model": 64, "num_heads": 2}
+    (tmp_path / "a.yml").write_text(
+        yaml_text({"task": "tts", "model": {"decoder_type": "flow_matching", "global_config": sizes}})
+    )
+    assert load([tmp_path / "a.yml"]).warnings == []
+    assert load([tmp_path / "a.yml"], ["model.global_config={num_layers: 2, dropout: 0.0}"]).warnings == []
+    said = load([tmp_path / "a.yml"], ["model.global_config={window: 8, dropout: 0.0}"]).warnings
+    assert any("only local has a window" in one for one in said)
+    assert all("window" in one for one in said)
+    (said,) = load([tmp_path / "a.yml"], ["model.decoder.d_model=32"]).warnings
+    assert "it is sized by model.flow_matching" in said
+
+
 @pytest.mark.parametrize(
     ("name", "model"),
     [("stop", {"decoder_type": "flow_matching"}), ("flow", {}), ("pitch", {"energy": True}), ("alignment", {})],
