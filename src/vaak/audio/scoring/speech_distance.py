@@ -24,7 +24,7 @@ import torch
 
 from vaak.audio.features.mel import MelSpectrogram
 from vaak.audio.features.pitch import fundamental_frequency
-from vaak.audio.mel_config import MelConfig
+from vaak.audio.mel_config import MelConfig, PitchConfig
 
 ORDER = 24
 DECIBELS = 10 * math.sqrt(2) / math.log(10)
@@ -37,7 +37,10 @@ ANALYSIS = MelConfig(
     norm="none",
     floor=1e-2,  # 80 dB below a sine at full scale: digital silence is as silent as any other
 )
-PROTOCOL = f"cepstra 1 to {ORDER} of {ANALYSIS.n_mels} mel filters, 16 kHz, every 10 ms; dynamic time warping"
+PROTOCOL = (
+    f"cepstra 1 to {ORDER} of {ANALYSIS.n_mels} mel filters, 16 kHz, every 10 ms; dynamic time warping; F0 in the "
+    "range of its speaker"
+)
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ def distance(reference: np.ndarray, hypothesis: np.ndarray) -> Distance:
     """Of two utterances of one text, samples ``(time,)`` at 16 kHz."""
     costs = _distortions(mel_cepstra(reference), mel_cepstra(hypothesis))
     path = warping_path(costs)
-    pitches = [fundamental_frequency(samples, ANALYSIS) for samples in (reference, hypothesis)]
+    pitches = [pitch_in_range(samples) for samples in (reference, hypothesis)]
     ours, theirs = (pitch[places] for pitch, places in zip(pitches, path.T, strict=True))
     both = (ours > 0) & (theirs > 0)
     cents = 1200 * np.log2(theirs[both] / ours[both])
@@ -81,6 +84,23 @@ def distance(reference: np.ndarray, hypothesis: np.ndarray) -> Distance:
         squared_cents=float(np.square(cents, dtype=np.float64).sum()),
         other_voicing=int(((ours > 0) != (theirs > 0)).sum()),
     )
+
+
+def pitch_in_range(samples: np.ndarray) -> np.ndarray:
+    """F0 in Hz of each frame of ``samples`` ``(time,)`` at 16 kHz within the range of their speaker, 0 where unvoiced.
+
+    Where audio is hardly periodic, as Griffin-Lim's often is, dips two octaves apart are equally deep, and the whole
+    range of voices has both. So F0 is looked for twice: among all voices, and then from three quarters of the first
+    quartile of what was found to one and a half times the third.
+
+    Source: De Looze and Hirst 2008, "Detecting changes in key and range for the automatic modelling and coding of
+    intonation".
+    """
+    found = fundamental_frequency(samples, ANALYSIS)
+    if not (found > 0).any():
+        return found
+    lowest, highest = np.percentile(found[found > 0], (25, 75)) * (0.75, 1.5)
+    return fundamental_frequency(samples, ANALYSIS, PitchConfig(f0_min=float(lowest), f0_max=float(highest)))
 
 
 def _distortions(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
