@@ -25,14 +25,17 @@ def folds_file_option() -> Any:
     return option("The file of the folds (folds.json of vaak crossval), which fold is one of.", None, resume="free")
 
 
+ADDED_LATER = ("fold", FOLDS_FILE, "valid_examples", "test_examples")
+
+
 class DividedSection(Section):
     """A corpus that can be divided into folds: one with a ``fold`` of a ``folds_file``."""
 
     @model_serializer(mode="wrap")
     def _as_before_there_were_folds(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without a fold there are no keys, so data that were prepared by earlier versions are still known."""
+        """Without a value there are no such keys, so data that were prepared by earlier versions are still known."""
         values: dict[str, Any] = handler(self)
-        for name in ("fold", FOLDS_FILE):
+        for name in ADDED_LATER:
             if values.get(name, "") is None:
                 del values[name]
         return values

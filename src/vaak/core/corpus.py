@@ -16,7 +16,7 @@ from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from vaak.core.errors import DataError, UserError
 from vaak.core.folds import Example, FoldSplits
-from vaak.core.split_ranges import Splits, SplittingOptions
+from vaak.core.split_ranges import CountedSplits, Splits, SplittingOptions
 
 Entry = TypeVar("Entry")
 Given = TypeVar("Given", covariant=True)
@@ -74,7 +74,10 @@ class SplitCorpus(ABC, Generic[Entry, Item, Statistics]):
         self.source, self.where = source, where
         fold = getattr(options, "fold", None)
         self.fold = FoldSplits(fold, getattr(options, "folds_file", None), source.given, where) if fold else None
+        numbers = [getattr(options, f"{split}_examples", None) for split in ("valid", "test")]
         self.division = self.fold or Splits(source.given, options, where)
+        if self.fold is None and numbers != [None, None]:
+            self.division = CountedSplits(source.given, *numbers, where, self.deciding)
         self.statistics: dict[str, Statistics] = {}
 
     @property
@@ -170,6 +173,10 @@ class SplitCorpus(ABC, Generic[Entry, Item, Statistics]):
     @abstractmethod
     def name_of(self, entry: Entry) -> tuple[str | None, str]:
         """What stands for an entry in a fold, None for one that no split keeps; and where it is, for people."""
+
+    def deciding(self) -> Iterator[str]:
+        """The names by which the entries of train are split, of a kind of corpus that counts them."""
+        raise NotImplementedError
 
     def stratum_of(self, entry: Entry) -> str:
         """What folds have alike shares of."""

@@ -1,12 +1,15 @@
 """Which split something belongs to, where splits aren't given: its hash decides.
 
 So the split of a text, a recording or a speaker doesn't depend on the others, and none moves when others are added.
+Where numbers of them are asked for instead of fractions, those with the highest hashes are valid and test; one that is
+added then moves two others at most.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import cached_property
 from typing import Protocol
 
 from vaak.core.errors import UserError
@@ -59,6 +62,50 @@ class Splits:
     def at(self, place: float) -> str:
         """The split of a place in [0, 1)."""
         return next(split for split, (low, high) in self.ranges.items() if low <= place < high)
+
+
+class CountedSplits(Splits):
+    """Splits of which valid and test have as many names as asked for: ``valid_examples`` and ``test_examples``.
+
+    ``given`` are the splits that exist, and ``names_given`` reads the names of train's; messages name ``where``.
+    """
+
+    def __init__(
+        self,
+        given: Iterable[str],
+        valid_examples: int | None,
+        test_examples: int | None,
+        where: str,
+        names_given: Callable[[], Iterable[str]],
+    ) -> None:
+        self.given, self.where, self._names_given = tuple(given), where, names_given
+        self._counts = {"valid": valid_examples or 0, "test": test_examples or 0}
+        self._counts = {split: number for split, number in self._counts.items() if number and split not in self.given}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(split for split in SPLITS if split in (*self.given, *self._counts))
+
+    def source_of(self, split: str) -> str:
+        return "train" if split in self._counts else split
+
+    @cached_property
+    def ranges(self) -> Ranges:  # type: ignore[override]  # known when the names have been read, once
+        """The range of each split, between the hashes of the names. Raises UserError where none is left for train."""
+        if "train" not in self.given:
+            return {}
+        places = sorted({fraction_of(digest_of(name)) for name in self._names_given()})
+        left = len(places) - sum(self._counts.values())
+        if left < 1:
+            asked = " and ".join(f"{split}_examples: {number}" for split, number in self._counts.items())
+            raise UserError(f"{self.where}: there are {len(places)}, of which {asked} leave none for train; give fewer")
+        ranges, low = {}, 0.0
+        for split, number in {"train": left, **self._counts}.items():
+            places = places[number:]
+            high = places[0] if places else 1.0
+            ranges[split] = low, high
+            low = high
+        return ranges
 
 
 def split_ranges(given: tuple[str, ...], train_fraction: float, valid_fraction: float, where: str) -> Ranges:

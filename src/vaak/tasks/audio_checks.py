@@ -32,8 +32,10 @@ def dataset_findings(datasets: Iterable[DatasetConfig], *, reads_times: bool) ->
     for number, dataset in enumerate(datasets):
         unread = {}
         if dataset.valid and dataset.test:
-            of_a_split = ("split_by", "train_fraction", "valid_fraction")
+            of_a_split = ("split_by", "train_fraction", "valid_fraction", "valid_examples", "test_examples")
             unread = dict.fromkeys(of_a_split, "valid and test are given, so train isn't split")
+        elif dataset.valid_examples is not None or dataset.test_examples is not None:
+            unread = dict.fromkeys(("train_fraction", "valid_fraction"), "valid_examples or test_examples is given")
         if not reads_times:
             unread["find_speech"] = "the task doesn't learn when someone speaks"
             if dataset.conversations is not None:

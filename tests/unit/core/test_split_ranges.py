@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vaak.core.errors import UserError
-from vaak.core.split_ranges import SPLITS, Splits
+from vaak.core.split_ranges import SPLITS, CountedSplits, Splits
 
 
 def fractions(train_fraction: float = 0.8, valid_fraction: float = 0.1) -> SimpleNamespace:
@@ -56,3 +56,29 @@ def test_every_name_falls_in_one_split_and_several_in_theirs_or_in_none(name: st
 def test_fractions_beyond_the_whole_are_told():
     with pytest.raises(UserError, match=r"datasets, d: train_fraction and valid_fraction add up to 1\.1, more than 1"):
         Splits(["train"], fractions(0.9, 0.2), "datasets, d")
+
+
+def counted(names: list[str], valid: int | None, test: int | None, given_splits: tuple[str, ...] = ("train",)):
+    return CountedSplits(given_splits, valid, test, "corpus", lambda: names)
+
+
+@given(st.sets(st.text(min_size=1, max_size=9), min_size=4, max_size=30), st.integers(0, 2), st.integers(0, 1))
+def test_numbers_are_met_exactly_whatever_the_names(names: set[str], valid: int, test: int):
+    splits = counted([*names, *names], valid, test)
+    found = [splits.of(name) for name in names]
+    assert [found.count(split) for split in ("valid", "test")] == [valid, test]
+    assert found.count("train") == len(names) - valid - test
+    assert set(splits.names) == set(found)
+
+
+def test_names_that_are_added_take_the_places_of_as_many_at_most():
+    names = [f"recording-{number}" for number in range(40)]
+    before, after = counted(names, 4, 2), counted([*names, "new"], 4, 2)
+    assert sum(before.of(name) != after.of(name) for name in names) <= 2
+
+
+def test_given_splits_are_kept_and_one_name_is_left_for_train():
+    assert counted(["a", "b"], 1, 1, ("train", "valid")).names == ("train", "valid", "test")
+    assert counted(["a", "b"], 1, None).names == ("train", "valid")
+    with pytest.raises(UserError, match="there are 2, of which valid_examples: 1 and test_examples: 1 leave none"):
+        counted(["a", "b"], 1, 1).of("a")

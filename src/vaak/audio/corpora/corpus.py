@@ -188,11 +188,19 @@ class AudioCorpus(SplitCorpus[ReadRecording, "Cut", AudioStatistics]):
         return AudioStatistics(self.audio.sampling_rate)
 
     def split_of(self, entry: ReadRecording, split: str, counts: AudioStatistics) -> str | None:
-        known = {one.speaker for one in entry.cut.supervisions if one.speaker} if entry.cut is not None else set()
-        own = self.division.of(*deciding_names(self.dataset.split_by, entry.name, known))
+        own = self.division.of(*self._deciding_names(entry))
         if own is None and split == "train":
             counts.dropped[SEVERAL_SPLITS] += 1
         return own
+
+    def deciding(self) -> Iterator[str]:
+        for entry in self.sources_of("train"):
+            if entry.cut is not None:
+                yield from self._deciding_names(entry)
+
+    def _deciding_names(self, entry: ReadRecording) -> list[str]:
+        known = {one.speaker for one in entry.cut.supervisions if one.speaker} if entry.cut is not None else set()
+        return deciding_names(self.dataset.split_by, entry.name, known)
 
     def name_of(self, entry: ReadRecording) -> tuple[str | None, str]:
         return entry.name if entry.cut is not None else None, entry.name
@@ -237,7 +245,8 @@ class AudioCorpus(SplitCorpus[ReadRecording, "Cut", AudioStatistics]):
         if self.division.is_all_of_its_source(split):
             return "its files have no recordings"
         return (
-            f"no {self.dataset.split_by} fell into it; give more recordings, other fractions, or files for this split"
+            f"no {self.dataset.split_by} fell into it; give more recordings, other fractions, a number "
+            "(valid_examples, test_examples), or files for this split"
         )
 
 

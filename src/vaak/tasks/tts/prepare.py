@@ -144,7 +144,8 @@ def _write(
     for reason, times in left_out.counts.items():
         log.warning("%s: %s skipped: %s", split, f"{times:,}", reason)
     if not len(store):
-        first = f": {left_out.messages[0]}" if left_out.messages else "; give more, or other fractions (train_fraction)"
+        more = "; give more" if split == "train" else f"; give more, or ask a dataset for {split}_examples: 1"
+        first = f": {left_out.messages[0]}" if left_out.messages else more
         raise DataError(f"datasets: {split} is empty: no dataset has a usable utterance{first}")
     seconds, speakers = float(store.durations.sum()), len(store.cuts.speakers)
     about = {

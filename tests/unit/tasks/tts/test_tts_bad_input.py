@@ -150,3 +150,24 @@ def test_a_bad_option_is_one_line(vaak, corpus: Path, override: str, message: st
     said = [line for line in errors.splitlines() if not line.startswith("warning: ")]
     assert (code, len(said)) == (2, 1), errors
     assert message in said[0]
+
+
+def test_a_small_corpus_gets_a_validation_clip_where_it_asks_for_one(vaak, tmp_path: Path):
+    """One per cent of four clips is none; the error says what to do, and that works."""
+    dataset = {"name": "ann", "type": "ljspeech", "corpus_dir": str(tiny_voice.write_ljspeech(tmp_path / "ann", 4))}
+    options = tiny_voice.options("")
+    options["training"] |= {"max_steps": 1, "batch_size": 2}
+
+    def train(**numbers: float) -> tuple[int, str, str]:
+        (tmp_path / "voice.yml").write_text(yaml_text({**options, "datasets": [{**dataset, **numbers}]}))
+        code, out, err = vaak("train", tmp_path / "voice.yml", f"run_dir={tmp_path / 'run'}")
+        return code, out, err
+
+    code, _, err = train(train_fraction=0.99, valid_fraction=0.01)
+    assert code == 2
+    assert "valid is empty: no dataset has a usable utterance; give more, or ask a dataset for valid_examples: 1" in err
+    code, out, err = train(valid_examples=1)
+    assert code == 0, err
+    assert "train: 3 utterances" in err
+    assert "valid: 1 utterances" in err
+    assert "--split test" not in out
