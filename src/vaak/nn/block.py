@@ -16,7 +16,7 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from vaak.nn.attention import Attention
-from vaak.nn.config import StackConfig
+from vaak.nn.config import SpeechStackConfig, StackConfig
 from vaak.nn.decoding.cache import LayerCache
 from vaak.nn.feed_forward import inner_width, make_feed_forward
 from vaak.nn.kernels.squared_norms import SquaredNorms
@@ -34,6 +34,8 @@ class Surroundings(NamedTuple):
     memory_visibility: Visibility | None = None
     norms: SquaredNorms | None = None
     memory_norms: SquaredNorms | None = None
+    mask: Tensor | None = None
+    """``(batch, time)``, True where a token is real; None where all are."""
 
 
 class Block(nn.Module):
@@ -54,6 +56,7 @@ class Block(nn.Module):
             config.d_model,
             inner_width(config.d_model, config.d_ff, config.feed_forward_type),
             config.bias,
+            config.feed_forward_kernel if isinstance(config, SpeechStackConfig) else 1,
         )
         if config.norm_placement == "sandwich":
             self.attention_output_norm = self._norm(config)
@@ -70,7 +73,7 @@ class Block(nn.Module):
         cross_cache: LayerCache | None = None,
     ) -> Tensor:
         """Shape kept: ``(batch, time, width)``."""
-        visibility, rotation, memory, memory_visibility, norms, memory_norms = around
+        visibility, rotation, memory, memory_visibility, norms, memory_norms, mask = around
         own = None if norms is None else (norms, norms)
         x = self._add(
             "attention", x, lambda y: self.attention(y, visibility, rotation=rotation, cache=cache, norms=own)
@@ -84,7 +87,7 @@ class Block(nn.Module):
                 x,
                 lambda y: cross(y, memory_visibility, memory=memory, cache=cross_cache, norms=across),
             )
-        return self._add("feed_forward", x, self.feed_forward)
+        return self._add("feed_forward", x, lambda y: self.feed_forward(y, mask))
 
     def _add(self, name: str, x: Tensor, layer: Callable[[Tensor], Tensor]) -> Tensor:
         """The stream with what a layer adds to it."""

@@ -149,6 +149,24 @@ class StackConfig(Section):
         return self
 
 
+class SpeechStackConfig(StackConfig):
+    """A stack of symbols or frames, whose neighbours on both sides are heard together."""
+
+    feed_forward_kernel: int = option(
+        "Symbols or frames that the feed-forward layer sees at once; odd. 1: each alone; 9: the convolution of "
+        "FastSpeech 2, by which the spectrum changes within a phoneme after little training.",
+        1,
+        gt=0,
+        le=1001,
+    )
+
+    @model_validator(mode="after")
+    def _has_a_middle(self) -> SpeechStackConfig:
+        if self.feed_forward_kernel % 2 == 0:
+            raise ValueError(f"feed_forward_kernel ({self.feed_forward_kernel}) must be odd, so that it has a middle")
+        return self
+
+
 class LoraConfig(Section):
     """Low-rank adaptation of frozen weights. Source: Hu et al. 2021, "LoRA"."""
 

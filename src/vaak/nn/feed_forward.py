@@ -3,6 +3,9 @@
     plain   down(activation(up(x)))             GELU, ReLU, SiLU
     gated   down(activation(gate(x)) · up(x))   SwiGLU, GEGLU: one projection opens and closes the other's channels
 
+With a ``kernel_size``, ``up`` and ``gate`` are convolutions, so each token is widened together with its neighbours
+(Ren et al. 2021, "FastSpeech 2": 9 tokens, and 1 on the way down).
+
 Sources: Vaswani et al. 2017, "Attention Is All You Need" (ReLU); Hendrycks and Gimpel 2016, "Gaussian Error Linear
 Units (GELUs)", the exact form and that with tanh; Shazeer 2020, "GLU Variants Improve Transformer" (SwiGLU, GEGLU).
 """
@@ -16,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vaak.nn.config import FACTORS_END
+from vaak.nn.convolution import TimeConvolution
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -25,14 +29,14 @@ class FeedForward(nn.Module):
 
     activation: Activation
 
-    def __init__(self, width: int, inner_width: int, bias: bool = False) -> None:
+    def __init__(self, width: int, inner_width: int, bias: bool = False, kernel_size: int = 1) -> None:
         super().__init__()
-        self.up = nn.Linear(width, inner_width, bias=bias)
+        self.up = _widening(width, inner_width, bias, kernel_size)
         self.down = nn.Linear(inner_width, width, bias=bias)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Shape kept: ``(batch, time, width)``."""
-        out: Tensor = self.down(self.activation(self.up(x)))
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Shape kept: ``(batch, time, width)``; neighbours are read where ``mask`` ``(batch, time)`` is True."""
+        out: Tensor = self.down(self.activation(_widened(self.up, x, mask)))
         return out
 
 
@@ -41,16 +45,27 @@ class GatedFeedForward(nn.Module):
 
     activation: Activation
 
-    def __init__(self, width: int, inner_width: int, bias: bool = False) -> None:
+    def __init__(self, width: int, inner_width: int, bias: bool = False, kernel_size: int = 1) -> None:
         super().__init__()
-        self.gate = nn.Linear(width, inner_width, bias=bias)
-        self.up = nn.Linear(width, inner_width, bias=bias)
+        self.gate = _widening(width, inner_width, bias, kernel_size)
+        self.up = _widening(width, inner_width, bias, kernel_size)
         self.down = nn.Linear(inner_width, width, bias=bias)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Shape kept: ``(batch, time, width)``."""
-        out: Tensor = self.down(self.activation(self.gate(x)) * self.up(x))
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Shape kept: ``(batch, time, width)``; neighbours are read where ``mask`` ``(batch, time)`` is True."""
+        out: Tensor = self.down(self.activation(_widened(self.gate, x, mask)) * _widened(self.up, x, mask))
         return out
+
+
+def _widening(width: int, inner_width: int, bias: bool, kernel_size: int) -> nn.Module:
+    if kernel_size == 1:
+        return nn.Linear(width, inner_width, bias=bias)
+    return TimeConvolution(width, inner_width, kernel_size, bias=bias)
+
+
+def _widened(layer: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:
+    wide: Tensor = layer(x, mask) if isinstance(layer, TimeConvolution) else layer(x)
+    return wide
 
 
 class GELU(FeedForward):
@@ -106,9 +121,14 @@ FEED_FORWARDS: dict[str, type[FeedForward | GatedFeedForward]] = {
 }
 
 
-def make_feed_forward(feed_forward_type: str, width: int, inner_width: int, bias: bool) -> nn.Module:
-    """The layer that ``feed_forward_type`` names."""
-    return FEED_FORWARDS[feed_forward_type](width, inner_width, bias)
+def make_feed_forward(
+    feed_forward_type: str, width: int, inner_width: int, bias: bool, kernel_size: int = 1
+) -> nn.Module:
+    """The layer that ``feed_forward_type`` names, from ``width`` to ``inner_width`` and back, with a ``bias`` or none.
+
+    Its first part sees ``kernel_size`` tokens, an odd number.
+    """
+    return FEED_FORWARDS[feed_forward_type](width, inner_width, bias, kernel_size)
 
 
 def inner_width(d_model: int, d_ff: int | None, feed_forward_type: str) -> int:

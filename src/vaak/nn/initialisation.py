@@ -3,6 +3,7 @@
     matrices, embeddings, learned positions, T5's numbers   normal, deviation 0.02
     outputs into the residual stream                        normal, deviation 0.02 / sqrt(n) for n of them in a stack
     kernels of convolutional positions                      normal, deviation 1 / sqrt(kernel size)
+    kernels of feed-forward layers                          normal, deviation 1 / sqrt(width · kernel size)
     biases                                                  0
     gains of norms                                          1, of ScaleNorm sqrt(width)
 
@@ -23,10 +24,12 @@ from collections import Counter
 
 from torch import nn
 
+from vaak.nn.convolution import TimeConvolution
 from vaak.nn.positions.convolutional import ConvolutionalPositions
 
 DEVIATION = 0.02
 RESIDUAL_OUTPUTS = ("attention.output", "feed_forward.down")
+WIDENING = ("feed_forward.up", "feed_forward.gate")
 
 
 def initialise(model: nn.Module) -> None:
@@ -44,6 +47,10 @@ def initialise(model: nn.Module) -> None:
                 nn.init.zeros_(module.bias)
         elif isinstance(module, ConvolutionalPositions):
             module.reset_parameters()
+        elif isinstance(module, TimeConvolution) and name.endswith(WIDENING):
+            nn.init.normal_(module.weight, std=module.weight[0].numel() ** -0.5)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
 
 
 def _stack_of(name: str) -> str:

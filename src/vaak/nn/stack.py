@@ -83,6 +83,7 @@ class TransformerStack(nn.Module):
             _memory_visibility(memory_mask),
             own_norms,
             memory_norms,
+            mask,
         )
         recompute = self.gradient_checkpointing and self.training and torch.is_grad_enabled()
         for layer, block in enumerate(self.blocks):

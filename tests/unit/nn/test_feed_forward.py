@@ -54,6 +54,31 @@ def test_biases_only_where_asked_for(feed_forward_type):
     assert with_bias == without | {name.replace("weight", "bias") for name in without}
 
 
+@pytest.mark.parametrize("feed_forward_type", FEED_FORWARDS)
+def test_a_kernel_sees_as_many_neighbours_and_no_padding(feed_forward_type):
+    layer = make_feed_forward(feed_forward_type, 4, 8, True, kernel_size=5).double()
+    x, mask = torch.randn(1, 12, 4, dtype=torch.float64), torch.ones(1, 12, dtype=torch.bool)
+    changed = x.clone()
+    changed[0, 6] += 1
+    different = (layer(x, mask) != layer(changed, mask)).any(-1)[0]
+    assert different.nonzero()[:, 0].tolist() == [4, 5, 6, 7, 8]
+    mask[0, 9:] = False
+    changed = x.clone()
+    changed[0, 9:] = torch.randn(3, 4, dtype=torch.float64)
+    torch.testing.assert_close(layer(x, mask)[:, :9], layer(changed, mask)[:, :9], rtol=0, atol=0)
+    torch.testing.assert_close(layer(x, mask)[:, :9], layer(x[:, :9])[:, :9], rtol=0, atol=1e-12)
+
+
+def test_a_kernel_of_one_is_the_layer_without_neighbours():
+    layer, x = make_feed_forward("swiglu", 4, 8, True, kernel_size=3), torch.randn(1, 6, 4)
+    alone = make_feed_forward("swiglu", 4, 8, True)
+    kernels = {name: value.clone() for name, value in alone.state_dict().items()}
+    for name in ("up.weight", "gate.weight"):
+        kernels[name] = F.pad(kernels[name][..., None], (1, 1))  # neighbours count for nothing
+    layer.load_state_dict(kernels)
+    torch.testing.assert_close(layer(x), alone(x), rtol=0, atol=1e-6)
+
+
 def test_swiglu_is_the_language_models():
     layer = make_feed_forward("swiglu", 8, 24, False)
     up, gate, down = (layer.get_submodule(name) for name in ("up", "gate", "down"))

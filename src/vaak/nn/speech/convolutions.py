@@ -1,4 +1,4 @@
-"""Convolutions over time that keep the length, and the ConvNeXt block, in which each channel has its own kernel.
+"""The ConvNeXt block over time, in which each channel has its own kernel.
 
     x ──depthwise convolution──▶ norm ──(· (1 + scale) + shift)──▶ wide ──GELU──▶ narrow ──· layer scale──▶ + x
 
@@ -14,24 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from vaak.nn.convolution import TimeConvolution
 from vaak.nn.feed_forward import GELU
 from vaak.nn.norms import LayerNorm
-from vaak.nn.speech.masks import masked
-
-
-class TimeConvolution(nn.Conv1d):
-    """A convolution of ``(batch, time, width)`` to ``(batch, time, out_width)``; ``kernel_size`` is odd.
-
-    With as many ``groups`` as channels, each has its own kernel.
-    """
-
-    def __init__(self, width: int, out_width: int, kernel_size: int, groups: int = 1) -> None:
-        assert kernel_size % 2, "a frame stands in the middle of its kernel"
-        super().__init__(width, out_width, kernel_size, padding=kernel_size // 2, groups=groups)
-
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """What is not in ``mask`` ``(batch, time)`` counts as 0, like what is beyond the ends."""
-        return super().forward(masked(x, mask).transpose(1, 2)).transpose(1, 2)
 
 
 class ConvNeXtBlock(nn.Module):

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vaak.core.batch import Term
+from vaak.nn.convolution import TimeConvolution
 from vaak.nn.norms import LayerNorm
-from vaak.nn.speech.convolutions import TimeConvolution
 from vaak.nn.speech.masks import exact, masked, masked_sum
 
 

@@ -43,7 +43,8 @@ class Speech(nn.Module):
         given = self.usual._replace(**options)
         plan = self.model.plan(Text(symbols, lengths, speakers), given)
         noise = torch.randn_like(self.model.mel(plan.frames)) if self.model.config.matches_flows else None
-        return self.model.spectrogram(plan, noise, given), plan.frame_lengths, plan.durations
+        spoken = self.model.spectrogram(plan, noise, given)
+        return spoken.mel, spoken.plan.frame_lengths, spoken.plan.durations
 
 
 def export_acoustic(

@@ -10,13 +10,13 @@
 
 Sources: Ren et al. 2021, "FastSpeech 2" (encoder, predictors, regulator, decoder); Badlani et al. 2021, "One TTS
 Alignment To Rule Them All" (learned durations); Mehta et al. 2024, "Matcha-TTS" (flow matching). Differs: blocks are
-those of the model factory; a stop head, as the English TTS trainer has it, says where speech ends; the field reads the
-encoder's vectors, not only the mean of the spectrogram.
+those of the model factory; a stop head, as the English TTS trainer has it, says where in the last pause speech ends;
+the field reads the encoder's vectors, not only the mean of the spectrogram.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, cast
 
 import torch
@@ -115,6 +115,8 @@ class Plan:
     """``(row, symbol)``, in frames."""
     pitch: Tensor
     """``(row, symbol)``: F0 in Hz, 0 where it is unvoiced or not predicted."""
+    symbol_lengths: Tensor
+    """``(row,)``; the last symbol is a pause."""
 
     @property
     def mask(self) -> Tensor:
@@ -124,7 +126,10 @@ class Plan:
 
 @dataclass(frozen=True)
 class Spoken:
-    """Mel spectrograms of texts ``(row, frame, bin)``, as in the data, and the plan that they follow."""
+    """Mel spectrograms of texts ``(row, frame, bin)``, as in the data, and the plan that they follow.
+
+    What comes after a row's ``frame_lengths`` doesn't belong to it.
+    """
 
     mel: Tensor
     plan: Plan
@@ -217,7 +222,9 @@ class TtsModel(nn.Module):
             rows = zip(text.symbols.tolist(), text.lengths.tolist(), text.speakers.tolist(), strict=True)
             keys = [draw_key(Purpose.SPEAK, speaker, *symbols[:length]) for symbols, length, speaker in rows]
             noise = row_draws(keys, plan.frame_lengths.tolist(), len(self.mel_mean)).noise.to(plan.frames)
-        return Spoken(self.spectrogram(plan, noise, controls), plan)
+        spoken = self.spectrogram(plan, noise, controls)
+        longest = int(spoken.plan.frame_lengths.max())
+        return Spoken(spoken.mel[:, :longest], replace(spoken.plan, frames=spoken.plan.frames[:, :longest]))
 
     def plan(self, text: Text, controls: Controls) -> Plan:
         """Durations, pitch and energy as predicted, changed as the ``controls`` say."""
@@ -234,13 +241,19 @@ class TtsModel(nn.Module):
             pitch = self.adaptor.hertz(prosody)
         num_frames = cast("int", frame_lengths.max().item())  # int() would have an exporter take it for a constant
         torch._check(num_frames >= 2)
-        return Plan(regulate(self.bridge(encoded), durations, num_frames), frame_lengths, durations, pitch)
+        frames = regulate(self.bridge(encoded), durations, num_frames)
+        return Plan(frames, frame_lengths, durations, pitch, text.lengths)
 
-    def spectrogram(self, plan: Plan, noise: Tensor | None, controls: Controls) -> Tensor:
-        """``(row, frame, bin)``, as in the data. Flow matching begins with ``noise`` of that shape."""
+    def spectrogram(self, plan: Plan, noise: Tensor | None, controls: Controls) -> Spoken:
+        """What is spoken by a plan, and the plan, which may end earlier. Flow matching begins with ``noise``.
+
+        ``noise`` has the shape of the spectrogram, which keeps all frames of the plan.
+        """
         mask = plan.mask
         if noise is None:
-            mel = self.mel(self.decoder(plan.frames, mask=mask))
+            decoded = self.decoder(plan.frames, mask=mask)
+            mel = self.mel(decoded)
+            plan = plan if self.stop is None else ended(plan, self.stop(decoded)[..., 0])
         else:
             mel = integrate(
                 lambda x, times: self.decoder(x, times, plan.frames, mask),
@@ -249,7 +262,22 @@ class TtsModel(nn.Module):
                 controls.method,
                 controls.temperature,
             )
-        return exact(mel) * self.mel_deviation + self.mel_mean
+        return Spoken(exact(mel) * self.mel_deviation + self.mel_mean, plan)
+
+
+def ended(plan: Plan, stop: Tensor) -> Plan:
+    """The plan up to the first frame of the last pause of which ``stop`` ``(row, frame)`` says that it is the last.
+
+    ``stop`` are logits. Only the pause is shortened: no phoneme is ever cut off, whatever they say.
+    """
+    last = (plan.symbol_lengths - 1)[:, None]
+    pause = plan.durations.gather(1, last)
+    places = torch.arange(stop.shape[1], device=stop.device)
+    lengths = plan.frame_lengths[:, None]
+    is_end = (stop > 0) & (places >= lengths - pause) & (places > 0)
+    shorter = torch.where(is_end, places + 1, lengths).amin(1, keepdim=True).minimum(lengths)
+    durations = plan.durations.scatter_add(1, last, shorter - lengths)
+    return replace(plan, frame_lengths=shorter[:, 0], durations=durations)
 
 
 def make_decoder(config: TtsModelConfig, num_bins: int) -> nn.Module:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from vaak.nn.config import StackConfig
+from vaak.nn.config import SpeechStackConfig
 from vaak.nn.speech.aligner import forward_sum_loss
 from vaak.nn.speech.flow_matching import Draws, row_draws
 from vaak.tasks.tts.config import FlowMatchingConfig, PredictorConfig, TtsModelConfig
@@ -22,8 +22,8 @@ def make(num_speakers: int = 1, **options) -> TtsModel:
     torch.manual_seed(0)
     config = TtsModelConfig(
         **{
-            "encoder": StackConfig(**SIZES),
-            "decoder": StackConfig(**SIZES),
+            "encoder": SpeechStackConfig(**SIZES),
+            "decoder": SpeechStackConfig(**SIZES),
             "duration_predictor": PredictorConfig(width=8),
             **options,
         }
@@ -43,6 +43,10 @@ def text(*rows: list[int], speakers: list[int] | None = None) -> Text:
 
 DECODERS: dict[str, dict[str, Any]] = {
     "transformer": {"pitch": True, "energy": True},
+    "convolutions": {
+        "encoder": SpeechStackConfig(**SIZES, feed_forward_kernel=3),
+        "decoder": SpeechStackConfig(**SIZES, feed_forward_kernel=5),
+    },
     "U-Net": {"decoder_type": "flow_matching", "pitch": True, "flow_matching": FlowMatchingConfig(width=16)},
     "field of a transformer": {
         "decoder_type": "flow_matching",
@@ -61,6 +65,33 @@ def test_a_row_is_spoken_alike_whatever_it_is_batched_with(options: dict[str, An
     for row in (0, 2):
         assert together.plan.frame_lengths[row] == frames
         torch.testing.assert_close(together.mel[row, :frames], alone.mel[0], atol=1e-5, rtol=1e-5)
+
+
+def test_frames_of_a_phoneme_differ_where_the_feed_forward_layer_sees_their_neighbours():
+    """Without positions and neighbours, frames of one symbol are alike: attention alone has to tell them apart."""
+    sizes = {**SIZES, "position_type": "none"}
+    for kernel, alike in ((1, True), (3, False)):
+        decoder = SpeechStackConfig(**sizes, feed_forward_kernel=kernel)
+        mel = make(decoder=decoder).speak(text([3, 4, 5])).mel[0]
+        assert torch.allclose(mel[1], mel[2], atol=1e-5) == alike
+
+
+def test_speech_ends_where_the_stop_head_says_and_only_in_the_last_pause():
+    model = make()
+    assert model.stop is not None
+    rows = text([3, 4, 5], [6, 7, 8, 9, 10, 11])
+    with torch.no_grad():
+        model.stop.weight.zero_()
+        model.stop.bias.fill_(-9.0)
+        never = model.speak(rows).plan
+        model.stop.bias.fill_(9.0)
+        at_once = model.speak(rows).plan
+    for row, length in enumerate((3, 6)):
+        assert never.durations[row, length - 1] > 1
+        assert torch.equal(at_once.durations[row, : length - 1], never.durations[row, : length - 1])
+        assert at_once.durations[row, length - 1] == 1
+    assert torch.equal(at_once.frame_lengths, at_once.durations.sum(1))
+    assert torch.equal(never.frame_lengths, never.durations.sum(1))
 
 
 @decoders
@@ -144,7 +175,7 @@ def test_speakers_sound_different_only_where_there_are_several():
 
 
 def test_widths_may_differ():
-    model = make(decoder=StackConfig(**{**SIZES, "d_model": 8}))
+    model = make(decoder=SpeechStackConfig(**{**SIZES, "d_model": 8}))
     assert model.speak(text([3, 4])).mel.shape[2] == NUM_BINS
 
 

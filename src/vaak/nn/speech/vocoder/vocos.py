@@ -22,9 +22,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from vaak.nn.convolution import TimeConvolution
 from vaak.nn.initialisation import initialise
 from vaak.nn.norms import LayerNorm
-from vaak.nn.speech.convolutions import ConvNeXtBlock, TimeConvolution
+from vaak.nn.speech.convolutions import ConvNeXtBlock
 from vaak.nn.speech.masks import exact, masked
 
 LARGEST_MAGNITUDE = 100.0
