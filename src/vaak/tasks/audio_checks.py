@@ -30,12 +30,7 @@ def mel_findings(
 def dataset_findings(datasets: Iterable[DatasetConfig], *, reads_times: bool) -> Iterator[CheckFinding]:
     """Options of datasets that aren't read; ``reads_times`` says whether the task learns when someone speaks."""
     for number, dataset in enumerate(datasets):
-        unread = {}
-        if dataset.valid and dataset.test:
-            of_a_split = ("split_by", "train_fraction", "valid_fraction", "valid_examples", "test_examples")
-            unread = dict.fromkeys(of_a_split, "valid and test are given, so train isn't split")
-        elif dataset.valid_examples is not None or dataset.test_examples is not None:
-            unread = dict.fromkeys(("train_fraction", "valid_fraction"), "valid_examples or test_examples is given")
+        unread = _unread_of_splits(dataset)
         if not reads_times:
             unread["find_speech"] = "the task doesn't learn when someone speaks"
             if dataset.conversations is not None:
@@ -49,6 +44,16 @@ def dataset_findings(datasets: Iterable[DatasetConfig], *, reads_times: bool) ->
         for name, reason in unread.items():
             if getattr(dataset, name) != type(dataset).model_fields[name].default:  # resolved lists keep defaults
                 yield no_effect(f"datasets.{number}.{name}", reason)
+
+
+def _unread_of_splits(dataset: DatasetConfig) -> dict[str, str]:
+    """The options by which train would be split, where it isn't, or by others; with the reason."""
+    if dataset.valid and dataset.test:
+        of_a_split = ("split_by", "train_fraction", "valid_fraction", "valid_examples", "test_examples")
+        return dict.fromkeys(of_a_split, "valid and test are given, so train isn't split")
+    if dataset.valid_examples is not None or dataset.test_examples is not None:
+        return dict.fromkeys(("train_fraction", "valid_fraction"), "valid_examples or test_examples is given")
+    return {}
 
 
 def augmentation_findings(augmentation: AugmentationConfig | None) -> Iterator[CheckFinding]:
