@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from vaak.cli.config import AsJson
+from vaak.cli.config import AsJson, TrustCode
 
 if TYPE_CHECKING:
     from vaak.pipeline.stage import Pipeline
@@ -82,6 +82,7 @@ def _command(reference: str) -> Any:
         separate_processes: Annotated[
             bool, typer.Option("--separate-processes", help="Run each stage in a separate process.")
         ] = False,
+        trust_code: TrustCode = False,
         as_json: AsJson = False,
         given: dict[str, Any] | None = None,
     ) -> None:
@@ -101,6 +102,8 @@ def _command(reference: str) -> Any:
         values = _values_of(found, config)
         place = output_dir or (Path(values["output_dir"]) if values.get("output_dir") else None)
         values.pop("output_dir", None)
+        if not trust_code:
+            _demand_trust(found, (values, config), given or {}, place, continues=request.continues)
         _run(found, values | (given or {}), place, request, dry_run, as_json)
 
     stages = "".join(f"\n\n{stage.name}: {stage.about}" for stage in found.stages)
@@ -133,6 +136,39 @@ def _values_of(found: Pipeline, config: Path | None) -> dict[str, Any]:
 
     values: dict[str, Any] = {} if config is None else to_plain(read_yaml(config))
     return values if found.translate is None else found.translate(values)
+
+
+def _demand_trust(
+    found: Pipeline,
+    of_file: tuple[dict[str, Any], Path | None],
+    given: dict[str, Any],
+    directory: Path | None,
+    *,
+    continues: bool,
+) -> None:
+    """Raises UserError for code that options name which aren't the user's: of a file, or of what began in a folder.
+
+    ``of_file`` are the options of a file, and the file; ``given`` those of the command line. ``directory`` is where the
+    pipeline ``found`` is run, and perhaps ``continues``.
+    """
+    from vaak.config.base import from_options
+    from vaak.config.resolve.named_code import code_in_options, doubt_about
+    from vaak.config.yaml.tree import YamlPlace
+    from vaak.core.errors import UserError
+    from vaak.pipeline.run import options_before
+
+    in_file, config = of_file
+    doubt = None if config is None else doubt_about(YamlPlace(str(config)), None)
+    own = code_in_options(given) | (set() if doubt else code_in_options(in_file))
+    named = code_in_options(in_file) - own
+    before: set[str] = set()
+    if continues:
+        directory = directory or found.place_of(from_options(found.options, in_file | given, found.name))
+        before = code_in_options(options_before(found, directory)) - own
+    if named or before:
+        whose = doubt if named else f"{directory} has what a pipeline began with"
+        code = ", ".join(sorted(named or before))
+        raise UserError(f"{whose}, and this code would be executed: {code}; read it, and add --trust-code")
 
 
 def _run(

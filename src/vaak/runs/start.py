@@ -63,7 +63,7 @@ from vaak.runs.folder.environment import environment
 from vaak.runs.folder.logs import logging_to
 from vaak.runs.folder.owner import claim
 from vaak.runs.folder.sessions import begin_session, write_current
-from vaak.runs.folder.user_code import config_of_run
+from vaak.runs.folder.user_code import config_of_run, demand_trust
 from vaak.runs.forecast.memory import at_rest
 from vaak.runs.forecast.steps import demand_steps_for_warmup
 from vaak.runs.prepared import is_prepared, prepared_folder
@@ -95,7 +95,8 @@ class Outcome:
 def train(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Task | None = None) -> Outcome:
     """Train what a configuration describes, into its run directory; ``task`` replaces the one that it names.
 
-    Raises UserError for everything a user can fix; the run directory then holds no more than before.
+    Raises UserError for everything a user can fix, and for code that requires trust; the run directory then holds no
+    more than before.
     """
     with begun(loaded, callbacks, task) as trainer:
         begun_at = time.monotonic()
@@ -151,6 +152,7 @@ def prepare(loaded: Loaded) -> Path:
     Where there is a run already, it keeps the data that it was trained with, and ``data.cache_dir`` has the new ones.
     Raises UserError where there is a run and no ``data.cache_dir``, unless the run is to resume.
     """
+    demand_trust(loaded)
     experiment, directory = loaded.experiment, loaded.experiment.run_dir
     cache = getattr(experiment.data, "cache_dir", None)
     if holds_a_run(directory) and cache is not None:
@@ -188,6 +190,7 @@ def _prepared_in_cache(loaded: Loaded, cache: Path) -> Path:
 @contextlib.contextmanager
 def begun(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Task | None = None) -> Iterator[Trainer]:
     """A trainer where its run starts or resumes: the directory made and held, the data prepared."""
+    demand_trust(loaded)
     loaded = _with_batches_per_process(_with_launchers_precision(loaded))
     training, directory = loaded.experiment.training, loaded.experiment.run_dir
     ranks = start_ranks(training)

@@ -359,3 +359,21 @@ def test_mistakes_in_a_declaration_are_named() -> None:
     }.items():
         with pytest.raises(ValueError, match=error):
             Pipeline("wrong", "", Options, stages)
+
+
+def test_options_of_someone_elses_folder_that_name_code_ask_for_trust(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vaak: Callable[..., tuple[int, str, str]]
+):
+    """Sections of a run may name classes: in the options that a folder's pipeline began with, or in a run's file."""
+    monkeypatch.chdir(tmp_path)
+    said = "and this code would be executed: somewhere.models:Loss; read it, and add --trust-code"
+    for name in ("mine.yml", "config.yml"):
+        Path(name).write_text("{num_rows: 8, notes: ['somewhere.models:Loss', 'a note: this']}\n")
+    code, _, errors = vaak("pipeline", REFERENCE, "--config", "config.yml", "--output-dir", "x", "--dry-run")
+    assert (code, f"config.yml belongs to a run, by its name, {said}" in errors) == (2, True), errors
+    assert vaak("pipeline", REFERENCE, "--config", "mine.yml", "--output-dir", "theirs")[0] == 0
+    code, _, errors = vaak("pipeline", REFERENCE, "--output-dir", "theirs", "--resume")
+    assert (code, f"theirs has what a pipeline began with, {said}" in errors) == (2, True), errors
+    for trusted in (["--trust-code"], ["--config", "mine.yml"]):
+        code, _, errors = vaak("pipeline", REFERENCE, "--output-dir", "theirs", "--resume", *trusted)
+        assert code == 0, errors

@@ -14,6 +14,7 @@ A configuration under another name is the user's: whoever trains by a file runs 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +25,7 @@ from vaak.config.yaml.tree import COMMAND_LINE, Node, YamlPlace, find
 
 CODE, HASHES = "code", "SHA256.json"
 """Where a run has copies of users' files, and their hashes."""
+_REFERENCE = re.compile(r"(\S.*\.py|[A-Za-z_][\w.]*):[A-Za-z_]\w*")
 
 
 class NamedCode(NamedTuple):
@@ -52,6 +54,18 @@ def doubt_about(place: YamlPlace | None, code: Path | None) -> str | None:
     if code is not None and code.parent.name == CODE and (code.parent / HASHES).exists():
         return f"{code.parent} belongs to a run"
     return next((doubt for file in (written, code) if file is not None and (doubt := _of_someone_else(file))), None)
+
+
+def code_in_options(values: Any) -> set[str]:
+    """What in options that aren't resolved may name a class: every text that is written like a reference.
+
+    >>> sorted(code_in_options({"loss": {"main": "./own.py:Huber"}, "callbacks": ["pkg.mod:Watch", "a: b"]}))
+    ['./own.py:Huber', 'pkg.mod:Watch']
+    """
+    if isinstance(values, str):
+        return {values} if _REFERENCE.fullmatch(values) else set()
+    inner = values.values() if isinstance(values, Mapping) else values if isinstance(values, list | tuple) else ()
+    return set().union(*map(code_in_options, inner))
 
 
 def _of_someone_else(file: Path) -> str | None:

@@ -16,8 +16,10 @@ import pytest
 import tiny_runs
 from vaak import fit
 from vaak import open as open_run
+from vaak.compat.hindi_lm.config import ExperimentConfig
 from vaak.core.errors import UserError
 from vaak.runs.folder.user_code import demand_trust
+from vaak.runs.start import train
 
 ROOT = Path(__file__).parents[4]
 CODE = """\
@@ -147,6 +149,10 @@ def test_a_task_of_a_stranger_is_not_imported_to_read_its_options(
 def test_of_python_too(theirs: Path, nothing_ran: Callable[[], bool]):
     with pytest.raises(UserError, match="this code would be executed"):
         fit(theirs / "config.yml", directory=Path("x"))
+    with pytest.raises(UserError, match="this code would be executed"):
+        ExperimentConfig.load_config(theirs / "config.yml")
+    with pytest.raises(UserError, match="this code would be executed"):
+        train(tiny_runs.load([theirs / "config.yml"]))
     with pytest.raises(UserError):
         open_run(theirs)
     assert nothing_ran()
