@@ -94,7 +94,7 @@ def test_the_copy_in_the_run_resumes_it(project, whole, tmp_path):
     run = trained(project, tmp_path / "run", "training.max_steps=4")
     config = run / "config.yml"
     assert "./code/mine.py:Mine" in config.read_text()
-    train(load([config], ["training.max_steps=8", "training.checkpoint.resume=auto"]))
+    train(load([config], ["training.max_steps=8", "training.checkpoint.resume=auto"], trust_code=True))
     found, expected = (last_checkpoint(one) for one in (run, whole))
     assert all(tensor.equal(expected.model[name]) for name, tensor in found.model.items())
 
