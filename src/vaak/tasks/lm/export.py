@@ -183,9 +183,10 @@ def _write_tokenizer(
 def _write_files(
     folder: Path, model: LanguageModel, special_ids: dict[str, int], max_length: int, base: Mapping[str, Any]
 ) -> None:
-    """Write configuration and weights to ``folder``; ``special_ids`` are those of special tokens by their names.
+    """Write configuration and weights of ``model`` to ``folder``; ``max_length`` is that of ``export_hf``.
 
-    ``base`` is how the pretrained model generates: what ends its texts ends these, too, besides the run's own token.
+    ``special_ids`` are those of special tokens by their names. ``base`` is how the pretrained model generates: what
+    ends its texts ends these, too, besides the run's own token.
     """
     generation = {
         f"{name}_id": special_ids[name] for name in ("bos_token", "eos_token", "pad_token") if name in special_ids
