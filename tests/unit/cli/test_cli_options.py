@@ -35,6 +35,7 @@ TAKES = {
     "crossval": "output device json",
     "inspect": "device json",
     "compare": "output device json",
+    "baseline": "json",  # of a YAML or a run; no network, so no device
     "find-lr": "output device json",
     "check-gradients": "device json",
     "doctor": "device json",
