@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import tiny_runs
+from vaak.engine.checkpoint.files import complete_checkpoint, read_state
+from vaak.engine.checkpoint.names import list_checkpoints
 
 Vaak = Callable[..., tuple[int, str, str]]
 
@@ -55,3 +61,47 @@ def test_other_conditions_are_said(vaak: Vaak, run: Path, monkeypatch: pytest.Mo
     code, said = resumed(vaak, run)
     assert code == 0, said
     assert "same draws, bits equal to rounding only (numpy " in said
+
+
+def test_other_instructions_of_the_processor_are_said(vaak: Vaak, run: Path):
+    """torch chooses kernels by this variable when it is imported, and so gives other bits."""
+    code = "import sys, vaak.cli.main as m; sys.argv = ['vaak', *sys.argv[1:]]; m.main()"
+    command = [sys.executable, "-c", code, "train", f"{run}/config.yml", "--resume", "auto"]
+    found = subprocess.run(
+        command, env={**os.environ, "ATEN_CPU_CAPABILITY": "default"}, capture_output=True, text=True, check=False
+    )
+    assert found.returncode == 0, found.stderr
+    assert "same bits" not in found.stderr
+    assert "bits equal to rounding only (cpu capability " in found.stderr
+    assert "-> DEFAULT" in found.stderr
+
+
+@pytest.mark.parametrize("package", ["lhotse", "peft", "scipy", "soxr", "tokenizers", "transformers"])
+def test_another_version_of_a_package_is_said(vaak: Vaak, run: Path, package: str):
+    pytest.importorskip(package)
+    change_conditions(run, lambda before: before["packages"].update({package: "0.0.1"}))
+    code, said = resumed(vaak, run)
+    assert code == 0, said
+    assert f"same draws, bits equal to rounding only ({package} 0.0.1 -> " in said
+
+
+def test_other_code_of_vaak_is_said(vaak: Vaak, run: Path):
+    change_conditions(run, lambda before: before.update(code="0123456789ab"))
+    code, said = resumed(vaak, run)
+    assert code == 0, said
+    assert "same draws, bits equal to rounding only (code 0123456789ab -> " in said
+
+
+def test_a_checkpoint_of_an_earlier_version_resumes_and_what_is_unknown_is_said(vaak: Vaak, run: Path):
+    change_conditions(run, lambda before: [before.pop(name) for name in ("code", "packages", "cpu capability")])
+    code, said = resumed(vaak, run)
+    assert code == 0, said
+    assert "same draws; the bits are the same if these are: code, packages, cpu capability (an earlier version" in said
+
+
+def change_conditions(run: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Have the newest checkpoint say that it was made under other conditions."""
+    newest = list_checkpoints(run / "checkpoints")[-1]
+    state = read_state(newest)
+    change(state["conditions"])
+    complete_checkpoint(newest, state)

@@ -20,6 +20,7 @@ from vaak.engine.checkpoint.files import Snapshot
 from vaak.engine.checkpoint.names import MANIFEST, step_folder
 from vaak.engine.checkpoint.writer import remove_leftovers
 from vaak.engine.distributed.ranks import Ranks
+from vaak.engine.resuming.conditions import differences, in_words, unknown
 from vaak.engine.resuming.past import HasPast, Past
 from vaak.engine.resuming.saving import Saving
 from vaak.engine.state import State
@@ -188,14 +189,18 @@ def _say_promise(before: dict[str, Any], now: dict[str, Any], changes: list[Chan
         log.warning("resuming from %s with other batches from here on: %s", path, change)
     for change in of_class(changes, "other numbers"):
         log.warning("resuming from %s with other numbers from here on: %s", path, change)
-    others = [f"{name} {before.get(name)} -> {value}" for name, value in now.items() if before.get(name) != value]
+    others = [f"{name} {then} -> {value}" for name, then, value in differences(before, now)]
+    unsaid = ", ".join(unknown(before, now))
     if of_class(changes, "converts") or of_class(changes, "other numbers"):
         log.info("resuming from %s; the steps to come are not those of an uninterrupted run", path)
     elif others:
         log.warning("resuming from %s: same draws, bits equal to rounding only (%s)", path, "; ".join(others))
+    elif unsaid:
+        log.warning(
+            "resuming from %s: same draws; the bits are the same if these are: %s (an earlier version of Vaak, which "
+            "made this checkpoint, didn't write them down)",
+            path,
+            unsaid,
+        )
     else:
-        log.info("resuming from %s: same draws, same bits (%s)", path, _shown(now))
-
-
-def _shown(conditions: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in conditions.items())
+        log.info("resuming from %s: same draws, same bits (%s)", path, in_words(now))

@@ -12,6 +12,7 @@ from vaak.core.errors import CheckpointError
 from vaak.core.report import StepReport
 from vaak.engine.checkpoint.files import load_checkpoint, model_tensors, step_folder
 from vaak.engine.records.metrics_file import read_records
+from vaak.engine.resuming.conditions import differences
 from vaak.engine.trainer import Trainer
 
 NEVER = 1 << 62
@@ -29,11 +30,8 @@ class ReplayAgreement:
         self.begun_at = trainer.position.step
         self.logged = {_key(record): record for record in self.records(directory)}
         now = trainer.conditions()
-        self.conditions = [
-            f"{name}: {(before or now).get(name)} then, {value} now"
-            for name, value in now.items()
-            if (before or now).get(name) != value
-        ]
+        changed = differences(before or now, now)
+        self.conditions = [f"{name}: {then} then, {value} now" for name, then, value in changed]
         self.known_rules = len(trainer.state.piece_rules.rules)
 
     @staticmethod
