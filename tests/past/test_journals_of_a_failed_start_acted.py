@@ -45,4 +45,4 @@ def test_entries_of_other_data_do_not_act_and_that_is_said(tmp_path: Path, caplo
     with caplog.at_level(logging.WARNING, "vaak"):
         assert SkippedExamples(tmp_path, 0, data="others").known == set()
     assert "1 lines are for other data: ignored" in caplog.text
-    assert Journal(tmp_path, "skipped", 0, "these").entries == [SKIPPED | {"index": 3, "description": "line 4"}]
+    assert Journal(tmp_path, "skipped", 0, dict, "these").entries == [SKIPPED | {"index": 3, "description": "line 4"}]

@@ -159,6 +159,7 @@ class Trainer:
 
     def fit(self) -> str:
         """Train from where the run stands to its end; return why it ended: ``finished``, or who asked."""
+        self.saving.demand_valid_journals()
         return loop.train(self)
 
     @property

@@ -38,6 +38,7 @@ from vaak.core.storage.files import (
     write_json,
     write_text,
 )
+from vaak.core.storage.json_lines import parse_json_lines
 from vaak.core.storage.lock import locked
 
 if TYPE_CHECKING:
@@ -133,12 +134,28 @@ def _claim(folder: Path, mark: str) -> None:
 
 
 def _whole_lines(manifest: Path) -> list[dict[str, Any]]:
-    """The manifest so far; a partial line of a killed process is cut off."""
+    """The manifest so far; a partial line of a killed process is cut off.
+
+    Raises UserError for a line that isn't as it was written.
+    """
     content = manifest.read_bytes() if manifest.exists() else b""
     whole = content[: content.rfind(b"\n") + 1]
     if whole != content:
         write_bytes(manifest, whole)
-    return [json.loads(line) for line in whole.splitlines()]
+    lines = parse_json_lines(whole)
+    bad = [number for number, _ in lines.malformed]
+    bad += [number for number, line in lines.objects if not _is_conversation(line)]
+    if bad:
+        raise UserError(
+            f"{manifest}, line {min(bad)}: this isn't a conversation as it was written; delete that line and those "
+            "after it, and they are written again"
+        )
+    return [line for _, line in lines.objects]
+
+
+def _is_conversation(line: dict[str, Any]) -> bool:
+    kinds = {"audio": str, "duration": int | float, "sampling_rate": int, "segments": list}
+    return all(isinstance(line.get(name), kind) for name, kind in kinds.items())
 
 
 def _write_conversation(conversation: LabelledAudio, folder: Path) -> dict[str, Any]:

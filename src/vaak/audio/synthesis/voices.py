@@ -30,6 +30,7 @@ from vaak.audio.synthesis.sentences import digits, sentences
 from vaak.core.errors import UserError, optional_import
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.storage.files import fingerprint_of, sync_directory, sync_file
+from vaak.core.storage.json_lines import read_json_lines
 from vaak.core.storage.lock import locked
 
 if TYPE_CHECKING:
@@ -139,9 +140,12 @@ def voice_cuts(dataset: DatasetConfig, folder: Path) -> Iterator[MonoCut]:
                 f"voices can't be written to {folder}: {error.strerror or error}; give another folder by VAAK_CACHE or "
                 "by the dataset's output_dir"
             ) from error
-        with open(there / "sentences.jsonl", encoding="utf-8") as lines:
-            for place, line in enumerate(lines):
-                yield _cut(voice, there / f"{place:03}.flac", json.loads(line))
+        lines = read_json_lines(there / "sentences.jsonl")
+        whole = [line for _, line in lines.objects if line.keys() >= {"text", "num_samples", "words", "phonemes"}]
+        if len(whole) != len(texts):
+            raise UserError(f"{there / 'sentences.jsonl'}: this is damaged; delete {there}, and it is made again")
+        for place, line in enumerate(whole):
+            yield _cut(voice, there / f"{place:03}.flac", line)
 
 
 def _folder_of(voice: Voice, texts: list[str], folder: Path) -> Path:

@@ -11,8 +11,9 @@ confirmed, which writes it down, once a step was computed by it; or withdrawn.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+import operator
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,19 @@ class PieceRule:
     cells: float = 0.0
     objective: int = 0
 
+    @classmethod
+    def from_json(cls, found: Any) -> PieceRule:
+        """The rule that was written as JSON. Raises ValueError for what is none."""
+        try:
+            numbers = None if found["numbers"] is None else tuple(map(operator.index, found["numbers"]))
+            rule = cls(**{**found, "numbers": numbers})
+            whole = [rule.step, rule.pieces, rule.rank, rule.objective]
+            if min(map(operator.index, whole)) < 0 or rule.pieces < 1 or not isinstance(rule.split, str | None):
+                raise ValueError(found)
+            return replace(rule, cells=float(rule.cells))
+        except (TypeError, KeyError) as error:
+            raise ValueError(found) from error
+
     def applies(self, step: int, number: int, cells: float, objective: int = 0) -> bool:
         """Whether the rule applies to a microbatch of training."""
         if self.split is not None or self.step > step or cells < self.cells:
@@ -60,13 +74,13 @@ class PieceRules:
 
     def __init__(self, directory: Path, rank: int, data: str | None = None) -> None:
         self.rank = rank
-        self.journal = Journal(directory, "splits", rank, data)
+        self.journal = Journal(directory, "splits", rank, lambda entry: PieceRule.from_json(entry.get("cut")), data)
         self.rules: list[PieceRule] = []
         self.fresh: list[tuple[PieceRule, str]] = []
         self.proposed: list[tuple[PieceRule, str]] = []
         self.whole: set[int] = set()
         """Objectives whose microbatches are never divided."""
-        self.load_state_dict([entry["cut"] for entry in self.journal.entries])
+        self._add_unknown(self.journal.entries)
 
     def pieces(self, step: int, number: int, cells: float, objective: int = 0) -> int:
         """Pieces of a microbatch of a step."""
@@ -141,9 +155,10 @@ class PieceRules:
 
     def load_state_dict(self, state: Sequence[dict[str, Any]]) -> None:
         """Add the rules of a state."""
-        for entry in state:
-            numbers = None if entry["numbers"] is None else tuple(entry["numbers"])
-            rule = PieceRule(**(entry | {"numbers": numbers}))
+        self._add_unknown(map(PieceRule.from_json, state))
+
+    def _add_unknown(self, rules: Iterable[PieceRule]) -> None:
+        for rule in rules:
             if rule not in self.rules:
                 self.rules.append(rule)
 

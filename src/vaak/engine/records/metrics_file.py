@@ -7,12 +7,17 @@ line is handed to the system as soon as it is written, so a killed process loses
 from __future__ import annotations
 
 import json
+import logging
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from vaak.core.storage.json_lines import parse_json_lines
+
 Record = Mapping[str, Any]
+
+log = logging.getLogger("vaak")
 
 TAIL_BYTES = 1 << 20  # more than the records of one step take
 
@@ -52,8 +57,8 @@ def _json_value(value: Any) -> Any:
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
-    """The whole records of a file; a half line at its end is left out."""
-    return _parsed(path.read_text(encoding="utf-8"))
+    """The records of a file. A half line at its end is left out; so are lines that are none, with a warning."""
+    return _records_in(path.read_bytes(), path)
 
 
 def read_newest_records(path: Path, step: int) -> list[dict[str, Any]]:
@@ -61,17 +66,20 @@ def read_newest_records(path: Path, step: int) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     with open(path, "rb") as file:
-        file.seek(max(0, path.stat().st_size - TAIL_BYTES))
-        text = file.read().decode(errors="replace")
-    return [record for record in _parsed(text) if record["step"] >= step]
+        begin = max(0, path.stat().st_size - TAIL_BYTES)
+        file.seek(begin)
+        content = file.read()
+    whole = content if begin == 0 else content.partition(b"\n")[2]  # it begins within a line
+    return [record for record in _records_in(whole, path) if record["step"] >= step]
 
 
-def _parsed(text: str) -> list[dict[str, Any]]:
-    """The records of those lines that are whole."""
-    records = []
-    for line in text.split("\n"):
-        try:
-            records.append(json.loads(line))
-        except ValueError:
-            continue
+def _records_in(content: bytes, path: Path) -> list[dict[str, Any]]:
+    found = parse_json_lines(content)
+    records = [record for _, record in found.objects if _is_record(record)]
+    if ignored := len(found.malformed) + len(found.objects) - len(records):
+        log.warning("%s: %d lines are no records of a run: they are ignored", path, ignored)
     return records
+
+
+def _is_record(found: Mapping[str, Any]) -> bool:
+    return isinstance(found.get("kind"), str) and type(found.get("step")) is int

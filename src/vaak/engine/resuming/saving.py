@@ -152,6 +152,11 @@ class Saving:
         """What the bits of this run depend on besides its state."""
         return conditions(self.config, self.precision, self.ranks.world_size)
 
+    def demand_valid_journals(self) -> None:
+        """Raises UserError where what was written down of the run can't be read, and isn't forgotten."""
+        for journal in (self.data.skipped.journal, self.state.piece_rules.journal):
+            journal.demand_valid()
+
     def _plan_kind(self) -> PlanKind:
         return PlanKind.of(self.config, self.data.plan_fingerprint, self.data.epoch_size)
 
@@ -159,8 +164,9 @@ class Saving:
         """Make the state that of a snapshot, at the same place in the data.
 
         Raises CheckpointError where it is from another model or other data, or where other batches have no such
-        position.
+        position, and UserError for a journal that can't be read.
         """
+        self.demand_valid_journals()
         data, plan = _fingerprints(snapshot)
         if data != self.data.fingerprint:
             raise CheckpointError(

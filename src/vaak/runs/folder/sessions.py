@@ -7,17 +7,21 @@ RUN/config.yml and RUN/environment.json are the newest one's.
 
 from __future__ import annotations
 
+import logging
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from vaak.core.errors import UserError
 from vaak.core.storage import files
+from vaak.core.storage.json_lines import read_json_lines
 from vaak.engine.checkpoint.files import about_checkpoint
 from vaak.engine.checkpoint.names import step_folder
-from vaak.engine.records.metrics_file import json_line, read_records
+from vaak.engine.records.metrics_file import json_line
 from vaak.engine.trainer import Trainer
 from vaak.runs.folder.environment import environment
+
+log = logging.getLogger("vaak")
 
 SESSIONS = "sessions.jsonl"
 
@@ -78,8 +82,16 @@ def _begun_before_sessions(directory: Path) -> dict[int, dict[str, Any]]:
 def _sessions(directory: Path) -> dict[int, dict[str, Any]]:
     """The sessions by their numbers."""
     path = directory / SESSIONS
-    found = read_records(path) if path.exists() else []
-    return {session["number"]: session for session in found if _configuration(directory, session["number"]).exists()}
+    found = read_json_lines(path).objects if path.exists() else []
+    valid = [session for _, session in found if _is_session(session)]
+    if len(valid) < len(found):
+        log.warning("%s: %d lines are no sessions: they are ignored", path, len(found) - len(valid))
+    return {session["number"]: session for session in valid if _configuration(directory, session["number"]).exists()}
+
+
+def _is_session(found: dict[str, Any]) -> bool:
+    after = found.get("after")
+    return all(type(found.get(name)) is int for name in ("number", "first_step")) and type(after) in (int, type(None))
 
 
 def _write_sessions(directory: Path, sessions: dict[int, dict[str, Any]]) -> None:

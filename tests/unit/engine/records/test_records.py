@@ -10,10 +10,15 @@ from hypothesis import strategies as st
 
 from vaak.engine.records.metrics_file import Record, Records, read_records
 
+
+def of_a_step(record: dict) -> dict:
+    return record | {"kind": "step", "step": 1}
+
+
 values = st.one_of(st.integers(), st.booleans(), st.text(), st.floats(allow_nan=False, allow_infinity=False))
 
 
-@given(written=st.lists(st.dictionaries(st.text(), values, max_size=4), max_size=5))
+@given(written=st.lists(st.dictionaries(st.text(), values, max_size=4).map(of_a_step), max_size=5))
 def test_what_is_written_is_read_and_handed_on(written: list[dict], tmp_path_factory):
     path = tmp_path_factory.mktemp("records") / "metrics.jsonl"
     records, heard = Records(path), list[Record]()
@@ -36,10 +41,10 @@ def test_what_json_cannot_hold_is_text_and_the_file_stays_json(tmp_path: Path):
 
 def test_a_half_line_is_left_out(tmp_path: Path):
     path = tmp_path / "metrics.jsonl"
-    Records(path).write({"step": 1})
+    Records(path).write({"kind": "step", "step": 1})
     with open(path, "a") as file:
         file.write('{"step": 2, "lo')
-    assert read_records(path) == [{"step": 1}]
+    assert read_records(path) == [{"kind": "step", "step": 1}]
 
 
 def test_other_ranks_write_nothing_and_tell_no_one():

@@ -19,6 +19,7 @@ from vaak.core.errors import DataError
 from vaak.core.out_of_memory import is_the_machines_fault
 from vaak.core.progress import progress
 from vaak.core.storage.files import read_json, write_json, write_text
+from vaak.core.storage.json_lines import JsonLines, read_json_lines
 from vaak.pipeline.rows import Maker, disk_bytes, make_rows
 from vaak.pipeline.stage import Work
 from vaak.tasks.asr.stages.options import MoeOptions
@@ -180,9 +181,13 @@ def readable(names: list[str], embedder: Embedder, work: Work, file: Path, known
 
 
 def _listed(file: Path) -> list[str]:
-    """The names of utterances that a file lists, if there is one."""
-    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
-    return [json.loads(line)["name"] for line in lines]
+    """The names of utterances that a file lists, if there is one. Raises DataError for a line that names none."""
+    lines = read_json_lines(file) if file.exists() else JsonLines()
+    bad = [number for number, _ in lines.malformed]
+    bad += [number for number, one in lines.objects if not isinstance(one.get("name"), str)]
+    if bad:
+        raise DataError(f"{file}, line {min(bad)}: this is no utterance; delete the file, and --resume makes it again")
+    return [one["name"] for _, one in lines.objects]
 
 
 def names_of(utterances: Utterances) -> list[str]:
