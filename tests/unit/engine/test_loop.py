@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from toy import ToyTask, toy_trainer
+from toy import ToyMeters, ToyTask, toy_trainer
 from vaak.core.callback import Callback
 from vaak.core.errors import UserError
 from vaak.core.report import StepReport
-from vaak.engine.checkpoint.files import load_checkpoint
+from vaak.engine.checkpoint.files import list_checkpoints, load_checkpoint, step_folder
 from vaak.engine.checkpoint.writer import Order
 from vaak.engine.trainer import Trainer
 
@@ -177,6 +177,22 @@ def test_a_stop_leaves_the_scheduled_evaluation_to_the_run_that_resumes(tmp_path
     completed = load_checkpoint(left).state
     assert not completed["position"]["duties_pending"]
     assert completed["best"]["step"] == 4
+
+
+def test_what_is_due_is_saved_before_its_step_is_evaluated(tmp_path: Path):
+    """A process that is killed in a long evaluation then loses no step."""
+    saved: dict[int, list[str]] = {}
+
+    class Killed(ToyTask):
+        def meters(self, split: str) -> ToyMeters:
+            trainer.saving.writer.wait()
+            saved[trainer.position.step] = [path.name for path in list_checkpoints(trainer.checkpoints)]
+            return super().meters(split)
+
+    due = {"validation": {"interval": 2}, "checkpoint": {"interval": 2, "save_total_limit": None}}
+    trainer = toy_trainer(tmp_path, task=Killed(), memory={"rehearsal": False}, **due)
+    trainer.fit()
+    assert saved == {last: [step_folder(step) for step in range(2, last + 1, 2)] for last in (2, 4, 6, 8)}
 
 
 def test_a_stop_asked_for_during_an_evaluation_interrupts_it(tmp_path: Path):

@@ -457,6 +457,28 @@ def test_each_objective_draws_for_itself_and_alike_in_any_number_of_trainers(tmp
     assert len({value for _, value in draws}) == 6
 
 
+def test_two_objectives_draw_other_numbers_for_the_same_microbatch(tmp_path: Path):
+    """Both begin a microbatch with new generators; with one seed, dropout of one would be that of the other."""
+    drawn: dict[str, list[float]] = {"judge": [], "maker": []}
+
+    class Drawing(DuelTask):
+        def __init__(self) -> None:
+            super().__init__()
+            judge, maker = self.objectives
+            self.objectives = (self.drawing(judge), self.drawing(maker))
+
+        def drawing(self, objective: Objective) -> Objective:
+            def losses(model: nn.Module, batch: Batch) -> dict[str, Term]:
+                drawn[objective.name].append(float(torch.rand(())))
+                return objective.losses(model, batch)
+
+            return replace(objective, losses=losses)
+
+    take_steps(duel(tmp_path, task=Drawing()))
+    assert len(drawn["judge"]) == len(drawn["maker"]) > 0
+    assert not {*drawn["judge"]} & {*drawn["maker"]}
+
+
 # Which parameters belong to which.
 
 
