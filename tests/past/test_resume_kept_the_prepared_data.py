@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import tiny_runs
+from vaak.config.tasks import task_class
 from vaak.core.errors import UserError
 
 
@@ -39,6 +40,10 @@ def test_other_options_are_refused_and_nothing_is_lost(tmp_path: Path):
     tiny_runs.write_corpus(text)
     tiny_runs.train(text, run)
     before = tiny_runs.hashes(run / "prepared")
-    with pytest.raises(UserError, match="other options than this run was started with"):
+    with pytest.raises(UserError, match=r"can't change on resume: data\.tokenizer\.vocab_size was 500, is 450"):
         tiny_runs.train(text, run, "training.checkpoint.resume=auto", "data.tokenizer.vocab_size=450")
     assert tiny_runs.hashes(run / "prepared") == before
+    given = tiny_runs.loaded(text, run, "data.tokenizer.vocab_size=450")
+    task = task_class("lm")(given.experiment, run, given.folder)
+    with pytest.raises(UserError, match=r"was started with \(tokenizer\.vocab_size was 500, is 450\): restore them"):
+        task.prepare()  # as where the checkpoint can't be read

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -96,3 +97,43 @@ def test_checkpoints_that_are_being_written_are_refused(text: Path, tmp_path: Pa
         pytest.raises(UserError, match=r"tiny is being written by this process .*first.*; wait for it"),
     ):
         train(text, tmp_path / "second", "training.checkpoint.resume=auto")
+
+
+LATER = ("training.checkpoint.resume=auto", "training.max_steps=3")
+
+
+@pytest.mark.parametrize("begun_elsewhere", [False, True])
+def test_with_another_save_dir_a_resume_says_how_to_move_the_checkpoints(
+    text: Path, tmp_path: Path, begun_elsewhere: bool
+):
+    run, other = tmp_path / "run", tmp_path / "other disk"
+    if begun_elsewhere:
+        train(text, run)
+    else:
+        tiny_runs.train(text, run, *QUICK)
+    before, where = tiny_runs.hashes(run), (run / "checkpoints").resolve()
+    options = (*QUICK, f"training.checkpoint.save_dir={other}", *LATER)
+    with pytest.raises(UserError, match=r"the checkpoints of this run are in .*move that folder \(mkdir") as caught:
+        tiny_runs.train(text, run, *options)
+    assert {name: one for name, one in tiny_runs.hashes(run).items() if name != "train.log"} == {
+        name: one for name, one in before.items() if name != "train.log"
+    }
+    command = str(caught.value).split("move that folder (")[1].split("), or restore")[0]
+    subprocess.run(command, shell=True, check=True)
+    assert not where.exists()
+    assert tiny_runs.train(text, run, *options).step == 3
+    assert (run / "checkpoints").resolve() == other / "tiny"
+
+
+def test_who_owned_a_folder_of_checkpoints_is_said_as_it_is(text: Path, tmp_path: Path, capfd):
+    """A run was "gone" that was there: its checkpoints had been put elsewhere, or another run had its name."""
+    train(text, tmp_path / "first")
+    elsewhere = tmp_path / "first" / "checkpoints"
+    elsewhere.unlink()
+    shutil.copytree(text / "saved" / "tiny", elsewhere)
+    train(text, tmp_path / "second", *LATER)
+    assert f"{tmp_path / 'first'}, whose checkpoints are in {elsewhere} now: this run takes" in capfd.readouterr().err
+    shutil.rmtree(tmp_path / "second")
+    tiny_runs.train(text, tmp_path / "second", *QUICK)
+    train(text, tmp_path / "third", *LATER, "training.max_steps=4")
+    assert f"{tmp_path / 'second'}, which is another run now: this run takes them over" in capfd.readouterr().err

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -182,8 +182,9 @@ def _keep(recipe: Recipe, prepared: PreparedFolder, directory: Path) -> None:
     if before != recipe.options and not any(
         moved_together(before, recipe.options, place, str(directory)) for place in places_of(directory)
     ):
+        changed = "; ".join(_changed(before, recipe.options))
         raise UserError(
-            f"{recipe.sections} has other options than this run was started with: restore them, or give "
+            f"{recipe.sections} has other options than this run was started with ({changed}): restore them, or give "
             "another name= to start a new run"
         )
     try:
@@ -195,6 +196,18 @@ def _keep(recipe: Recipe, prepared: PreparedFolder, directory: Path) -> None:
             "the corpus may have changed since this run started (other paths, sizes or dates): it continues with %s",
             prepared.folder,
         )
+
+
+def _changed(before: Any, now: Any, key: str = "") -> Iterator[str]:
+    """What differs between options, each with its key and both values."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        for name in dict.fromkeys([*before, *now]):
+            yield from _changed(before.get(name), now.get(name), f"{key}.{name}".lstrip("."))
+    elif isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
+        for number, (one, other) in enumerate(zip(before, now, strict=True)):
+            yield from _changed(one, other, f"{key}.{number}".lstrip("."))
+    elif before != now:
+        yield f"{key} was {before}, is {now}"
 
 
 def fingerprint_with_files(options: dict[str, Any], files: Iterable[Path]) -> str:

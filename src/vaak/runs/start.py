@@ -29,6 +29,7 @@ from vaak.core.interrupts import leaving
 from vaak.core.progress import progress_allowed
 from vaak.core.storage.files import write_json
 from vaak.core.task import Task
+from vaak.engine.checkpoint.files import read_state, resolve_checkpoint
 from vaak.engine.checkpoint.initial_weights import initialise
 from vaak.engine.checkpoint.names import list_checkpoints, step_folder
 from vaak.engine.checkpoint.writer import remove_leftovers
@@ -44,7 +45,7 @@ from vaak.engine.distributed.shared_folder import demand_shared
 from vaak.engine.memory.device import read_memory
 from vaak.engine.optim.schedules import warmup_steps
 from vaak.engine.records.metrics_file import read_records
-from vaak.engine.resuming.resume import begin_anew
+from vaak.engine.resuming.resume import begin_anew, demand_resumable
 from vaak.engine.trainer import Trainer
 from vaak.runs.build_callbacks import callbacks_of
 from vaak.runs.distillation.task import distilled
@@ -204,6 +205,8 @@ def begun(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Task | Non
             _say_global_batch(training)
             say_what_has_no_effect(training, ranks.device, ranks.world_size)
         chosen: Task = task or task_class(loaded.experiment.reference)(loaded.experiment, directory, loaded.folder)
+        reference = chosen.reference
+        ranks.decide_on_main(lambda: _demand_resumable(loaded, reference))
         if not is_prepared(directory):
             ranks.decide_on_main(lambda: demand_steps_for_warmup(chosen, training))
         chosen = distilled(chosen, loaded.experiment, directory)
@@ -218,6 +221,21 @@ def begun(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Task | Non
         _begin(trainer)
         ranks.decide_on_main(lambda: _begin_session(trainer, loaded))
         yield trainer
+
+
+def _demand_resumable(loaded: Loaded, reference: str | None) -> None:
+    """Refuse what a resume can't change before data are prepared; a checkpoint that can't be read is reported later."""
+    directory, source = loaded.experiment.run_dir, loaded.experiment.training.checkpoint.resume
+    path = next(reversed(list_checkpoints(directory / "checkpoints")), None)
+    if source is not None and source != "auto":
+        path = resolve_checkpoint(Path(source))
+    if source is None or path is None:
+        return
+    try:
+        before = read_state(path).get("configuration")
+    except (OSError, ValueError):
+        return
+    demand_resumable(resolved_values(loaded.experiment), reference, before, path)
 
 
 def _compare(loaded: Loaded, ranks: Ranks) -> None:

@@ -170,7 +170,16 @@ def changes_to(configuration: Mapping[str, Any], reference: str | None, snapshot
 
     Raises CheckpointError with all the options that a resume can't change.
     """
-    before = snapshot.state.get("configuration")
+    return demand_resumable(configuration, reference, snapshot.state.get("configuration"), path)
+
+
+def demand_resumable(
+    configuration: Mapping[str, Any], reference: str | None, before: Mapping[str, Any] | None, path: Path
+) -> list[Change]:
+    """How a configuration differs from ``before``, that of the checkpoint ``path``; nothing where one isn't known.
+
+    ``reference`` is that of a task of the user's own. Raises CheckpointError as ``changes_to`` does.
+    """
     if not before or not configuration:
         return []
     changes = changes_between(before, configuration, reference)

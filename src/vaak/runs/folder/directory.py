@@ -13,6 +13,7 @@ import contextlib
 import errno
 import os
 import shlex
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from vaak.core.errors import UserError
 from vaak.core.storage import files
 from vaak.core.storage.lock import holder_of, is_locked, locked
 from vaak.engine.checkpoint.names import is_checkpoint, list_checkpoints, step_of
-from vaak.runs.folder.owner import demand_free, owner_of
+from vaak.runs.folder.owner import OWNER, demand_free, owner_of
 
 LOCK = ".lock"
 TASKS = "tasks"
@@ -43,17 +44,13 @@ def make_directory(path: Path, checkpoints: Path | None) -> None:
             if checkpoints is None:
                 link.mkdir(exist_ok=True)
             else:
-                checkpoints.mkdir(parents=True, exist_ok=True)
-                if link.is_dir() and not link.is_symlink() and not any(link.iterdir()):
-                    link.rmdir()
                 if link.is_symlink() and not link.exists():  # the folder it points to was moved
                     link.unlink()
+                if link.is_dir() and link.resolve() != checkpoints.resolve():
+                    _remove_unused(link, checkpoints)
+                checkpoints.mkdir(parents=True, exist_ok=True)
                 if not link.exists():
                     link.symlink_to(checkpoints.resolve(), target_is_directory=True)
-            if link.resolve() != (checkpoints or link).resolve():
-                raise UserError(
-                    f"{link} is not {checkpoints}, which training.checkpoint.save_dir requires; move one of them"
-                )
             for folder in (path, link.resolve()):
                 demand_writable(folder)
     except OSError as error:
@@ -65,6 +62,21 @@ def make_directory(path: Path, checkpoints: Path | None) -> None:
         raise UserError(
             f"the run directory {path} can't be created: {error.strerror}; give another run_dir="
         ) from error
+
+
+def _remove_unused(link: Path, checkpoints: Path) -> None:
+    """Remove RUN/checkpoints, which is another folder than ``checkpoints``. Raises UserError where it has anything."""
+    there = link.resolve()
+    if {file.name for file in there.iterdir()} - {LOCK, OWNER}:
+        move = f"mkdir -p {shlex.quote(str(checkpoints.parent))} && mv {shlex.quote(str(there))} "
+        raise UserError(
+            f"the checkpoints of this run are in {there}, training.checkpoint.save_dir says {checkpoints}: a resume "
+            f"doesn't move them; move that folder ({move}{shlex.quote(str(checkpoints))}), or restore the option"
+        )
+    if link.is_symlink():
+        link.unlink()
+    else:
+        shutil.rmtree(link)
 
 
 def demand_writable(folder: Path) -> None:

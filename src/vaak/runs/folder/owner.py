@@ -52,8 +52,18 @@ def claim(path: Path) -> str | None:
     if owner is None:
         return f"{checkpoints} has checkpoints of an unknown run: this run takes them over"
     if owner["id"] != mine["id"]:
-        return f"{checkpoints} has checkpoints of {owner['directory']}, which is gone: this run takes them over"
+        return f"{checkpoints} has checkpoints of {owner['directory']}, {_why_left(owner)}: this run takes them over"
     return None
+
+
+def _why_left(owner: dict[str, Any]) -> str:
+    """Why a run no longer has the checkpoints that it owned."""
+    directory = Path(owner["directory"])
+    if not directory.is_dir():
+        return "which is gone"
+    if _is_at_home(owner):
+        return f"whose checkpoints are in {(directory / 'checkpoints').resolve()} now"
+    return "which is another run now" if (directory / RUN).exists() else "which is not a run any more"
 
 
 def owner_at_home(checkpoints: Path) -> Path | None:
