@@ -75,34 +75,45 @@ def moment_of(run: Path) -> str:
     return "evaluation" if kind == "step" and step % EVALUATION_INTERVAL == 0 else "step"
 
 
-def kill_at(command: Command, run: Path, step: int, moment: str, rng: random.Random) -> None:
-    """Kill a run at a random place of its start, or, once it has passed ``step``, of what it is to be doing."""
+def kill_at(command: Command, run: Path, step: int, moment: str, rng: random.Random) -> str:
+    """Kill a run at a random place of its start, or, once it has passed ``step``, of what it is to be doing.
+
+    It is stopped first, so that it is still there when it is killed; where it had moved on, it continues until it comes
+    there again. Returns the moment in which it was killed.
+    """
+    begun_at = last_record(run)
     reached = {
         "start": lambda: True,
-        "step": lambda: last_record(run)[1] >= step,
+        "step": lambda: last_record(run)[1] >= step and moment_of(run) == "step",
         "evaluation": lambda: last_record(run)[1] >= step and moment_of(run) == "evaluation",
         "checkpoint": lambda: last_record(run)[1] >= step and is_writing(run),
     }[moment]
-    wait_until(reached, command)
-    time.sleep(rng.uniform(0.0, {"step": 0.04, "evaluation": 0.02, "checkpoint": 0.004, "start": 0.5}[moment]))
-    if command.is_running:
-        command.send(signal.SIGKILL, to_all=True)
+    while wait_until(reached, command):
+        time.sleep(rng.uniform(0.0, {"step": 0.04, "evaluation": 0.02, "checkpoint": 0.004, "start": 0.5}[moment]))
+        if not command.is_running:
+            break
+        command.send(signal.SIGSTOP, to_all=True)
+        time.sleep(0.005)
+        found = "start" if last_record(run) == begun_at and moment == "start" else moment_of(run)
+        if found == moment or moment == "start":
+            command.send(signal.SIGKILL, to_all=True)
+            return found
+        command.send(signal.SIGCONT, to_all=True)
+    raise AssertionError(f"it never came to a {moment} after step {step}, where it was to be killed: {command.said}")
 
 
 def kill_and_go_on(
     start: Callable[..., Command], run: Path, overrides: tuple[str, ...], num_kills: int, last_step: int, job: str
-) -> Counter[str]:
-    """Train with ``num_kills`` kills spread over the run and count the moments they fell in; workers come and go."""
+) -> list[str]:
+    """Train with ``num_kills`` kills spread over the run; return the moment of each. Workers come and go."""
     rng = random.Random(f"{run.name} {num_kills}")
-    moments: Counter[str] = Counter()
+    moments = []
     for number in range(num_kills):
-        step = 1 + int((number + rng.random()) * (last_step - 1) / num_kills)
+        step = 1 + int((number + rng.random()) * (last_step - EVALUATION_INTERVAL - 3) / num_kills)
         command = start(run, *overrides, f"training.performance.num_workers={2 * (number % 2)}", job=job)
-        moment = MOMENTS[number % 4]
-        kill_at(command, run, step, moment, rng)
+        moments.append(kill_at(command, run, step, MOMENTS[number % 4], rng))
         ended = command.wait()
         assert ended.status == -signal.SIGKILL, ended
-        moments["start" if moment == "start" else moment_of(run)] += 1
     ended = start(run, *overrides, job=job).wait()
     assert ended.status == 0, ended.errors
     return moments
@@ -120,6 +131,9 @@ def kill_and_go_on(
         pytest.param("translator", TRANSLATING_PERFORMER, 2, id="translating-performer"),
         pytest.param("voice", (), 2, id="voice", marks=slow),
         pytest.param("several", (), 2, id="several", marks=slow),
+        pytest.param("classifier", (), 4, id="classifier", marks=slow),
+        pytest.param("classifier", ("distillation={teacher: TEACHER, temperature: 2.0}",), 4, id="pupil", marks=slow),
+        pytest.param("recogniser", (), 4, id="recogniser", marks=slow),
         pytest.param("diarizer", (), 4, id="diarizer", marks=slow),
         pytest.param("tiny", LONG, 20, id="documents-20", marks=slow),
         pytest.param("tiny", (*STREAM, "training.epochs=18"), 20, id="stream-20", marks=slow),
@@ -150,9 +164,13 @@ def test_a_killed_run_ends_with_the_same_bits(
     num_kills: int,
 ) -> None:
     whole = reference
+    if any("TEACHER" in option for option in overrides):
+        assert train(tmp_path / "teacher", job=job).status == 0
+        overrides = tuple(option.replace("TEACHER", str(tmp_path / "teacher")) for option in overrides)
     if overrides or job != "tiny":
         whole = tmp_path / "whole"
         assert train(whole, *overrides, job=job).status == 0
     moments = kill_and_go_on(start, tmp_path / "killed", overrides, num_kills, last_record(whole)[1], job)
-    print(f"{num_kills} kills: {dict(moments)}")
+    print(f"{num_kills} kills: {dict(Counter(moments))}")
+    assert moments == [MOMENTS[number % 4] for number in range(num_kills)], "each was killed where it was to be"
     assert_same_run(tmp_path / "killed", whole)

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import tiny_listener
 import vaak
 from toy_speech import RATE, dataset_of, write_recordings, write_utterances
-from vaak.config.yaml.writer import yaml_text
+from vaak.config.yaml.writer import flow_text, yaml_text
 from vaak.engine.checkpoint.files import read_state, verify
 
 PATIENCE_SECONDS = 120.0
@@ -130,13 +131,54 @@ training:
   checkpoint: {interval: 3, resume: auto}
   logging: {interval: 1, tensorboard: false}
 """
-JOBS = {"several": SEVERAL, "voice": VOICE, "tiny": TINY, "translator": TRANSLATOR, "diarizer": DIARIZER}
+END = """
+training:
+  max_steps: 21
+  batch_size: 8
+  gradient_accumulation_steps: 2
+  optimizer: {type: adamw, lr: 1e-3}
+  scheduler: {type: cosine, warmup_steps: 5}
+  validation: {interval: 4}
+  checkpoint: {interval: 3, resume: auto}
+  logging: {interval: 1, tensorboard: false}
+"""
+CLASSIFIER = f"""
+task: classification
+name: classifier
+model: {{architecture: transformer, d_model: 32, num_layers: 1, num_heads: 2, dropout: 0.1}}
+data:
+  corpus: {{type: grammar, num_sentences: 240}}
+  tokenizer: {{type: byte_level, vocab_size: 600}}
+  max_length: 48
+  augmentation: {{enabled: true, techniques: [random_swap, random_deletion], probability: 0.2}}
+{END}"""
+RECOGNISER = f"""
+task: asr
+name: recogniser
+model: {{scratch: {{d_model: 32, encoder_layers: 1, decoder_layers: 1, max_target_length: 24, dropout: 0.1}}}}
+datasets: [{flow_text(tiny_listener.dataset_of("FOLDER/words"))}]
+data:
+  max_duration: 1.0
+  tokenizer: {{type: character}}
+  augmentation: {{spec_augment: {{}}}}
+  decoding: {{max_new_tokens: 8}}
+{END}"""
+JOBS = {
+    "classifier": CLASSIFIER,
+    "recogniser": RECOGNISER,
+    "several": SEVERAL,
+    "voice": VOICE,
+    "tiny": TINY,
+    "translator": TRANSLATOR,
+    "diarizer": DIARIZER,
+}
 
 
 def write_jobs(folder: Path) -> None:
     """``NAME.yml`` of every job, and the recordings that the diarizer learns from."""
     write_recordings(folder / "recordings")
     write_utterances(folder / "utterances")
+    tiny_listener.write_listener(folder / "words")
     for name, text in JOBS.items():
         (folder / f"{name}.yml").write_text(text.replace("FOLDER", str(folder)))
 
@@ -226,11 +268,18 @@ class Commands:
         assert command.started.wait(4 * PATIENCE_SECONDS), "the server is still importing what it serves"
         return command
 
-    def start_ranks(self, world_size: int, arguments: Sequence[str | Path], folder: Path) -> list[Command]:
+    def start_ranks(
+        self, world_size: int, arguments: Sequence[str | Path], folder: Path, circumstances: Sequence[str] = ()
+    ) -> list[Command]:
         """Start a command on several processes, as torchrun does."""
         places = {"WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
         return [
-            self.start(arguments, folder, {**places, "RANK": str(rank), "LOCAL_RANK": str(rank)})
+            self.start(
+                arguments,
+                folder,
+                {**places, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                circumstances=circumstances,
+            )
             for rank in range(world_size)
         ]
 
