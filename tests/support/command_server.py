@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 import torch._dynamo  # the first optimizer imports it
-import torch.utils.data  # noqa: F401
+import torch.utils.data
 
 import vaak.cli.results
 import vaak.runs.start
@@ -76,6 +76,7 @@ CIRCUMSTANCES: dict[str, Callable[[], object]] = {
     "without privileges": _without_privileges,
     "full stdout": lambda: _full(1),
     "full stderr": lambda: _full(2),
+    "float64": lambda: torch.set_default_dtype(torch.float64),
 }
 """What a command may find itself in."""
 
