@@ -104,7 +104,7 @@ def test_two_processes_give_what_one_does_and_resume_on_one(
     (tmp_path / "options.json").write_text(
         json.dumps({**given, **fewer, "datasets": [tiny_listener.dataset_of(folder)]})
     )
-    arguments = ["pipeline", "moe-asr", "--config", tmp_path / "options.json", "--output-dir"]
+    arguments: list[str | Path] = ["pipeline", "moe-asr", "--config", tmp_path / "options.json", "--output-dir"]
     two = commands.start_ranks(2, [*arguments, "two"], tmp_path)
     ended = [command.wait(400) for command in two]
     assert [one.status for one in ended] == [0, 0], ended
@@ -132,7 +132,7 @@ def test_two_processes_give_what_one_does_and_resume_on_one(
 
 def test_a_mistake_on_rank_0_ends_the_others(given: dict[str, Any], commands: Commands, tmp_path: Path) -> None:
     (tmp_path / "options.json").write_text(json.dumps({**given, "whisper_model": str(tmp_path)}))
-    arguments = ["pipeline", "moe-asr", "--config", tmp_path / "options.json", "--output-dir", "run"]
+    arguments: list[str | Path] = ["pipeline", "moe-asr", "--config", tmp_path / "options.json", "--output-dir", "run"]
     first, second = [command.wait(100) for command in commands.start_ranks(2, arguments, tmp_path)]
     assert (first.status, second.status) == (2, 2), first.errors + second.errors
     assert "expected model.safetensors and config.json" in first.errors

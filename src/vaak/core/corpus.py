@@ -74,10 +74,10 @@ class SplitCorpus(ABC, Generic[Entry, Item, Statistics]):
         self.source, self.where = source, where
         fold = getattr(options, "fold", None)
         self.fold = FoldSplits(fold, getattr(options, "folds_file", None), source.given, where) if fold else None
-        numbers = [getattr(options, f"{split}_examples", None) for split in ("valid", "test")]
+        valid, test = (getattr(options, f"{split}_examples", None) for split in ("valid", "test"))
         self.division = self.fold or Splits(source.given, options, where)
-        if self.fold is None and numbers != [None, None]:
-            self.division = CountedSplits(source.given, *numbers, where, self.deciding)
+        if self.fold is None and (valid, test) != (None, None):
+            self.division = CountedSplits(source.given, valid, test, where, self.deciding)
         self.statistics: dict[str, Statistics] = {}
 
     @property

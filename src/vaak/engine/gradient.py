@@ -167,11 +167,12 @@ class GradientPass:
         scale: float = 1.0,
         over_ranks: Callable[[Sums], Sums] | None = None,
     ) -> Losses:
-        """Leave the gradient of a step's microbatches in the parameters and return the terms of their loss.
+        """Leave the gradient of a step's ``data`` in the parameters and return the terms of its loss.
 
-        Out of memory, all of it is cleared and computed again in pieces half as large. ``scale`` is that of an fp16
-        loss; ``over_ranks`` adds up the sums of a first pass. Raises UserError where one row alone doesn't fit, or a
-        loss isn't a sum; then no rule is left of what was tried.
+        Microbatches are divided by ``piece_rules``. Out of memory, ``clear`` drops what was computed, and all is
+        computed again in pieces half as large. ``scale`` is that of an fp16 loss; ``over_ranks`` adds up the sums of a
+        first pass. Raises UserError where one row alone doesn't fit, or a loss isn't a sum; then no rule is left of
+        what was tried.
         """
         try:
             data = self.after_first_pass(piece_rules, data, clear, over_ranks)

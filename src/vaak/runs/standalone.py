@@ -13,8 +13,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from vaak.config.resolve.named_code import CODE
 from vaak.core.storage import files
-from vaak.runs.folder.directory import CODE, TASKS
+from vaak.runs.folder.directory import TASKS
 from vaak.runs.folder.owner import owner_at_home
 from vaak.runs.prepared import DONE, LEFT_OUT, is_prepared, prepared_folder
 

@@ -189,7 +189,7 @@ def test_what_is_due_is_saved_before_its_step_is_evaluated(tmp_path: Path):
             saved[trainer.position.step] = [path.name for path in list_checkpoints(trainer.checkpoints)]
             return super().meters(split)
 
-    due = {"validation": {"interval": 2}, "checkpoint": {"interval": 2, "save_total_limit": None}}
+    due: dict[str, Any] = {"validation": {"interval": 2}, "checkpoint": {"interval": 2, "save_total_limit": None}}
     trainer = toy_trainer(tmp_path, task=Killed(), memory={"rehearsal": False}, **due)
     trainer.fit()
     assert saved == {last: [step_folder(step) for step in range(2, last + 1, 2)] for last in (2, 4, 6, 8)}

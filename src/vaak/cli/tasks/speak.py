@@ -108,10 +108,10 @@ def _write(
     *,
     as_json: bool,
 ) -> list[Sentence]:
-    """Speak texts, each with where it comes from, into one file, and print how long that took.
+    """Have ``speaker`` speak texts, each with where it comes from, into the file ``path``.
 
-    What can't be spoken is added to ``problems``; no file is written where nothing can. The first sentences are
-    returned.
+    How long that took is printed, ``as_json`` or for people. What can't be spoken is added to ``problems``; no file is
+    written where nothing can. The first sentences are returned.
     """
     from vaak.audio.waveforms.speech_file import speech_file
     from vaak.tasks.tts.shown.pictures import MOST_ROWS

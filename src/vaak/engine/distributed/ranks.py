@@ -256,7 +256,10 @@ _STARTS = itertools.count()
 
 @cache
 def _store(address: str, port: int, rank: int, world_size: int, by_launcher: bool) -> Any:
-    """The processes' common store, for as long as this process lives."""
+    """The common store of ``world_size`` processes, for as long as this one, of the given ``rank``, lives.
+
+    It is served at ``address`` and ``port`` ``by_launcher``, or else by rank 0.
+    """
     return dist.TCPStore(  # type: ignore[attr-defined]  # public, but torch's stubs don't export it
         address,
         port,

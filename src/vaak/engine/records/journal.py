@@ -26,7 +26,7 @@ Parsed = TypeVar("Parsed")
 
 
 class Journal(Generic[Parsed]):
-    """``NAME.jsonl`` in the run directory (``NAME.rank1.jsonl`` on other ranks than the first): flushed line by line.
+    """``name``.jsonl in the run directory (``name``.rank1.jsonl where ``rank`` is 1): flushed line by line.
 
     ``entries`` are those of all ranks, as they were when the journal was opened, as ``parse`` reads them, which raises
     ValueError for one that isn't as it was written. ``data`` is the fingerprint of what they are about: each carries

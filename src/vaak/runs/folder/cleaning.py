@@ -6,10 +6,11 @@ import contextlib
 import shutil
 from pathlib import Path
 
+from vaak.config.resolve.named_code import CODE
 from vaak.config.resolve.run_files import run_of_configuration
 from vaak.core.errors import UserError
 from vaak.core.storage.lock import is_locked
-from vaak.runs.folder.directory import CODE, LOCK, configurations_below, is_being_written, the_only_writer
+from vaak.runs.folder.directory import LOCK, configurations_below, is_being_written, the_only_writer
 from vaak.runs.folder.owner import OWNER, RUN
 
 OF_A_START = {

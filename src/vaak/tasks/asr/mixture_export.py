@@ -158,6 +158,7 @@ def write_mixture_onnx(model: AsrModel, vocabulary: Vocabulary, base: str, folde
         return encoder(features).last_hidden_state, experts, weights
 
     def decode(given: AsrModel, tokens: Tensor, states: Tensor, experts: Tensor, weights: Tensor) -> tuple[Tensor, ...]:
+        """Logits of ``given`` for ``tokens`` and encoder ``states``, by the chosen ``experts`` and ``weights``."""
         chosen.experts, chosen.weights = experts, weights
         hidden = given.whisper.model.decoder(input_ids=tokens, encoder_hidden_states=states, use_cache=False)
         return (given.whisper.proj_out(hidden.last_hidden_state),)

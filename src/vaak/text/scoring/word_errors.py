@@ -100,7 +100,7 @@ def score_texts(
     normaliser_name: str = "basic",
     speakers: Mapping[str, str] | None = None,
 ) -> TextScores:
-    """The error rates of ``hypotheses`` by name; a reference without one counts as entirely missed.
+    """The error rates of ``hypotheses`` by name; one of ``references`` without any counts as entirely missed.
 
     ``groups`` are those of some names, and ``normaliser_name`` is applied to both sides. Intervals are over
     ``speakers``, of some names, where these are given; a name without one is a speaker of its own. Raises DataError

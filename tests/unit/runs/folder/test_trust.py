@@ -17,6 +17,7 @@ import tiny_runs
 from vaak import fit
 from vaak import open as open_run
 from vaak.compat.hindi_lm.config import ExperimentConfig
+from vaak.config.load import load
 from vaak.core.errors import UserError
 from vaak.runs.folder.user_code import demand_trust
 from vaak.runs.start import train
@@ -152,7 +153,7 @@ def test_of_python_too(theirs: Path, nothing_ran: Callable[[], bool]):
     with pytest.raises(UserError, match="this code would be executed"):
         ExperimentConfig.load_config(theirs / "config.yml")
     with pytest.raises(UserError, match="this code would be executed"):
-        train(tiny_runs.load([theirs / "config.yml"]))
+        train(load([theirs / "config.yml"]))
     with pytest.raises(UserError):
         open_run(theirs)
     assert nothing_ran()
@@ -172,10 +173,10 @@ def test_the_users_own_is_not_asked_about(theirs: Path, base: Path, tmp_path: Pa
     (tmp_path / "code").mkdir()
     shutil.copy(theirs / "code" / "code.py", tmp_path / "code")
     (tmp_path / "train.yml").write_text(NAMES_CODE.format(base=base))
-    demand_trust(tiny_runs.load([tmp_path / "train.yml"]))
+    demand_trust(load([tmp_path / "train.yml"]))
     shutil.copy(base, tmp_path / "config.yml")
     given = f"training.loss.main={tmp_path}/code/code.py:Huber"
-    demand_trust(tiny_runs.load([tmp_path / "config.yml"], [given]))  # no code in the file itself
+    demand_trust(load([tmp_path / "config.yml"], [given]))  # no code in the file itself
 
 
 @pytest.mark.skipif(not hasattr(os, "getuid"), reason="files have owners on POSIX")
@@ -184,7 +185,7 @@ def test_a_file_of_another_user_is_not_the_users(
     theirs: Path, whose: str, monkeypatch: pytest.MonkeyPatch, nothing_ran: Callable[[], bool]
 ):
     (theirs / "config.yml").rename(theirs / "mine.yml")
-    demand_trust(tiny_runs.load([theirs / "mine.yml"]))
+    demand_trust(load([theirs / "mine.yml"]))
     stat = Path.stat
 
     def of_a_colleague(path: Path, **how: bool) -> os.stat_result:
@@ -193,11 +194,11 @@ def test_a_file_of_another_user_is_not_the_users(
 
     monkeypatch.setattr(Path, "stat", of_a_colleague)
     with pytest.raises(UserError, match=rf"{whose} belongs to the user 54321, and this code would be executed"):
-        demand_trust(tiny_runs.load([theirs / "mine.yml"]))
-    demand_trust(tiny_runs.load([theirs / "mine.yml"], trust_code=True))
+        demand_trust(load([theirs / "mine.yml"]))
+    demand_trust(load([theirs / "mine.yml"], trust_code=True))
     monkeypatch.setattr(os, "getuid", lambda: 0)
     monkeypatch.setenv("SUDO_UID", "54321")  # who calls sudo owns what they call it on
-    demand_trust(tiny_runs.load([theirs / "mine.yml"]))
+    demand_trust(load([theirs / "mine.yml"]))
     assert nothing_ran()
 
 

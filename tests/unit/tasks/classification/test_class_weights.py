@@ -62,7 +62,7 @@ def made(folder: Path, *overrides: str) -> tuple[ClassificationTask, nn.Module, 
 def mean_of(task: ClassificationTask, model: nn.Module, batches: list[Batch]) -> Tensor:
     """The loss of a step: each term's sum over all batches, over the count of its unit in all of them."""
     found = [task.losses(model, batch) for batch in batches]
-    totals = {name: sum(terms[name].total for terms in found) for name in found[0]}
+    totals = {name: torch.stack([terms[name].total for terms in found]).sum() for name in found[0]}
     counts = {name: sum(batch.counts[one.per].sum() for batch in batches) for name, one in found[0].items()}
     return sum((totals[name] / counts[name] for name in totals), torch.tensor(0.0))
 

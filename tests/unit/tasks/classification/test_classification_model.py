@@ -147,7 +147,7 @@ def test_transformers_loads_an_exported_classifier_with_the_same_scores(bert: Pa
             if "lora_B" in name:
                 assert one.requires_grad
                 one.normal_(0, 0.3)
-    export_hf(model, tokenizer, {"label": ["a", "b", "c"]}, False, tmp_path / "hf")
+    export_hf(model, tokenizer, tmp_path, {"label": ["a", "b", "c"]}, False, tmp_path / "hf")
     peer = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "hf").eval()
     read = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")("the boys", return_tensors="pt")
     ids = torch.tensor([[tokenizer.bos_id, *tokenizer.encode("the boys"), tokenizer.eos_id]])
@@ -156,9 +156,9 @@ def test_transformers_loads_an_exported_classifier_with_the_same_scores(bert: Pa
         torch.testing.assert_close(peer(**read).logits, model(ids, torch.ones_like(ids) > 0), rtol=1e-4, atol=1e-5)
     assert peer.config.id2label == {0: "a", 1: "b", 2: "c"}
     with pytest.raises(UserError, match="transformers has one label column; use --format onnx"):
-        export_hf(model, tokenizer, {"label": ["a", "b"], "other": ["c"]}, False, tmp_path / "two")
+        export_hf(model, tokenizer, tmp_path, {"label": ["a", "b"], "other": ["c"]}, False, tmp_path / "two")
     with pytest.raises(UserError, match="transformers has classifiers on its own encoders only"):
-        export_hf(cnn(), tokenizer, {"label": ["a", "b", "c"]}, False, tmp_path / "two")
+        export_hf(cnn(), tokenizer, tmp_path, {"label": ["a", "b", "c"]}, False, tmp_path / "two")
 
 
 def test_the_head_which_is_trained_anyway_is_not_adapted():

@@ -107,8 +107,8 @@ def test_options_for_both_stacks_have_an_effect_where_one_of_them_is_read(tmp_pa
     said = load([tmp_path / "a.yml"], ["model.global_config={window: 8, dropout: 0.0}"]).warnings
     assert any("only local has a window" in one for one in said)
     assert all("window" in one for one in said)
-    (said,) = load([tmp_path / "a.yml"], ["model.decoder.d_model=32"]).warnings
-    assert "it is sized by model.flow_matching" in said
+    (only,) = load([tmp_path / "a.yml"], ["model.decoder.d_model=32"]).warnings
+    assert "it is sized by model.flow_matching" in only
 
 
 @pytest.mark.parametrize(

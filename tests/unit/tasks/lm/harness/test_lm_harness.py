@@ -221,7 +221,7 @@ def test_bad_input_is_one_line(
 
 
 CYCLER = "cycler.__init__.__globals__.os.popen('touch was_run').read()"
-TEMPLATES = {
+TEMPLATES: dict[str, dict[str, Any]] = {
     "text": {"doc_to_text": f"{{{{ {CYCLER} }}}}"},
     "target": {"doc_to_target": f"{{{{ {CYCLER} }}}}"},
     "choice": {"doc_to_choice": f"{{{{ {CYCLER} }}}}", "output_type": "multiple_choice", "doc_to_target": 0},
