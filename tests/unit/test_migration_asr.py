@@ -55,7 +55,9 @@ def test_every_command_of_the_original_is_taken(
     code, out, err = vaak("pipeline", "moe-asr", *words, "--dry-run", "--json")
     assert code == 0, err
     stages = [row["stage"] for row in json.loads(out)]
-    assert stages[-1] == ("embeddings" if "--only" in words else "joint")
+    own = [stage for stage in stages if stage in ("embeddings", "joint")]
+    assert own[-1] == ("embeddings" if "--only" in words else "joint")
+    assert ("comparison" in stages) is ("--only" not in words and "quick" not in words)
     assert ("gate" in stages) is ("--skip-pretraining" not in words and "--only" not in words)
 
 

@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -34,12 +34,12 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 @dataclass(frozen=True)
 class Job:
-    """A stage to be run: its name, its pipeline's directory, the values of all options, what it reads, and where."""
+    """A stage to be run: its name, its pipeline's directory, the values of all options, and its inputs' folders."""
 
     stage: str
     directory: Path
     values: dict[str, Any]
-    reads: tuple[str, ...]
+    inputs: Mapping[str, Path]
     jobs: Jobs
     parts: Parts
     log_file: Path
@@ -82,12 +82,11 @@ def make_ready(standing: Standing, job: Job) -> Path | None:
 def run_body(pipeline: Pipeline, job: Job) -> None:
     """Run a stage's body in its folder, and write its manifest. Raises UserError where the disk is full."""
     stage, options = pipeline.stage(job.stage), from_options(pipeline.options, job.values, pipeline.name)
-    inputs = {name: job.directory / name for name in job.reads}
     memory, begun = host_memory(), time.monotonic()
     memory.reset_peak()
     try:
         with progress_allowed(job.shows_progress):
-            figures = stage.make(Work(job.folder, options, inputs, job.jobs))
+            figures = stage.make(Work(job.folder, options, job.inputs, job.jobs))
             outputs = outputs_in(stage, job.folder)
         about = {
             "stage": stage.name,

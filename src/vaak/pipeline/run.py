@@ -136,8 +136,9 @@ class Plan:
         return standing, parts
 
     def inputs(self, stage: Stage) -> dict[str, Path]:
-        """The folders that a stage reads."""
-        return {name: self.directory / name for name in stage.after if name in {one.name for one in self.stages}}
+        """The folders that a stage reads, by the names under which its body finds them."""
+        there = {one.name for one in self.stages}
+        return {stage.roles.get(name, name): self.directory / name for name in stage.after if name in there}
 
     def forecast(self) -> Iterator[tuple[Row, Forecast]]:
         """What would run and why, with what it would take: as the stage says, or as it took the last time."""
@@ -161,7 +162,8 @@ class Plan:
         return ""
 
     def _forecast_of(self, stage: Stage) -> Forecast:
-        own = Forecast() if stage.forecast is None else stage.forecast(self.options, self.inputs(stage))
+        folders = {one.name: self.directory / one.name for one in self.stages} | self.inputs(stage)
+        own = Forecast() if stage.forecast is None else stage.forecast(self.options, folders)
         if own.seconds is not None:
             return own
         for folder in (self.directory, self.directory / "set-aside"):
@@ -220,13 +222,13 @@ def _run(plan: Plan, stage: Stage, log_file: Path) -> Row:
     (standing, parts), request, directory = plan.standing(stage), plan.request, plan.directory
     if standing.verdict == "done":
         log.info("%s: up to date", stage.name)
-        return Row.of(stage.name, "up to date", standing.manifest)
+        return Row.of(stage.name, "up to date", standing.manifest, _report_of(stage, directory))
     log.info("%s: %s (%s)", stage.name, SAID[standing.verdict], standing.why)
     job = Job(
         stage=stage.name,
         directory=directory,
         values=plan.options.model_dump(),
-        reads=tuple(plan.inputs(stage)),
+        inputs=plan.inputs(stage),
         jobs=plan.jobs,
         parts=parts,
         log_file=log_file,
@@ -241,7 +243,12 @@ def _run(plan: Plan, stage: Stage, log_file: Path) -> Row:
         run_in_own_process(request.find, stage, job)
     manifest = read_json(job.folder / MANIFEST)
     plan.digests[stage.name] = stage.digest(manifest["outputs"])
-    return Row.of(stage.name, STATES[standing.verdict], manifest)
+    return Row.of(stage.name, STATES[standing.verdict], manifest, _report_of(stage, directory))
+
+
+def _report_of(stage: Stage, directory: Path) -> dict[str, Any]:
+    """What a stage that is done reports; nothing where it has no report."""
+    return dict(read_json(directory / stage.name / stage.report)) if stage.report else {}
 
 
 @contextlib.contextmanager

@@ -42,7 +42,7 @@ class Work:
     """What a stage's body gets.
 
     ``folder`` is the stage's own: what the stage left there if it was cut, else empty. ``inputs`` are the folders of
-    the stages that it reads.
+    the stages that it reads, by their names or their roles.
     """
 
     folder: Path
@@ -138,11 +138,15 @@ class Stage:
     options they depend on, by name: a part of one, or what one stands for. ``outputs`` are the files and folders in its
     folder that other stages read. ``sources`` returns, as JSON, what changes with all that it reads from outside;
     without absolute paths, so that the folder may move. By name, such as "the weights of the base", it is said what has
-    changed. ``wanted`` tells whether the options ask for it at all.
+    changed. ``wanted`` tells whether the options ask for it at all. ``forecast`` is given the folders of all stages,
+    which may not be there yet.
     ``version`` is raised when code that it calls changes its results; a change of its module's file is noticed.
     ``repairs``: its body makes just those outputs that are missing.
     ``digested`` are patterns of those outputs by which other stages notice a change, all of them by default. The rest
     is verified, too, but may hold what differs between equal results: times, places, versions.
+    ``roles`` are the names by which the body finds stages that it reads, where they aren't the stages' own: so two
+    stages have the same body, each with other inputs.
+    ``report`` is an output, JSON, that is in the table of results; its ``lines`` are printed below it.
     """
 
     name: str
@@ -158,6 +162,8 @@ class Stage:
     version: int = 1
     repairs: bool = False
     digested: tuple[str, ...] = ("*",)
+    roles: Mapping[str, str] = field(default_factory=dict, hash=False)
+    report: str = ""
 
     def digest(self, outputs: Mapping[str, Any]) -> str:
         """A hash of those outputs, by name, by which other stages notice a change."""
@@ -184,13 +190,17 @@ class Pipeline:
     translate: Callable[[dict[str, Any]], dict[str, Any]] | None = None
 
     def __post_init__(self) -> None:
-        """Raises ValueError for a stage that names an option or a stage that isn't there."""
+        """Raises ValueError for a stage that names an option, a stage or an output that isn't there."""
         before: set[str] = set()
         for stage in self.stages:
             if unknown := [name for name in stage.options if name not in self.options.model_fields]:
                 raise ValueError(f"stage {stage.name}: the pipeline has no option {unknown[0]}")
             if unknown := [name for name in stage.after if name not in before]:
                 raise ValueError(f"stage {stage.name}: no stage {unknown[0]} before it")
+            if unknown := [name for name in stage.roles if name not in stage.after]:
+                raise ValueError(f"stage {stage.name}: {unknown[0]} has a role, but isn't in after")
+            if stage.report and stage.report not in stage.outputs:
+                raise ValueError(f"stage {stage.name}: its report {stage.report} isn't in outputs")
             if stage.name in before or not stage.name.isidentifier():
                 raise ValueError(f"stage {stage.name!r}: each has its own name, of letters, digits and underscores")
             before.add(stage.name)

@@ -15,7 +15,7 @@ HEADER = ("stage", "state", "time", "disk", "memory", "figures")
 
 @dataclass(frozen=True)
 class Row:
-    """A stage: its state, and why; what it took when it ran, and its figures."""
+    """A stage: its state, and why; what it took when it ran, its figures, and what it reports (``Stage.report``)."""
 
     stage: str
     state: str
@@ -24,12 +24,13 @@ class Row:
     disk_bytes: float | None = None
     memory_bytes: float | None = None
     figures: Mapping[str, Any] = field(default_factory=dict)
+    report: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, stage: str, state: str, manifest: Mapping[str, Any]) -> Row:
-        """The row of a stage that is done, from its manifest."""
+    def of(cls, stage: str, state: str, manifest: Mapping[str, Any], report: Mapping[str, Any] | None = None) -> Row:
+        """The row of a stage that is done, from its manifest and its report."""
         seconds, disk_bytes, memory_bytes = (manifest[name] for name in ("seconds", "disk_bytes", "memory_bytes"))
-        return cls(stage, state, "", seconds, disk_bytes, memory_bytes, manifest["figures"])
+        return cls(stage, state, "", seconds, disk_bytes, memory_bytes, manifest["figures"], report or {})
 
     @property
     def cells(self) -> tuple[str, ...]:
@@ -65,9 +66,14 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def table(rows: Sequence[Row]) -> list[str]:
-    """The table of what was done, and the time that it took."""
+    """The table of what was done, and the time that it took; below it what stages report."""
     seconds = sum(row.seconds or 0 for row in rows if row.state != "up to date")
-    return [*aligned([HEADER, *(row.cells for row in rows)]), f"in all: {time_of(seconds)}"]
+    return [*aligned([HEADER, *(row.cells for row in rows)]), f"in all: {time_of(seconds)}", *_reported(rows)]
+
+
+def _reported(rows: Sequence[Row]) -> list[str]:
+    """The lines that stages report, each report after an empty line."""
+    return [line for row in rows if row.report for line in ("", *row.report["lines"])]
 
 
 def forecast_table(planned: Sequence[tuple[Row, Forecast]], free: int) -> list[str]:
@@ -89,4 +95,5 @@ def markdown(pipeline: Pipeline, options: Options, rows: Sequence[Row]) -> str:
     lines = [HEADER, ("---",) * len(HEADER), *(row.cells for row in rows)]
     body = "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
     given = "".join(f"- {name}: {value}\n" for name, value in options.model_dump(mode="json").items())
-    return f"# {pipeline.name}\n\n{body}\nOptions:\n\n{given}"
+    reported = "".join(f"    {line}".rstrip() + "\n" for line in _reported(rows))
+    return f"# {pipeline.name}\n\n{body}{reported}\nOptions:\n\n{given}"

@@ -17,6 +17,7 @@ import pytest
 
 import tiny_pipeline
 from vaak.config.base import Section
+from vaak.core.storage.files import read_json, write_json
 from vaak.pipeline.run import Request, run_pipeline
 from vaak.pipeline.stage import Pipeline, Stage, Work
 
@@ -348,6 +349,28 @@ def test_what_a_stage_leaves_in_memory_is_released_before_the_next(tmp_path: Pat
     assert [row.figures for row in rows] == [{}, {"released": True}]
 
 
+def doubled(work: Work) -> None:
+    """Reads ``before``, where there is one."""
+    number = read_json(work.inputs["before"] / "n.json")["n"] if "before" in work.inputs else 1
+    write_json(work.folder / "n.json", {"n": 2 * number, "lines": [f"it is {2 * number}"]})
+
+
+def test_stages_with_one_body_read_by_roles_and_report(tmp_path: Path) -> None:
+    def stage(name: str, **more: Any) -> Stage:
+        return Stage(name, doubled, "", outputs=("n.json",), **more)
+
+    stages = stage("one"), stage("two", after=("one",), roles={"one": "before"}, report="n.json")
+    pipeline = Pipeline("doubling", "", Section, stages)
+    for states in (["run", "run"], ["up to date", "up to date"]):
+        rows = run_pipeline(pipeline, Section(), tmp_path, Request(resume=True))
+        assert [row.state for row in rows] == states
+        assert [row.report for row in rows] == [{}, {"n": 4, "lines": ["it is 4"]}]
+        assert "    it is 4\n" in (tmp_path / "results.md").read_text()
+    (tmp_path / "one" / "n.json").write_text('{"n": 5}')
+    rows = run_pipeline(pipeline, Section(), tmp_path, Request(resume=True))
+    assert [row.state for row in rows] == ["run", "up to date"], "what it reads by a role counts, too"
+
+
 def test_mistakes_in_a_declaration_are_named() -> None:
     class Options(Section):
         pass
@@ -356,6 +379,8 @@ def test_mistakes_in_a_declaration_are_named() -> None:
         (Stage("one", print, "", ("size",)),): "no option size",
         (Stage("one", print, "", after=("two",)), Stage("two", print, "")): "no stage two before it",
         (Stage("one", print, ""), Stage("one", print, "")): "its own name",
+        (Stage("one", print, "", roles={"two": "other"}),): "two has a role",
+        (Stage("one", print, "", outputs=("a.json",), report="b.json"),): "its report b.json",
     }.items():
         with pytest.raises(ValueError, match=error):
             Pipeline("wrong", "", Options, stages)

@@ -174,7 +174,7 @@ def test_every_flag_of_the_other_pipeline_is_taken(
     )
     assert code == 0, err
     stages = [row["stage"] for row in json.loads(out)]
-    assert stages == ["embeddings", "clusters", "gate", "experts", "joint"], "the base isn't trained: it is v3"
+    assert stages[:5] == ["embeddings", "clusters", "gate", "experts", "joint"], "the base isn't trained: it is v3"
     code, out, err = vaak("pipeline", "moe-asr", "--dry-run", "--json", "--mode", "quick", "--skip-pretraining",
                           "--num-experts", 8, "--fp16", "--algorithm", "spectral", "--plot", "pca")  # fmt: skip
     assert (code, [row["stage"] for row in json.loads(out)]) == (0, ["base", "joint"]), err

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from vaak.tasks.asr.stages.runs import (
     VOICES,
     base_of,
     data_of,
+    pretrains,
     seconds_of,
     trains_base,
 )
@@ -68,7 +69,7 @@ COMPUTED = (
 
 @dataclass(frozen=True)
 class Basis:
-    """What a forecast is made from: utterances to train on and to validate on, and the base that embeds them.
+    """What a forecast is made from: utterances to train on, to validate and to test on, and the base that embeds them.
 
     ``seconds`` are those of embedding one, ``width`` and ``positions`` the shape of its states, ``weights`` the bytes
     of a checkpoint without optimizer; ``memory`` what a process holds that embeds.
@@ -76,6 +77,7 @@ class Basis:
 
     train: int
     valid: int
+    test: int
     seconds: float
     width: int
     positions: int
@@ -155,6 +157,28 @@ def joint_forecast(options: MoeOptions, inputs: Mapping[str, Path]) -> Forecast:
     return _of_training(options, inputs, "joint", 1)
 
 
+def one_lora_forecast(options: MoeOptions, inputs: Mapping[str, Path]) -> Forecast:
+    """Of one LoRA, which is trained as the experts together, and then as joint training."""
+    both = [_of_training(options, inputs, stage, 1) for stage in ("experts", "joint")[not pretrains(options) :]]
+    if any(one.seconds is None for one in both):
+        return both[-1]
+    return replace(both[-1], seconds=sum(one.seconds or 0 for one in both))
+
+
+def transcripts_forecast(options: MoeOptions, inputs: Mapping[str, Path]) -> Forecast:
+    """Of the transcripts of one system."""
+    found = _basis(options, inputs)
+    if isinstance(found, str):
+        return Forecast(certainty=found)
+    number = found.test if found.test and options.mode == "full" else found.valid
+    return Forecast(STARTING + PASSES * found.seconds * number, 0, found.memory, found.certainty)
+
+
+def instant_forecast(options: MoeOptions, inputs: Mapping[str, Path]) -> Forecast:
+    """Of a stage that counts or adds up."""
+    return Forecast(STARTING, 0, LIBRARIES, "seconds: figures only")
+
+
 def _of_training(options: MoeOptions, inputs: Mapping[str, Path], stage: str, num_runs: int) -> Forecast:
     found = _basis(options, inputs)
     if isinstance(found, str):
@@ -179,10 +203,11 @@ def _basis(options: MoeOptions, inputs: Mapping[str, Path]) -> Basis | str:
 
     record, about, prepared = read_json(folder / MANIFEST), read_json(folder / ABOUT), folder / "data" / "prepared"
     train, valid = len(Utterances(prepared / "train").cuts), len(Utterances(prepared / "valid"))
+    test = len(Utterances(prepared / "test")) if (prepared / "test").is_dir() else 0
     seconds = record["seconds"] / record["figures"]["utterances"]
     weights = _parameters(read_json(prepared / "base" / "config.json"), about["positions"])[1]
     shape = about["width"], about["positions"]
-    return Basis(train, valid, seconds, *shape, 4 * weights, record["memory_bytes"], MEASURED)
+    return Basis(train, valid, test, seconds, *shape, 4 * weights, record["memory_bytes"], MEASURED)
 
 
 @lru_cache(maxsize=1)
@@ -190,7 +215,7 @@ def _computed(of: str) -> Basis | str:
     """The basis by options, as JSON, before anything has run; or why there is none: no base, or no data."""
     options = MoeOptions.model_validate_json(of)
     try:
-        config, (train, valid) = _base_config(options), _utterances(options)
+        config, numbers = _base_config(options), _utterances(options)
     except UserError as error:
         return f"not known: {error}"
     positions, width = round(50 * seconds_of(options)), config["d_model"]
@@ -200,7 +225,7 @@ def _computed(of: str) -> Basis | str:
     per_second = 2 * ROWS_TIMED * width * inner / _seconds_of_product(options.device, ROWS_TIMED, width, inner)
     memory = LIBRARIES + 4 * all_weights + 4 * options.embedding_batch_size * positions * inner
     each = READING + operations / per_second
-    return Basis(train, valid, each, width, positions, 4 * all_weights, memory, COMPUTED)
+    return Basis(*numbers, each, width, positions, 4 * all_weights, memory, COMPUTED)
 
 
 def _base_experiment(options: MoeOptions) -> Any:
@@ -225,12 +250,12 @@ def _base_config(options: MoeOptions) -> dict[str, Any]:
     return dict(config_of(KEY, source_of(KEY, name, Path()), local_files_only=True).to_dict())
 
 
-def _utterances(options: MoeOptions) -> tuple[int, int]:
-    """How many utterances there are to train on, all of them, and to validate on; voices aren't made for this."""
+def _utterances(options: MoeOptions) -> tuple[int, int, int]:
+    """How many utterances there are to train on, all of them, to validate and to test on; voices aren't made for it."""
     from vaak.audio.config import AudioConfig, DatasetConfig
     from vaak.audio.corpora.corpus import AudioCorpus
 
-    counts = {"train": 0, "valid": 0}
+    counts = {"train": 0, "valid": 0, "test": 0}
     for values in data_of(options, "joint")["datasets"]:
         dataset = DatasetConfig(**values)
         if dataset.type == "voices":
@@ -239,12 +264,13 @@ def _utterances(options: MoeOptions) -> tuple[int, int]:
                 spoken = spoken * len(ADAPTED_ACCENTS) // (len(ADAPTED_ACCENTS) + len(BASE_ACCENTS))
             counts["train"] += round(spoken * dataset.train_fraction)
             counts["valid"] += round(spoken * dataset.valid_fraction)
+            counts["test"] += round(spoken * (1 - dataset.train_fraction - dataset.valid_fraction))
             continue
         corpus = AudioCorpus(dataset, AudioConfig())
         for split in counts.keys() & set(corpus.splits):
             counts[split] += sum(1 for _ in followed(corpus.cuts(split), f"counting {split}"))
     most = QUICK_VALID if options.mode == "quick" else counts["valid"]
-    return counts["train"], min(counts["valid"], most)
+    return counts["train"], min(counts["valid"], most), counts["test"]
 
 
 def _seconds_of_product(device_name: str, rows: int, width: int, hidden: int) -> float:

@@ -42,6 +42,10 @@ class MoeOptions(ClusteringConfig):
 
     mode: Literal["quick", "full"] = option("quick: a smoke test with 10, 5 and 5 utterances; full: training.", "full")
     skip_pretraining: bool = option("Train gate and experts together from scratch; requires --num-experts.", False)
+    controls: bool | None = option(
+        "Compare the mixture with controls: the base, one LoRA of as many parameters, random clusters. null: in full.",
+        None,
+    )
     dataset_root: Path | None = option(
         "Folder with Train and Dev; null: Data/extracted_data, if it is there. Other data: datasets, in a file.", None
     )
@@ -109,6 +113,9 @@ class MoeOptions(ClusteringConfig):
     base_config: dict[str, Any] = option("Sections of a run that override those of the base trained from scratch.", {})
     expert_config: dict[str, Any] = option("The same for the experts.", {})
     asr_config: dict[str, Any] = option("The same for joint training.", {})
+    one_lora_config: dict[str, Any] = option(
+        "The same for the one LoRA, after those of experts and joint training.", {}
+    )
 
     @model_validator(mode="after")
     def _options_fit(self) -> MoeOptions:
@@ -128,6 +135,11 @@ class MoeOptions(ClusteringConfig):
     def experts(self) -> int:
         """The number of experts that is asked for."""
         return NUM_EXPERTS if self.num_experts is None else self.num_experts
+
+    @property
+    def has_controls(self) -> bool:
+        """Whether the mixture is compared with controls."""
+        return self.mode == "full" if self.controls is None else self.controls
 
     @property
     def gate_scale(self) -> float:

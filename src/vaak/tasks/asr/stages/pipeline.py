@@ -1,10 +1,17 @@
 """The pipeline ``moe-asr``: its stages, and what each depends on.
 
-base ──▶ embeddings ──▶ clusters ──▶ gate ──▶ experts ──▶ joint
+base ──▶ embeddings ──▶ clusters ──▶ gate ──▶ experts ──▶ joint ──▶ mixture_texts ───────────┐
+ │                         ├──▶ parameters ──▶ one_lora ──▶ one_lora_texts ──────────────────┤
+ │                         └──▶ random_clusters ──▶ random_gate … random_joint ──▶ random_texts
+ └──▶ base_texts ────────────────────────────────────────────────────────────────────────────┴──▶ comparison
+
+After joint come controls, by option: what they train (controls.py), what each system recognises (transcripts.py), and
+whether the experts help (comparison.py).
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from vaak.pipeline.stage import Pipeline, Stage
@@ -12,6 +19,17 @@ from vaak.tasks.asr.clustering.config import ClusteringConfig
 from vaak.tasks.asr.stages.base import FOLDER, base
 from vaak.tasks.asr.stages.base import settings as base_settings
 from vaak.tasks.asr.stages.clusters import clusters
+from vaak.tasks.asr.stages.comparison import RESULTS as OF_COMPARISON
+from vaak.tasks.asr.stages.comparison import SYSTEMS, TABLE, comparison
+from vaak.tasks.asr.stages.controls import (
+    PARAMETERS,
+    has_random_clusters,
+    is_compared,
+    one_lora,
+    parameters,
+    random_clusters,
+)
+from vaak.tasks.asr.stages.controls import RESULTS as OF_ONE_LORA
 from vaak.tasks.asr.stages.embeddings import ABOUT, MAPPING, ROWS, embeddings
 from vaak.tasks.asr.stages.experts import ADAPTERS, INITIAL, experts
 from vaak.tasks.asr.stages.experts import RESULTS as OF_EXPERTS
@@ -21,7 +39,10 @@ from vaak.tasks.asr.stages.forecasts import (
     embeddings_forecast,
     experts_forecast,
     gate_forecast,
+    instant_forecast,
     joint_forecast,
+    one_lora_forecast,
+    transcripts_forecast,
 )
 from vaak.tasks.asr.stages.gate import RESULTS as OF_GATE
 from vaak.tasks.asr.stages.gate import WEIGHTS, gate
@@ -30,114 +51,206 @@ from vaak.tasks.asr.stages.joint import joint
 from vaak.tasks.asr.stages.options import MoeOptions
 from vaak.tasks.asr.stages.original import translated
 from vaak.tasks.asr.stages.runs import embedding_settings, pretrains, reads, training_settings, trains_base
+from vaak.tasks.asr.stages.transcripts import ABOUT as OF_TEXTS
+from vaak.tasks.asr.stages.transcripts import SYSTEM, TEXTS, transcripts
 
 DATA = ("mode", "seed", "datasets", "data_percent")
 TRAINING = ("patience", "eval_every_n_epochs", "seed")
 RECOGNITION = (*DATA, *TRAINING, "lora", "best_by", "gradient_accumulation_steps", "fp16", "bf16")
 CLUSTERING = tuple(ClusteringConfig.model_fields)
+OF_EXPERT_TRAINING = (
+    *("expert_percent", "expert_samples", "expert_batch_size", "expert_epochs", "expert_lr"),
+    "expert_config",
+)
+EXPERTS = (*RECOGNITION, *OF_EXPERT_TRAINING)
+OF_GATE_TRAINING = ("gate_lr_scale", "num_experts", "top_k", "gate_width", "load_balancing", "balancing_bias")
+OF_JOINT_TRAINING = ("asr_percent", "asr_samples", "asr_batch_size", "asr_epochs", "asr_lr", "asr_config")
+JOINT = (*RECOGNITION, *OF_JOINT_TRAINING, "skip_pretraining", *OF_GATE_TRAINING)
+
+MIXTURE = (
+    Stage(
+        "base",
+        base,
+        "A tiny Whisper is trained from scratch on built-in voices (--whisper-model scratch).",
+        ("mode", "seed", "base_config"),
+        outputs=(FOLDER,),
+        settings=base_settings,
+        wanted=trains_base,
+        forecast=base_forecast,
+        repairs=True,
+    ),
+    Stage(
+        "embeddings",
+        embeddings,
+        "What the encoder makes of 5 % of the training data.",
+        (*DATA, "embedding_percent", "embedding_samples", "pooling", "embedding_type", "fp16", "bf16"),
+        after=("base",),
+        outputs=(ROWS, MAPPING, ABOUT),
+        settings=embedding_settings,
+        sources=reads,
+        wanted=pretrains,
+        forecast=embeddings_forecast,
+        repairs=True,
+    ),
+    Stage(
+        "clusters",
+        clusters,
+        "Embeddings in clusters, one for each expert.",
+        (*CLUSTERING, "draw", "plot_method"),
+        after=("embeddings",),
+        outputs=("clusters.json",),
+        wanted=pretrains,
+        forecast=clusters_forecast,
+        version=2,
+    ),
+    Stage(
+        "gate",
+        gate,
+        "A gate learns the cluster of an utterance from its embedding.",
+        (*TRAINING, "mode", "gate_width", "gating_batch_size", "gating_epochs", "gating_lr"),
+        after=("embeddings", "clusters"),
+        outputs=(WEIGHTS, OF_GATE),
+        wanted=pretrains,
+        forecast=gate_forecast,
+        repairs=True,
+    ),
+    Stage(
+        "experts",
+        experts,
+        "An expert for each cluster, on 15 % of the training data.",
+        EXPERTS,
+        after=("base", "embeddings", "clusters", "gate"),
+        outputs=(ADAPTERS, INITIAL, OF_EXPERTS),
+        settings=training_settings,
+        sources=reads,
+        wanted=pretrains,
+        forecast=experts_forecast,
+        repairs=True,
+        digested=(OF_EXPERTS, f"{INITIAL}/*.safetensors"),
+    ),
+    Stage(
+        "joint",
+        joint,
+        "Gate and experts are trained together on all training data.",
+        JOINT,
+        after=("base", "embeddings", "clusters", "experts"),
+        outputs=(OF_JOINT, "run/checkpoints"),
+        settings=training_settings,
+        sources=reads,
+        forecast=joint_forecast,
+        repairs=True,
+        digested=(OF_JOINT, "run/checkpoints/best", "run/checkpoints/*.safetensors"),
+    ),
+)
+
+MEASURING = ("mode", "seed", "datasets", "fp16", "bf16", "asr_config")
+OF_RANDOM = {name: f"random_{name}" for name in ("clusters", "gate", "experts", "joint")}
+"""The stages of the mixture that random clusters have, too."""
+
+OF_TRANSCRIPTS = {
+    "base_texts": "base",
+    "one_lora_texts": "one_lora",
+    "random_texts": "random",
+    "mixture_texts": "mixture",
+}
+"""Stages of transcripts, and whose they are."""
+
+
+def _of_random_clusters(name: str) -> Stage:
+    """A stage of the mixture, with the same body, that reads what follows from random clusters."""
+    stage = next(one for one in MIXTURE if one.name == name)
+    return replace(
+        stage,
+        name=OF_RANDOM[name],
+        about=f"As {name}, of random clusters.",
+        after=tuple(OF_RANDOM.get(one, one) for one in stage.after),
+        roles={OF_RANDOM[one]: one for one in stage.after if one in OF_RANDOM},
+        wanted=has_random_clusters,
+    )
+
+
+def _transcripts(name: str, after: tuple[str, ...], roles: dict[str, str], random: bool = False) -> Stage:
+    """The stage that writes down what a system recognises: the run of the stage whose role is ``system``."""
+    return Stage(
+        name,
+        transcripts,
+        f"What {SYSTEMS[OF_TRANSCRIPTS[name]]} recognises in the utterances of the comparison.",
+        MEASURING,
+        after=after,
+        outputs=(TEXTS, OF_TEXTS),
+        settings=training_settings,
+        sources=reads,
+        wanted=has_random_clusters if random else is_compared,
+        forecast=transcripts_forecast,
+        roles=roles,
+    )
+
+
+CONTROLS = (
+    Stage(
+        "parameters",
+        parameters,
+        "How many parameters the mixture trains, and the rank of one LoRA with as many.",
+        ("lora", "num_experts", "gate_width", "skip_pretraining", "asr_config"),
+        after=("base", "clusters"),
+        outputs=(PARAMETERS,),
+        settings=training_settings,
+        sources=reads,
+        wanted=is_compared,
+        forecast=instant_forecast,
+    ),
+    Stage(
+        "one_lora",
+        one_lora,
+        "A control: one LoRA with as many parameters, trained on the same data.",
+        (*EXPERTS, *OF_JOINT_TRAINING, "skip_pretraining", "one_lora_config"),
+        after=("base", "parameters"),
+        outputs=(OF_ONE_LORA, "run/checkpoints"),
+        settings=training_settings,
+        sources=reads,
+        wanted=is_compared,
+        forecast=one_lora_forecast,
+        repairs=True,
+        digested=(OF_ONE_LORA, "run/checkpoints/best", "run/checkpoints/*.safetensors"),
+    ),
+    Stage(
+        "random_clusters",
+        random_clusters,
+        "A control: random clusters of equal size, as many as there are clusters.",
+        ("seed", "reduce", "reduce_dim"),
+        after=("embeddings", "clusters"),
+        outputs=("clusters.json",),
+        wanted=has_random_clusters,
+        forecast=instant_forecast,
+    ),
+    *map(_of_random_clusters, ("gate", "experts", "joint")),
+    _transcripts("base_texts", ("base",), {}),
+    _transcripts("one_lora_texts", ("base", "one_lora"), {"one_lora": SYSTEM}),
+    _transcripts(
+        "random_texts",
+        ("base", "random_experts", "random_joint"),
+        {"random_experts": "experts", "random_joint": SYSTEM},
+        random=True,
+    ),
+    _transcripts("mixture_texts", ("base", "experts", "joint"), {"joint": SYSTEM}),
+    Stage(
+        "comparison",
+        comparison,
+        "Do the experts help? The mixture against its controls, with intervals over speakers.",
+        after=tuple(OF_TRANSCRIPTS),
+        outputs=(OF_COMPARISON, TABLE),
+        wanted=is_compared,
+        forecast=instant_forecast,
+        roles=OF_TRANSCRIPTS,
+        report=OF_COMPARISON,
+    ),
+)
 
 PIPELINE = Pipeline(
     name="moe-asr",
     about="Train a mixture of low-rank experts on a Whisper: embeddings, clusters, gate, experts, all together.",
     options=MoeOptions,
-    stages=(
-        Stage(
-            "base",
-            base,
-            "A tiny Whisper is trained from scratch on built-in voices (--whisper-model scratch).",
-            ("mode", "seed", "base_config"),
-            outputs=(FOLDER,),
-            settings=base_settings,
-            wanted=trains_base,
-            forecast=base_forecast,
-            repairs=True,
-        ),
-        Stage(
-            "embeddings",
-            embeddings,
-            "What the encoder makes of 5 % of the training data.",
-            (*DATA, "embedding_percent", "embedding_samples", "pooling", "embedding_type", "fp16", "bf16"),
-            after=("base",),
-            outputs=(ROWS, MAPPING, ABOUT),
-            settings=embedding_settings,
-            sources=reads,
-            wanted=pretrains,
-            forecast=embeddings_forecast,
-            repairs=True,
-        ),
-        Stage(
-            "clusters",
-            clusters,
-            "Embeddings in clusters, one for each expert.",
-            (*CLUSTERING, "draw", "plot_method"),
-            after=("embeddings",),
-            outputs=("clusters.json",),
-            wanted=pretrains,
-            forecast=clusters_forecast,
-            version=2,
-        ),
-        Stage(
-            "gate",
-            gate,
-            "A gate learns the cluster of an utterance from its embedding.",
-            (*TRAINING, "mode", "gate_width", "gating_batch_size", "gating_epochs", "gating_lr"),
-            after=("embeddings", "clusters"),
-            outputs=(WEIGHTS, OF_GATE),
-            wanted=pretrains,
-            forecast=gate_forecast,
-            repairs=True,
-        ),
-        Stage(
-            "experts",
-            experts,
-            "An expert for each cluster, on 15 % of the training data.",
-            (
-                *RECOGNITION,
-                "expert_percent",
-                "expert_samples",
-                "expert_batch_size",
-                "expert_epochs",
-                "expert_lr",
-                "expert_config",
-            ),
-            after=("base", "embeddings", "clusters", "gate"),
-            outputs=(ADAPTERS, INITIAL, OF_EXPERTS),
-            settings=training_settings,
-            sources=reads,
-            wanted=pretrains,
-            forecast=experts_forecast,
-            repairs=True,
-            digested=(OF_EXPERTS, f"{INITIAL}/*.safetensors"),
-        ),
-        Stage(
-            "joint",
-            joint,
-            "Gate and experts are trained together on all training data.",
-            (
-                *RECOGNITION,
-                "asr_percent",
-                "asr_samples",
-                "asr_batch_size",
-                "asr_epochs",
-                "asr_lr",
-                "gate_lr_scale",
-                "asr_config",
-                "skip_pretraining",
-                "num_experts",
-                "top_k",
-                "gate_width",
-                "load_balancing",
-                "balancing_bias",
-            ),
-            after=("base", "embeddings", "clusters", "experts"),
-            outputs=(OF_JOINT, "run/checkpoints"),
-            settings=training_settings,
-            sources=reads,
-            forecast=joint_forecast,
-            repairs=True,
-            digested=(OF_JOINT, "run/checkpoints/best", "run/checkpoints/*.safetensors"),
-        ),
-    ),
+    stages=(*MIXTURE, *CONTROLS),
     directory=lambda options: Path("Runs") / options.mode,
     flags={
         "algorithm": ("--clustering-algorithm", "--algorithm"),

@@ -176,13 +176,16 @@ def precision_of(options: MoeOptions) -> str:
     return "fp16" if is_fp16 else "no"
 
 
-def prepared_task(values: Mapping[str, Any], directory: Path) -> AsrTask:
-    """The task of a run's configuration, with its data prepared in a directory, unless they are there."""
+def prepared_task(values: Mapping[str, Any], directory: Path, *overrides: Mapping[str, Any]) -> AsrTask:
+    """The task of a run's configuration, with its data prepared in a directory, unless they are there.
+
+    ``overrides`` are sections that override ``values``.
+    """
     from vaak.config.load import load_layers
     from vaak.runs.prepared import is_prepared
     from vaak.tasks.asr.task import AsrTask
 
-    loaded: Any = load_layers([values, {"name": "data", "run_dir": str(directory)}])
+    loaded: Any = load_layers([values, *overrides, {"name": "data", "run_dir": str(directory)}])
     task = AsrTask(loaded.experiment, directory, loaded.folder)
     if not is_prepared(directory):
         task.prepare()

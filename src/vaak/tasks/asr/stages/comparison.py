@@ -1,0 +1,270 @@
+"""Stage ``comparison``: do the experts help? The mixture against its controls, on the same utterances.
+
+comparison.json    rates of every system and differences, in total and by group, with intervals; the verdict, a sentence
+comparison.md      the same as a table
+
+Intervals hold 95 % of bootstrap samples of speakers, all of whose utterances are drawn together; of utterances where
+the data name no speakers. A difference is that of two systems in the same samples (vaak.study.comparison.significance).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vaak.core.errors import DataError
+from vaak.core.storage.files import read_json, write_json, write_text
+from vaak.pipeline.stage import Work
+from vaak.pipeline.table import aligned
+from vaak.tasks.asr.stages.transcripts import ABOUT, TEXTS
+
+if TYPE_CHECKING:
+    from vaak.text.scoring.word_errors import Counts
+
+RESULTS, TABLE = "comparison.json", "comparison.md"
+MIXTURE = "mixture"
+SYSTEMS = {"base": "the base", "one_lora": "one LoRA", "random": "random clusters", MIXTURE: "the mixture"}
+"""Names of systems in stages, and for readers; the mixture is compared with the others."""
+FEWEST = 6
+"""Speakers from whom others can be judged: that all of five differ in one direction is no rarer than 2/2⁵ by chance."""
+ALL = ""
+"""All utterances, where a name of a group would be."""
+KEYS = ("reference", "text", "group")
+Lines = Mapping[str, Mapping[str, Any]]
+"""The lines of transcripts.jsonl, by the names of utterances."""
+HELP, DONT, UNKNOWN = "help", "don't help", "can't be told apart"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The mixture's WER minus a control's, in points of percent, with the interval over speakers, if there is one."""
+
+    points: float | None
+    interval: tuple[float, float] | None
+
+    @property
+    def is_below(self) -> bool:
+        """Whether the mixture is better than chance explains."""
+        return self.interval is not None and self.interval[1] < 0
+
+    @property
+    def is_above(self) -> bool:
+        """Whether it is worse."""
+        return self.interval is not None and self.interval[0] > 0
+
+    def __str__(self) -> str:
+        if self.points is None:
+            return "-"
+        interval = "" if self.interval is None else f" [{self.interval[0]:+.2f}, {self.interval[1]:+.2f}]"
+        return f"{self.points:+.2f}{interval}"
+
+
+def comparison(work: Work) -> dict[str, Any]:
+    """The stage's body."""
+    found = compared({name: work.inputs[name] for name in SYSTEMS if name in work.inputs})
+    write_json(work.folder / RESULTS, found)
+    write_text(work.folder / TABLE, markdown(found))
+    rates = {f"wer of {SYSTEMS[name]}": about["total"]["wer"] for name, about in found["systems"].items()}
+    return {"experts": found["verdict"], **rates}
+
+
+def compared(folders: Mapping[str, Path]) -> dict[str, Any]:
+    """What ``comparison.json`` has, by the folders of the systems' transcripts.
+
+    Raises DataError where systems weren't given the same utterances.
+    """
+    about = {name: read_json(folder / ABOUT) for name, folder in folders.items()}
+    lines = {name: _read(folder) for name, folder in folders.items()}
+    own, conditions = lines[MIXTURE], {key: about[MIXTURE][key] for key in ("split", "normaliser", "decoding")}
+    for name, others in lines.items():
+        if about[name]["split"] != conditions["split"] or _without_text(others) != _without_text(own):
+            raise DataError(f"{folders[name]} and {folders[MIXTURE]} have other utterances, which can't be compared")
+    speakers = {key: line["speaker"] for key, line in own.items() if line["speaker"] is not None}
+    units = {key: (speakers[key], True) if key in speakers else (key, False) for key in own}
+    parts = _parts(own)
+    differences = _differences(lines, units, parts, conditions["normaliser"])
+    found: dict[str, Any] = {
+        **conditions,
+        "intervals_over": "speakers" if speakers else "utterances",
+        "numbers": _total_and_groups({part: len({units[key] for key in keys}) for part, keys in parts.items()}),
+        "without_speaker": len(own) - len(speakers),
+        "systems": {
+            name: {
+                **{key: about[name][key] for key in ("parameters", "steps")},
+                **_scores(lines[name], conditions["normaliser"], speakers or None),
+            }
+            for name in lines
+        },
+        "differences": {
+            name: _total_and_groups({part: asdict(one) for part, one in of_parts.items()})
+            for name, of_parts in differences.items()
+        },
+    }
+    in_all = {name: of_parts[ALL] for name, of_parts in differences.items()}
+    verdict, sentence = judged(in_all, found["numbers"]["total"], found["intervals_over"])
+    lines_shown = [*heading(found), *aligned(rows_of(found)), sentence]
+    return {"verdict": verdict, "sentence": sentence, **found, "lines": lines_shown}
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    """The transcripts of a system, by the names of utterances."""
+    lines = (folder / TEXTS).read_text(encoding="utf-8").split("\n")[:-1]
+    return {line["id"]: line for line in map(json.loads, lines)}
+
+
+def _without_text(lines: Lines) -> dict[str, Any]:
+    return {name: {key: one for key, one in line.items() if key != "text"} for name, line in lines.items()}
+
+
+def _parts(lines: Lines) -> dict[str, list[str]]:
+    """The names of all utterances, and those of each group where there are several."""
+    groups: dict[str, list[str]] = {}
+    for key, line in sorted(lines.items(), key=lambda item: str(item[1]["group"])):
+        groups.setdefault(line["group"], []).append(key)
+    return {ALL: list(lines), **(groups if len(groups) > 1 else {})}
+
+
+def _total_and_groups(by_part: Mapping[str, Any]) -> dict[str, Any]:
+    """As in the JSON of error rates: ``total``, and ``groups`` by name."""
+    return {"total": by_part[ALL], "groups": {part: one for part, one in by_part.items() if part != ALL}}
+
+
+def _scores(lines: Lines, normaliser_name: str, speakers: Mapping[str, str] | None) -> dict[str, Any]:
+    from vaak.text.scoring.word_errors import score_texts
+
+    references, texts, groups = ({name: line[key] for name, line in lines.items()} for key in KEYS)
+    return score_texts(references, texts, groups, normaliser_name, speakers).to_json()
+
+
+def _differences(
+    lines: Mapping[str, Lines], units: Mapping[str, Hashable], parts: Mapping[str, list[str]], normaliser_name: str
+) -> dict[str, dict[str, Difference]]:
+    """How the mixture differs from each control, in each of the ``parts``: utterances by whose ``units`` say."""
+    from vaak.text.scoring.normalisers import normaliser
+    from vaak.text.scoring.word_errors import count_errors
+
+    normalise = normaliser(normaliser_name)
+    counts = {
+        name: {key: count_errors(normalise(one["reference"]), normalise(one["text"])) for key, one in own.items()}
+        for name, own in lines.items()
+    }
+    return {
+        name: {
+            part: difference(counts[MIXTURE], own, {key: units[key] for key in keys}) for part, keys in parts.items()
+        }
+        for name, own in counts.items()
+        if name != MIXTURE
+    }
+
+
+def difference(first: Mapping[str, Counts], second: Mapping[str, Counts], units: Mapping[str, Hashable]) -> Difference:
+    """The WER of one system minus that of another, of the utterances of ``units``, which says whose each is.
+
+    The counts of both are by utterance, of the same references; units are drawn whole.
+    """
+    import numpy as np
+
+    from vaak.study.comparison.significance import mean_of, paired_bootstrap
+
+    places = {unit: place for place, unit in enumerate(dict.fromkeys(units.values()))}
+    tables = np.zeros((2, len(places), 2))
+    for name, unit in units.items():
+        for table, counts in zip(tables, (first, second), strict=True):
+            table[places[unit]] += counts[name].word_errors, counts[name].words
+    if not tables[:, :, 1].any():
+        return Difference(None, None)
+    with np.errstate(invalid="ignore"):  # a draw may have no words
+        test = paired_bootstrap(tables[0], tables[1], mean_of)
+    low, high = (100 * bound for bound in test.interval or (np.nan, np.nan))
+    return Difference(100 * test.statistic, (low, high) if len(places) > 1 else None)
+
+
+def judged(differences: Mapping[str, Difference], number: int, over: str) -> tuple[str, str]:
+    """Whether the experts help, in a word and a sentence.
+
+    They do where the mixture is better than every control; they don't where one is better than the mixture: where the
+    interval of the difference excludes 0. ``number`` is that of the speakers (or utterances) that the interval is
+    ``over``.
+    """
+    shown = {name: f"{SYSTEMS[name]} ({one})" for name, one in differences.items()}
+    worse = [shown[name] for name, one in differences.items() if one.is_above]
+    same = [shown[name] for name, one in differences.items() if not one.is_above and not one.is_below]
+    measure = f"in points of WER with 95 % intervals over {number:,} {over}"
+    if number < FEWEST:
+        return UNKNOWN, (
+            f"The mixture can't be told apart from {_listed(shown.values())}: {measure}, of which at least {FEWEST} "
+            "are needed to judge others."
+        )
+    if worse:
+        return DONT, f"The experts don't help: the mixture is worse than {_listed(worse)}, {measure}."
+    if same:
+        return UNKNOWN, f"The mixture can't be told apart from {_listed(same)}, {measure}."
+    return HELP, f"The experts help: the mixture is better than {_listed(shown.values())}, {measure}."
+
+
+def _listed(names: Iterable[str]) -> str:
+    """Names with commas, and an ``and``.
+
+    >>> _listed(["a", "b", "c"]), _listed(["a"])
+    ('a, b and c', 'a')
+    """
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last
+
+
+def heading(found: Mapping[str, Any]) -> list[str]:
+    """What is to be known of the table's figures."""
+    over, number, unnamed = found["intervals_over"], found["numbers"]["total"], found["without_speaker"]
+    which = f"{found['split']}, which has chosen the checkpoints, too" if found["split"] == "valid" else found["split"]
+    about = f"{found['decoding']}, normaliser {found['normaliser']}; intervals of 95 % over {number:,} {over}"
+    lines = [f"WER in % on {which} ({about})"]
+    if over != "speakers":
+        lines.append("the data name no speakers: of other speakers, these intervals say little")
+    elif unnamed:
+        lines.append(f"{unnamed:,} utterances name no speaker, and each counts as one: intervals may be too narrow")
+    return lines
+
+
+def rows_of(found: Mapping[str, Any]) -> list[list[str]]:
+    """The table: a column for each system, with its parameters, steps and rates, and how the mixture differs."""
+    systems, numbers = found["systems"], found["numbers"]
+    rows = [
+        ["", *(SYSTEMS[name] for name in systems)],
+        ["trained parameters", *(f"{one['parameters']:,}" for one in systems.values())],
+        ["steps", *(f"{one['steps']:,}" for one in systems.values())],
+    ]
+    parts = [ALL, *numbers["groups"]]
+    for part in parts:
+        own, number = [_of(part, one) for one in systems.values()], _of(part, numbers)
+        utterances = own[0]["utterances"]
+        label = f"{part or 'all'}: {utterances:,} utterance{'s' * (utterances != 1)}"
+        if found["intervals_over"] == "speakers":
+            label += f" of {number:,} speaker{'s' * (number != 1)}"
+        rows.append([label, *(_rate(one, number > 1) for one in own)])
+    for part in parts:
+        differences = {name: Difference(**_of(part, one)) for name, one in found["differences"].items()}
+        rows.append([f"the mixture minus it, {part or 'all'}", *(str(differences.get(name, "")) for name in systems)])
+    return rows
+
+
+def _of(part: str, about: Mapping[str, Any]) -> Any:
+    return about["groups"][part] if part else about["total"]
+
+
+def _rate(rates: Mapping[str, Any], has_interval: bool) -> str:
+    """A rate and its interval in percent."""
+    if rates["wer"] is None:
+        return "-"
+    low, high = (100 * bound for bound in rates["wer_interval"])
+    return f"{100 * rates['wer']:.2f}" + (f" [{low:.2f}, {high:.2f}]" if has_interval else "")
+
+
+def markdown(found: Mapping[str, Any]) -> str:
+    """The table as Markdown, with what is to be known of it, and the sentence."""
+    header, *rows = ([cell.replace("|", "\\|") for cell in row] for row in rows_of(found))
+    body = "".join(f"| {' | '.join(row)} |\n" for row in (header, ["---"] * len(header), *rows))
+    about = "".join(f"{line[0].upper()}{line[1:]}.\n" for line in heading(found))
+    return f"# Do the experts help?\n\n{found['sentence']}\n\n{body}\n{about}"

@@ -1,0 +1,133 @@
+"""Stages that train what a mixture is compared with: one LoRA of as many parameters, and experts of random clusters.
+
+one_lora    ``pretraining`` on what the experts together were trained on, then ``run`` on what joint training reads: the
+            same utterances, passes, batches, rates and early stopping as the mixture had. Only the gate's own training,
+            on the embeddings, has no counterpart.
+random_…    the stages of the mixture themselves, after ``random_clusters``: of equal size, as many as the mixture has
+
+The rank of the one LoRA is the lowest with at least as many trained parameters as gate and experts have; alpha stays,
+as the rate then needn't be tuned again (Hu et al. 2021, section 4.1).
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from vaak.core.storage.files import read_json, write_json
+from vaak.pipeline.stage import Work
+from vaak.tasks.asr.clustering.files import Clusters
+from vaak.tasks.asr.config import AsrModelConfig, ExpertsConfig
+from vaak.tasks.asr.stages.clusters import clusters
+from vaak.tasks.asr.stages.options import MoeOptions
+from vaak.tasks.asr.stages.runs import Values, base_for, best_figures, data_of, metric_of, pretrains, training_of
+
+log = logging.getLogger("vaak")
+
+PARAMETERS, RESULTS, PRETRAINING = "parameters.json", "one_lora.json", "pretraining"
+NOT_LORA = r"^(?!.*\.lora_[AB]\.)"
+"""Parameters that the second training doesn't take from the first: the base's."""
+
+
+def is_compared(options: MoeOptions) -> bool:
+    """Whether there are controls."""
+    return options.has_controls
+
+
+def has_random_clusters(options: MoeOptions) -> bool:
+    """Whether random clusters are one: not where there are no clusters, or the mixture's own are random."""
+    return options.has_controls and pretrains(options) and options.algorithm != "random"
+
+
+def parameters(work: Work) -> dict[str, Any]:
+    """The body of the stage that counts what the mixture trains, from which the rank of the one LoRA follows."""
+    options: MoeOptions = work.options
+    in_all = Clusters.read(work.inputs["clusters"]).num_clusters if "clusters" in work.inputs else options.experts
+    values = {**options.lora.model_dump(), "num_experts": in_all, "gate_width": options.gate_width}
+    experts = ExpertsConfig(**{**values, "top_k": 1, **options.asr_config.get("model", {}).get("experts", {})})
+    about = sizes_of(base_for(work), experts)
+    log.info(
+        "the mixture trains %s parameters (%d experts %s, gate %s); one LoRA of rank %d has %s",
+        *(f"{about['mixture']:,}", in_all, f"{about['experts']:,}", f"{about['gate']:,}", about["rank"]),
+        f"{about['one_lora']:,}",
+    )
+    write_json(work.folder / PARAMETERS, {"num_experts": in_all, **about})
+    return about
+
+
+def sizes_of(base: str, experts: ExpertsConfig) -> dict[str, int]:
+    """The parameters that a mixture on a base trains, and the rank of one LoRA with at least as many; and how many.
+
+    No weights are read: the model has sizes only. Raises UserError where the base's aren't found.
+    """
+    import torch
+
+    from vaak.tasks.asr.base import KEY, PURPOSE, base_of, random_whisper
+    from vaak.tasks.asr.model import AsrModel
+    from vaak.tasks.hub import fetched, transformers_of
+
+    transformers, source = transformers_of(PURPOSE, "asr"), base_of(AsrModelConfig(base=base), Path())
+    with torch.device("meta"):
+        whisper = random_whisper(fetched(KEY, source, lambda: transformers.WhisperConfig.from_pretrained(source)))
+        model = AsrModel(whisper, experts=experts)
+    of_experts = sum(one.numel() for name, one in model.named_parameters() if name.endswith(("lora_a", "lora_b")))
+    of_all = sum(one.numel() for one in model.parameters() if one.requires_grad)
+    of_a_rank = of_experts // (experts.num_experts * experts.rank)
+    rank = -(-of_all // of_a_rank)
+    parts = {"mixture": of_all, "experts": of_experts, "gate": of_all - of_experts}
+    return {**parts, "rank": rank, "one_lora": rank * of_a_rank}
+
+
+def one_lora(work: Work) -> dict[str, Any]:
+    """The body of the stage that trains one LoRA."""
+    from vaak.engine.checkpoint.companions import share_between_runs
+
+    options: MoeOptions = work.options
+    sizes = read_json(work.inputs["parameters"] / PARAMETERS)
+    steps: dict[str, int] = {}
+    if pretrains(options):
+        of_experts = for_one(options.expert_config, sizes["num_experts"])
+        steps["pretraining_steps"] = _train(work, "experts", of_experts, PRETRAINING).step
+    outcome = _train(work, "joint", for_one(options.asr_config), "run")
+    share_between_runs([work.folder / PRETRAINING, outcome.directory])
+    best = best_figures(outcome.directory)
+    about = {"rank": sizes["rank"], "parameters": sizes["one_lora"], "steps": outcome.step, **steps}
+    write_json(work.folder / RESULTS, {**about, "step": best.pop("step"), "figures": best})
+    return {"wer": best["val_wer"], **about}
+
+
+def _train(work: Work, stage: str, config: Values, name: str) -> Any:
+    """Train the one LoRA as a ``stage`` of the mixture is, in the folder ``name``; after pretraining, from there."""
+    options: MoeOptions = work.options
+    rank = read_json(work.inputs["parameters"] / PARAMETERS)["rank"]
+    lora = {**options.lora.model_dump(mode="json"), "rank": rank}
+    training = training_of(options, stage, metric_of(options))
+    if name != PRETRAINING and pretrains(options):
+        training["checkpoint"] |= {"init_from": str(work.folder / PRETRAINING), "init_except": [NOT_LORA]}
+    values = {**data_of(options, stage), "model": {"base": base_for(work), "lora": lora}, "training": training}
+    return work.train(values, config, options.one_lora_config, name=name)
+
+
+def for_one(config: Values, num_runs: int = 1) -> Values:
+    """Sections of ``num_runs`` runs of the mixture for one run: without what only mixtures have, the steps of all.
+
+    >>> for_one({"model": {"experts": {"top_k": 2}}, "training": {"max_steps": 5, "ema": 0.9}}, num_runs=3)
+    {'training': {'max_steps': 15, 'ema': 0.9}}
+    """
+    found = {name: value for name, value in config.items() if name != "model"}
+    training = dict(found.get("training") or {})
+    if training.get("max_steps"):
+        training["max_steps"] *= num_runs
+    if (training.get("loss") or {}).get("auxiliary"):
+        others = {name: one for name, one in training["loss"]["auxiliary"].items() if name != "load_balancing"}
+        training["loss"] = {**training["loss"], "auxiliary": others}
+    return {**found, "training": training} if training else found
+
+
+def random_clusters(work: Work) -> dict[str, Any]:
+    """The body of the stage of random clusters, as many as there are in the ``clusters`` that it reads."""
+    number = Clusters.read(work.inputs["clusters"]).num_clusters
+    changes = {"algorithm": "random", "num_experts": number, "balanced": False, "bootstraps": 0, "draw": False}
+    return clusters(replace(work, options=work.options.model_copy(update=changes)))
