@@ -16,7 +16,7 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from vaak.nn.attention import Attention
-from vaak.nn.config import SpeechStackConfig, StackConfig
+from vaak.nn.config import ConvolutionalStackConfig, StackConfig
 from vaak.nn.decoding.cache import LayerCache
 from vaak.nn.feed_forward import inner_width, make_feed_forward
 from vaak.nn.kernels.squared_norms import SquaredNorms
@@ -56,7 +56,7 @@ class Block(nn.Module):
             config.d_model,
             inner_width(config.d_model, config.d_ff, config.feed_forward_type),
             config.bias,
-            config.feed_forward_kernel if isinstance(config, SpeechStackConfig) else 1,
+            config.feed_forward_kernel if isinstance(config, ConvolutionalStackConfig) else 1,
         )
         if config.norm_placement == "sandwich":
             self.attention_output_norm = self._norm(config)

@@ -7,7 +7,7 @@ from typing import Any
 
 from vaak.config.experiment import Experiment
 from vaak.config.task_spec import CheckFinding, impossible, no_effect, remark
-from vaak.nn.config import FACTORS_END, LoraConfig, SpeechStackConfig, StackConfig
+from vaak.nn.config import FACTORS_END, ConvolutionalStackConfig, LoraConfig, StackConfig
 
 LINEAR_PAYS_FROM = {"linear": 850, "causal_linear": 2000}
 """Tokens from which linear attention takes less time than softmax: measured in docs/attention.md."""
@@ -86,5 +86,5 @@ def stack_parameters(stack: StackConfig, memory_width: int | None = None) -> int
     query_width = stack.num_heads * stack.head_width
     attention = 2 * width * (query_width + key_width)
     crossing = 0 if memory_width is None else 2 * width * query_width + 2 * memory_width * key_width
-    kernel = stack.feed_forward_kernel if isinstance(stack, SpeechStackConfig) else 1
+    kernel = stack.feed_forward_kernel if isinstance(stack, ConvolutionalStackConfig) else 1
     return stack.num_layers * (attention + crossing + ((2 if gated else 1) * kernel + 1) * width * inner)

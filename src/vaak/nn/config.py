@@ -149,19 +149,20 @@ class StackConfig(Section):
         return self
 
 
-class SpeechStackConfig(StackConfig):
-    """A stack of symbols or frames, whose neighbours on both sides are heard together."""
+class ConvolutionalStackConfig(StackConfig):
+    """A stack that sees both sides, and may widen each token or frame together with its neighbours."""
 
     feed_forward_kernel: int = option(
-        "Symbols or frames that the feed-forward layer sees at once; odd. 1: each alone; 9: the convolution of "
-        "FastSpeech 2, by which the spectrum changes within a phoneme after little training.",
+        "Tokens or frames that the feed-forward layer sees at once; odd. 1: each alone; 3: what words mean together, "
+        "as in a TextCNN; 9: the convolution of FastSpeech 2, by which the spectrum changes within a phoneme after "
+        "little training.",
         1,
         gt=0,
         le=1001,
     )
 
     @model_validator(mode="after")
-    def _has_a_middle(self) -> SpeechStackConfig:
+    def _has_a_middle(self) -> ConvolutionalStackConfig:
         if self.feed_forward_kernel % 2 == 0:
             raise ValueError(f"feed_forward_kernel ({self.feed_forward_kernel}) must be odd, so that it has a middle")
         return self

@@ -8,13 +8,13 @@ from typing import Any
 from vaak.config.experiment import Experiment
 from vaak.config.task_spec import CheckFinding, impossible, impossible_if_given, no_effect, remark, unread_input
 from vaak.nn.checks import lora_findings, stack_findings, stack_parameters
-from vaak.nn.config import StackConfig
+from vaak.nn.config import ConvolutionalStackConfig
 from vaak.tasks.classification.config import ClassificationDataConfig, ClassifierConfig
 from vaak.text.checks import corpus_findings, tokenizer_findings, unread_tokenizer_findings
 
 READ_BY = {"text_column": ("files", "huggingface")}
 OF_CNN = ("embed_size", "num_filters", "filter_sizes", "word_vectors")
-OF_ALL = frozenset({"dropout", "num_labels", "max_norm", "label_weights", "name", "architecture"})
+OF_ALL = frozenset({"dropout", "classifier_dropout", "num_labels", "max_norm", "label_weights", "name", "architecture"})
 OF_PRETRAINED = frozenset({"attention_dropout", "pooling", "pretrained_model"})
 FIGURES = ("loss", "accuracy", "macro_f1", "micro_f1", "weighted_f1", "ece")
 
@@ -49,7 +49,7 @@ def _model(model: ClassifierConfig, data: ClassificationDataConfig) -> Iterator[
     if model.architecture == "cnn":
         yield from _cnn(model)
     elif model.pretrained_model is not None:
-        for name in sorted(StackConfig.model_fields.keys() - OF_ALL - OF_PRETRAINED):
+        for name in sorted(ConvolutionalStackConfig.model_fields.keys() - OF_ALL - OF_PRETRAINED):
             yield no_effect(f"model.{name}", "pretrained_model has its own")
         yield from unread_tokenizer_findings("data.tokenizer", data.tokenizer, "model.pretrained_model")
         return
@@ -66,7 +66,7 @@ def _cnn(model: ClassifierConfig) -> Iterator[CheckFinding]:
         yield impossible("model.lora", "architecture is cnn, whose only linear layer, the head, is trained anyway")
     if model.word_vectors is not None:
         yield no_effect("model.embed_size", "the width is that of word_vectors")
-    for name in sorted((StackConfig.model_fields.keys() | {"pooling"}) - OF_ALL):
+    for name in sorted((ConvolutionalStackConfig.model_fields.keys() | {"pooling"}) - OF_ALL):
         yield no_effect(f"model.{name}", "architecture is cnn, and only transformer reads it")
 
 

@@ -10,7 +10,7 @@ from pydantic import field_validator
 from vaak.config.base import LARGEST_COUNT, LARGEST_LENGTH, ResumeClass, Section, option
 from vaak.config.experiment import Experiment
 from vaak.config.folds import fold_option, folds_file_option
-from vaak.nn.config import LARGEST_WIDTH, STACK_ALIASES, LoraConfig, StackConfig, lora_option
+from vaak.nn.config import LARGEST_WIDTH, STACK_ALIASES, ConvolutionalStackConfig, LoraConfig, lora_option
 from vaak.text.config import TextSourceSection, TokenizerConfig, dataset_option, subset_option
 
 DEFAULTS: dict[str, Any] = {
@@ -47,7 +47,7 @@ class WordVectorsConfig(Section):
     )
 
 
-class ClassifierConfig(StackConfig):
+class ClassifierConfig(ConvolutionalStackConfig):
     """A transformer, from scratch or pretrained, or a TextCNN; and a linear layer for the classes."""
 
     bare: ClassVar[str | None] = "architecture"
@@ -63,8 +63,13 @@ class ClassifierConfig(StackConfig):
     )
     lora: LoraConfig | None = lora_option()
     num_labels: int | None = option("Number of classes, compared with the data's; null is theirs.", None, gt=0)
-    pooling: Literal["first", "mean", "max"] = option(
-        "transformer: what represents a text: the output at its first token, or the mean or maximum over all.", "mean"
+    pooling: Literal["first", "mean", "max", "max_mean"] = option(
+        "transformer: what represents a text: the output at its first token, the mean or maximum over all, or both of "
+        "these, one after the other.",
+        "mean",
+    )
+    classifier_dropout: float | None = option(
+        "Dropout before the classes; null is dropout.", None, ge=0, lt=1, resume="other numbers"
     )
     embed_size: int = option("cnn: width of the word vectors.", 128, gt=0, le=LARGEST_WIDTH)
     num_filters: int = option("cnn: number of filters of each size.", 100, gt=0, le=LARGEST_WIDTH)

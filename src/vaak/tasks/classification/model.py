@@ -1,6 +1,6 @@
 """Text classifiers: a transformer with pooling, or a TextCNN, and a linear layer for the classes.
 
-    transformer   tokens ──▶ embedding ──▶ blocks ──▶ first, mean or max over the text ──▶ dropout ──▶ head
+    transformer   tokens ──▶ embedding ──▶ blocks ──▶ first, mean, max … ──▶ dropout ──▶ head
     cnn           tokens ──▶ word vectors ──▶ filters ──▶ relu ──▶ max over the text ──▶ dropout ──▶ head
 
 The head has the classes of all label columns, one after another. Source: Kim 2014, "Convolutional Neural Networks for
@@ -31,7 +31,8 @@ class TextClassifier(nn.Module):
     def __init__(self, config: ClassifierConfig, width: int, num_classes: int) -> None:
         super().__init__()
         self.config = config
-        self.dropout = nn.Dropout(config.dropout)
+        before = config.classifier_dropout
+        self.dropout = nn.Dropout(config.dropout if before is None else before)
         self.head = nn.Linear(width, num_classes)
         nn.init.normal_(self.head.weight, std=0.02)
         nn.init.zeros_(self.head.bias)
@@ -66,17 +67,19 @@ class TransformerClassifier(TextClassifier):
 
     def __init__(self, config: ClassifierConfig, transformer: TransformerModel | Pretrained, num_classes: int) -> None:
         width = transformer.width if isinstance(transformer, Pretrained) else config.d_model
-        super().__init__(config, width, num_classes)
+        super().__init__(config, 2 * width if config.pooling == "max_mean" else width, num_classes)
         self.transformer = transformer
 
     def represent(self, inputs: Tensor, mask: Tensor) -> Tensor:
         hidden = self.transformer.hidden(inputs, mask=mask)
         if self.config.pooling == "first":
             return hidden[:, 0]
-        real = mask[..., None]
-        if self.config.pooling == "max":
-            return hidden.masked_fill(~real, -torch.inf).amax(1)
-        return hidden.masked_fill(~real, 0.0).sum(1) / real.sum(1)
+        real, pooled = mask[..., None], []
+        if "max" in self.config.pooling:
+            pooled.append(hidden.masked_fill(~real, -torch.inf).amax(1))
+        if "mean" in self.config.pooling:
+            pooled.append(hidden.masked_fill(~real, 0.0).sum(1) / real.sum(1))
+        return torch.cat(pooled, 1)
 
 
 class TextCNN(TextClassifier):

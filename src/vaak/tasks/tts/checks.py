@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from vaak.config.task_spec import CheckFinding, impossible, no_effect, remark
 from vaak.nn.checks import lora_findings, preset_findings, stack_findings, stack_parameters
-from vaak.nn.config import SpeechStackConfig
+from vaak.nn.config import ConvolutionalStackConfig
 from vaak.tasks.audio_checks import dataset_findings, mel_findings
 from vaak.tasks.tts.config import (
     SMALL,
@@ -84,7 +84,7 @@ def _unread_by_decoder(model: TtsModelConfig) -> Iterator[CheckFinding]:
         for name in ("width", "num_levels", "blocks_per_level", "kernel_size"):
             yield no_effect(f"model.flow_matching.{name}", "vector_field is transformer: it is sized by model.decoder")
     else:
-        for name in SpeechStackConfig.model_fields:
+        for name in ConvolutionalStackConfig.model_fields:
             yield no_effect(f"model.decoder.{name}", "vector_field is unet: it is sized by model.flow_matching")
 
 

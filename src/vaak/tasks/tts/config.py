@@ -9,7 +9,7 @@ from pydantic import model_validator
 from vaak.audio.config import AUDIO_ALIASES, AudioConfig, DatasetConfig
 from vaak.config.base import ResumeClass, Section, option
 from vaak.config.experiment import Experiment
-from vaak.nn.config import LARGEST_WIDTH, STACK_ALIASES, LoraConfig, SpeechStackConfig, lora_option
+from vaak.nn.config import LARGEST_WIDTH, STACK_ALIASES, ConvolutionalStackConfig, LoraConfig, lora_option
 from vaak.text.speech.config import FrontEndConfig
 
 SIDES_OF_SPEECH = ("model.encoder", "model.decoder")
@@ -99,10 +99,10 @@ class TtsModelConfig(Section):
     preset: Literal["small"] | None = option("Preset sizes of encoder and decoder.", None, resume="free")
     name: str | None = option("A name for people; nothing depends on it.", None, resume="free")
     lora: LoraConfig | None = lora_option()
-    encoder: SpeechStackConfig = option("The stack that reads phonemes.", SpeechStackConfig())
-    decoder: SpeechStackConfig = option(
+    encoder: ConvolutionalStackConfig = option("The stack that reads phonemes.", ConvolutionalStackConfig())
+    decoder: ConvolutionalStackConfig = option(
         "The stack that makes frames, of decoder_type transformer or as a vector_field of flow matching.",
-        SpeechStackConfig(),
+        ConvolutionalStackConfig(),
     )
     durations: Literal["given", "learned"] = option(
         "Where durations of training come from. given: alignments of the corpus; learned: the model aligns text and "

@@ -80,17 +80,46 @@ def test_the_weights_of_classes_are_bounded():
     assert torch.allclose(model(inputs, mask)[0], expected, atol=1e-12)
 
 
-@pytest.mark.parametrize("pooling", ["first", "mean", "max"])
-def test_pooling_sees_real_tokens_alone(pooling: str):
-    options = config(pooling=pooling)
+@pytest.mark.parametrize("kernel", [1, 3])
+@pytest.mark.parametrize("pooling", ["first", "mean", "max", "max_mean"])
+def test_pooling_sees_real_tokens_alone(pooling: str, kernel: int):
+    options = config(pooling=pooling, feed_forward_kernel=kernel)
     model = TransformerClassifier(options, TransformerModel(options, 20, causal=False), 3).double().eval()
     alone = torch.tensor([[1, 2, 3]])
     padded = torch.tensor([[1, 2, 3, 0, 0]])
     mask = torch.tensor([[True, True, True, False, False]])
     found = model.represent(padded, mask)
     hidden = model.transformer.hidden(alone, mask=mask[:, :3])[0]
-    expected = {"first": hidden[0], "mean": hidden.mean(0), "max": hidden.amax(0)}[pooling]
+    mean, maximum = hidden.mean(0), hidden.amax(0)
+    expected = {"first": hidden[0], "mean": mean, "max": maximum, "max_mean": torch.cat([maximum, mean])}[pooling]
     assert torch.allclose(found[0], expected, atol=1e-12)
+    assert model(padded, mask).shape == (1, 3)
+
+
+def test_a_kernel_of_three_reads_pairs_that_tokens_alone_do_not():
+    """Without positions, two orders of the same words are one to tokens alone."""
+    texts = torch.tensor([[1, 2, 3, 4], [3, 1, 4, 2]])
+    for kernel in (1, 3):
+        torch.manual_seed(0)
+        options = config(pooling="max", feed_forward_kernel=kernel, position_type="none", num_layers=1)
+        model = TransformerClassifier(options, TransformerModel(options, 20, causal=False), 3).double().eval()
+        one, other = model(texts, torch.ones_like(texts, dtype=torch.bool))
+        assert torch.allclose(one, other, atol=1e-12) == (kernel == 1)
+
+
+@pytest.mark.parametrize(("given", "expected"), [(None, 0.25), (0.0, 0.0), (0.5, 0.5)])
+def test_dropout_before_the_classes_is_that_of_the_network_unless_given(given: float | None, expected: float):
+    options = config(dropout=0.25, classifier_dropout=given, max_norm=None)
+    model = TransformerClassifier(options, TransformerModel(options, 20, causal=False), 3)
+    model.transformer.eval()  # what is left to drop is what the classes read
+    torch.nn.init.ones_(model.head.weight)
+    texts = torch.randint(1, 20, (1, 6)).expand(4000, 6)
+    mask = torch.ones_like(texts, dtype=torch.bool)
+    with torch.no_grad():
+        represented = model.represent(texts[:1], mask[:1])
+        scores = model(texts, mask)[:, 0]
+    variance = expected / (1 - expected) * represented.square().sum()
+    assert scores.var().item() == pytest.approx(variance.item(), rel=0.15, abs=1e-9)
 
 
 def test_word_vectors_are_read_for_the_words_there_are(tmp_path: Path):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from vaak.nn.config import SpeechStackConfig
+from vaak.nn.config import ConvolutionalStackConfig
 from vaak.nn.speech.aligner import forward_sum_loss
 from vaak.nn.speech.flow_matching import Draws, row_draws
 from vaak.tasks.tts.config import FlowMatchingConfig, PredictorConfig, TtsModelConfig
@@ -22,8 +22,8 @@ def make(num_speakers: int = 1, **options) -> TtsModel:
     torch.manual_seed(0)
     config = TtsModelConfig(
         **{
-            "encoder": SpeechStackConfig(**SIZES),
-            "decoder": SpeechStackConfig(**SIZES),
+            "encoder": ConvolutionalStackConfig(**SIZES),
+            "decoder": ConvolutionalStackConfig(**SIZES),
             "duration_predictor": PredictorConfig(width=8),
             **options,
         }
@@ -44,8 +44,8 @@ def text(*rows: list[int], speakers: list[int] | None = None) -> Text:
 DECODERS: dict[str, dict[str, Any]] = {
     "transformer": {"pitch": True, "energy": True},
     "convolutions": {
-        "encoder": SpeechStackConfig(**SIZES, feed_forward_kernel=3),
-        "decoder": SpeechStackConfig(**SIZES, feed_forward_kernel=5),
+        "encoder": ConvolutionalStackConfig(**SIZES, feed_forward_kernel=3),
+        "decoder": ConvolutionalStackConfig(**SIZES, feed_forward_kernel=5),
     },
     "U-Net": {"decoder_type": "flow_matching", "pitch": True, "flow_matching": FlowMatchingConfig(width=16)},
     "field of a transformer": {
@@ -71,7 +71,7 @@ def test_frames_of_a_phoneme_differ_where_the_feed_forward_layer_sees_their_neig
     """Without positions and neighbours, frames of one symbol are alike: attention alone has to tell them apart."""
     sizes = {**SIZES, "position_type": "none"}
     for kernel, alike in ((1, True), (3, False)):
-        decoder = SpeechStackConfig(**sizes, feed_forward_kernel=kernel)
+        decoder = ConvolutionalStackConfig(**sizes, feed_forward_kernel=kernel)
         mel = make(decoder=decoder).speak(text([3, 4, 5])).mel[0]
         assert torch.allclose(mel[1], mel[2], atol=1e-5) == alike
 
@@ -175,7 +175,7 @@ def test_speakers_sound_different_only_where_there_are_several():
 
 
 def test_widths_may_differ():
-    model = make(decoder=SpeechStackConfig(**{**SIZES, "d_model": 8}))
+    model = make(decoder=ConvolutionalStackConfig(**{**SIZES, "d_model": 8}))
     assert model.speak(text([3, 4])).mel.shape[2] == NUM_BINS
 
 
