@@ -51,7 +51,7 @@ MODELS = {
     "small": Model("TextCNN, a quarter as wide", "clinc150", SMALL, "cnn"),
     "small-taught": Model("– taught by the TextCNN", "clinc150", (*SMALL, TAUGHT), "small"),
     "transformer": Model("transformer", "clinc150_transformer", (INTENT,), "cnn"),
-    "transformer-augmented": Model("– with augmentation", "clinc150_transformer", (INTENT, AUGMENTED), "transformer"),
+    "transformer-swaps": Model("– with swaps, too", "clinc150_transformer", (INTENT, AUGMENTED), "transformer"),
     "transformer-domains": Model("– and the domain", "clinc150_transformer", (BOTH,), "transformer"),
     "transformer-taught": Model("– taught by the TextCNN", "clinc150_transformer", (INTENT, TAUGHT), "transformer"),
 }
