@@ -24,7 +24,7 @@ LINES = {
     "config check lm.yml training.batch_size=0": "batch_size",
     "config check lm.yml training.optimizer.lr=nan": "lr",
     "config show lm.yml --nope": r"No such option: --nope; see vaak config show --help",
-    "eval": r"Missing argument 'run'; see vaak eval --help",
+    "eval": r"give a run or a checkpoint: vaak eval RUN, or --model-path RUN",
     "eval gone": "gone is not a run directory",
     "eval empty": "not a run",
     f"eval {LONG}": "too long",

@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from vaak.config.catalog import CALLBACKS, LOSSES
@@ -26,7 +27,7 @@ def folder(tmp_path, monkeypatch):
 def test_a_class_of_each_kind(folder):
     builtin = {"path": "pathlib:Path"}
     assert resolve_class("path", builtin, folder) is Path
-    assert resolve_class("pathlib:Path", builtin, folder) is Path
+    assert resolve_class("numpy:ndarray", builtin, folder) is np.ndarray
     huber = resolve_class("./my_loss.py:Huber", builtin, folder)
     assert huber.here == str(folder / "my_loss.py")
     assert resolve_class("./my_loss.py:Smooth", builtin, folder) is huber
@@ -40,7 +41,8 @@ def test_a_class_of_each_kind(folder):
         ("./my_loss.py:Hubber", "has no Hubber; did you mean Huber?"),
         ("./my_loss.py:not a name", "is not of the form ./file.py:Name or package.module:Name"),
         ("no_such_package:X", "no package no_such_package"),
-        ("pathlib:Nope", "pathlib:Nope can't be loaded"),
+        ("numpy:Nope", "numpy:Nope can't be loaded"),
+        ("pathlib:Path", "'pathlib:Path': pathlib belongs to Python; name a class that is made for this"),
         ("../x y:Z", "is not of the form ./file.py:Name or package.module:Name"),
     ],
 )

@@ -88,7 +88,7 @@ def test_a_class_of_a_package_and_of_a_file(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"type": "pathlib:Path"}, r"training.optimizer: pathlib:Path is not a torch.optim.Optimizer class"),
+        ({"type": "numpy:ndarray"}, r"training.optimizer: numpy:ndarray is not a torch.optim.Optimizer class"),
         ({"type": "torch.optim:Nadam"}, r"training.optimizer: torch.optim:Nadam can't be loaded"),
         ({"type": "torch.optim:LBFGS"}, r"step\(\) of torch.optim:LBFGS needs a closure"),
         ({"type": "needsclosure"}, "needs a closure"),
