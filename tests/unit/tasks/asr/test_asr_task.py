@@ -121,9 +121,7 @@ def test_only_the_groups_that_are_asked_for_are_used(corpus: Path, tmp_path: Pat
     assert [about[split]["groups"] for split in ("train", "valid", "test")] == [{"low": 18}, {"low": 2}, {"low": 3}]
     dataset = task.dataset("train")
     assert {dataset.example(index, np.random.default_rng(0)).group for index in range(18)} == {"low"}
-    with pytest.raises(
-        DataError, match="data.groups: no utterance of train has the accent 'neither'; it has 'high', 'low'"
-    ):
+    with pytest.raises(DataError, match=r"no utterance of train has the accent 'neither'; it has 'high', 'low'"):
         task_of(corpus, tmp_path / "none", data={"groups": ["neither"]})
 
 
