@@ -330,7 +330,7 @@ BAD_VALUES = {
     "generate run_seq text": {"": "language model"},
     "diarize run_lm good.wav": {"": "diarization"},
     "export run_lm": {
-        "--format onnx": "format",
+        "--format mixture": "mixture",
         "--output empty": "empty",
         "--output /proc/x": "/proc/x",
         f"--output {LONG}": "too long",

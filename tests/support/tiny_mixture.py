@@ -12,6 +12,7 @@ from typing import Any
 import tiny_listener
 from vaak.config.base import from_options
 from vaak.core.storage.files import read_json
+from vaak.pipeline import rows
 from vaak.pipeline.run import Request, run_pipeline
 from vaak.pipeline.table import Row
 from vaak.tasks.asr.stages.pipeline import PIPELINE
@@ -53,13 +54,22 @@ def run(given: Mapping[str, Any], folder: Path, **request: Any) -> list[Row]:
 
 def run_and_kill(given: Mapping[str, Any], folder: Path, is_reached: Callable[[], bool]) -> bool:
     """Run it in a process that is killed as soon as a moment ``is_reached``; False where it ended before."""
-    child = multiprocessing.get_context("fork").Process(target=run, args=(given, folder))
+    # Spawned: a fork of a test process that has computed with several threads may crash in its first operator.
+    child = multiprocessing.get_context("spawn").Process(
+        target=_run_in_child, args=(given, folder, rows.ROWS_PER_SHARD)
+    )
     child.start()
     while child.is_alive() and not is_reached():
         time.sleep(0.005)
     child.kill()
     child.join()
     return child.exitcode == -signal.SIGKILL
+
+
+def _run_in_child(given: Mapping[str, Any], folder: Path, rows_per_shard: int) -> None:
+    """Run it with shards of the size that the parent has."""
+    rows.ROWS_PER_SHARD = rows_per_shard
+    run(given, folder)
 
 
 def outputs(folder: Path) -> dict[str, Any]:
