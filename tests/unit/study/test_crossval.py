@@ -249,7 +249,7 @@ def test_a_fold_that_was_cut_resumes_where_its_study_is_now(
     with pytest.raises(KilledError):
         train(load([moved / "runs/1-01/config.yml"], ["training.checkpoint.resume=auto"]), (Killed(),))
     section = "datasets.0" if task == "diarization" else "data.corpus"
-    with pytest.raises(UserError, match=r"fold was '?1:1'?, is '?1:2'?|other options than this run was started with"):
+    with pytest.raises(UserError, match='fold was "1:1", is "1:2"'):
         train(load([moved / "runs/1-01/config.yml"], ["training.checkpoint.resume=auto", f"{section}.fold=1:2"]))
     monkeypatch.setattr(crossing, "train", train)
     assert next(CrossValidation(made, moved).work()) == (1, 1)

@@ -66,10 +66,10 @@ def read_newest_records(path: Path, step: int) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     with open(path, "rb") as file:
-        begin = max(0, path.stat().st_size - TAIL_BYTES)
-        file.seek(begin)
+        begin = path.stat().st_size - TAIL_BYTES
+        file.seek(max(0, begin - 1))  # with the byte before, which tells whether a line begins here
         content = file.read()
-    whole = content if begin == 0 else content.partition(b"\n")[2]  # it begins within a line
+    whole = content if begin <= 0 else content.partition(b"\n")[2]
     return [record for record in _records_in(whole, path) if record["step"] >= step]
 
 
