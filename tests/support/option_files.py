@@ -128,7 +128,7 @@ def _write_recordings(data: Path) -> None:
 
 
 def _write_variants(data: Path) -> None:
-    """Fewer lines of each manifest, those of train with a recording that can't be read, and a column of other names."""
+    """Of each manifest: fewer lines; far from its audio; with a recording that can't be read; with a column more."""
     samples, rate = soundfile.read(data / "train0.wav")
     soundfile.write(data / "damaged.flac", samples, rate)
     content = bytearray((data / "damaged.flac").read_bytes())
@@ -139,6 +139,8 @@ def _write_variants(data: Path) -> None:
         lines = [{**line, "spare": f"x{number}"} for number, line in enumerate(lines)]
         _write_lines(data / f"{split}.jsonl", lines)
         _write_lines(data / f"fewer_{split}.jsonl", lines[1:])
+        (data / "far").mkdir(exist_ok=True)
+        _write_lines(data / "far" / f"{split}.jsonl", [{**line, "audio": f"../{line['audio']}"} for line in lines])
         if split == "train":
             _write_lines(data / "damaged.jsonl", [*lines[1:], {**lines[0], "audio": "damaged.flac"}])
 

@@ -128,6 +128,7 @@ CIRCUMSTANCES: dict[str, tuple[str, ...]] = {
         "data.corpus={type: json, num_sentences: 100, train: [FOLDER/train.jsonl], valid: [], test: []}",
     ),
     "datasets.0.options": (AMI,),
+    "datasets.0.audio_root": ("datasets.0.train=[FOLDER/far/train.jsonl]",),
     "datasets.0.corpus_dir": (AMI,),
     "datasets.0.output_dir": (AMI,),
     "global_config.corpus_dir": AMI_BY_NAME,
@@ -146,7 +147,7 @@ LINES = (
     "valid_target: [FOLDER/valid.hi], test: [FOLDER/valid.en], test_target: [FOLDER/valid.hi]}",
 )
 HUB_OF_PAIRS = "data.corpus={type: huggingface, name: FOLDER/hub, source_column: en, target_column: hi}"
-LONGER = "training.max_steps=30"
+LONGER = "training.max_steps=60"
 OF_AMI = {"tts": ("model.durations=learned",), "vocoder": (), "asr": ("data.max_duration=1.2",)}
 """Tasks that read single utterances, with what the meetings of AMI need."""
 VOICES = (
@@ -154,7 +155,7 @@ VOICES = (
     "output_dir: OWN/voices}]"
 )
 SENTENCES = ("data.max_duration=6", "model.scratch.max_target_length=200")
-OF_VOICES = {"tts": ("data.samples=[He saw me.]",), "vocoder": (), "asr": SENTENCES}
+OF_VOICES = {"diarization": (), "tts": ("data.samples=[He saw me.]",), "vocoder": (), "asr": SENTENCES}
 FLOW = ("model.decoder_type=flow_matching",)
 FLOW_OPTIONS = ("vector_field", "width", "num_levels", "blocks_per_level", "kernel_size", "sigma_min")
 FRONT_END_OPTIONS = ("normalise", "phonemizer", "language", "alphabet", "stress", "punctuation", "word_boundaries")
@@ -174,7 +175,10 @@ OF_A_TASK: dict[tuple[str, str], tuple[str, ...]] = {
     **{("seq2seq", f"data.corpus.{name}"): PAIRS for name in ("training_references", "deduplicate", "train", "valid")},
     **{("seq2seq", f"data.corpus.{split}_target"): LINES for split in ("train", "valid", "test")},
     ("seq2seq", "data.tokenizer.vocab_size"): ("data.tokenizer={type: byte_level, vocab_size: 320}",),
-    ("seq2seq", "data.decoding.beam_size"): ("data.decoding={method: beam, beam_size: 1, max_new_tokens: 24}", LONGER),
+    ("seq2seq", "data.decoding.beam_size"): (
+        "data.decoding={method: beam, beam_size: 1, max_new_tokens: 24}",
+        LONGER,
+    ),
     ("seq2seq", "data.decoding.length_penalty"): ("data.decoding={method: beam, max_new_tokens: 24}", LONGER),
     **{
         ("seq2seq", f"model.{side}.{name}"): (f"model.{side}.attention_type={kind}",)
@@ -229,7 +233,6 @@ OF_A_TASK: dict[tuple[str, str], tuple[str, ...]] = {
     **{("tts", f"data.front_end.{name}"): LEXICON for name in ("lexicon", "unknown_words")},
     ("tts", "data.max_duration"): ("data.max_duration=0.75",),  # which leaves some out
     ("tts", "data.evaluation.recogniser"): ("data.evaluation=1",),
-    ("asr", "datasets.0.type"): SENTENCES,
     **{
         ("vocoder", f"model.lora.{name}"): (
             "training.checkpoint.init_from=FOLDER/other",
@@ -274,9 +277,9 @@ OF_A_TASK: dict[tuple[str, str], tuple[str, ...]] = {
             ("data.augmentation.enabled", ("data.augmentation.synonyms=FOLDER/synonyms.txt",)),
             *((f"data.augmentation.{name}", AUGMENTED) for name in AUGMENTATION_OPTIONS),
             ("data.on_bad_example", ("@torn", "training.max_steps=12")),
-            *((f"model.word_vectors.{name}", ("model.word_vectors=FOLDER/vectors.txt",)) for name in ("path", "use")),
         )
     },
+    **{("cnn", f"model.word_vectors.{name}"): ("model.word_vectors=FOLDER/vectors.txt",) for name in ("path", "use")},
     ("multitask", "data.sampling.epochs"): ("data.sampling={type: annealed, epochs: 1}",),
     ("multitask", "data.on_bad_example"): ("@torn", "training.max_steps=24"),
     **{

@@ -96,6 +96,8 @@ VALUES: dict[str, Any] = {
     "global_config.high_freq": 3000.0,
     "global_config.storage_path": "FOLDER/features",
     "datasets.0.name": "other",
+    "datasets.0.type": "folder",
+    "datasets.0.audio_root": ["FOLDER"],
     "datasets.0.columns": {"id": "spare"},
     "datasets.0.alignments": "FOLDER/alignments",
     "datasets.0.train": ["FOLDER/fewer_train.jsonl"],
@@ -114,7 +116,7 @@ VALUES: dict[str, Any] = {
     "data.augmentation.noise.snr": [0.0, 1.0],
     "data.augmentation.room.t60": [0.5, 0.6],
     "data.augmentation.codecs": ["mulaw"],
-    "data.augmentation.techniques": ["random_deletion"],
+    "data.augmentation.techniques": ["synonym_replacement"],
     "data.augmentation.synonyms": "FOLDER/other_synonyms.txt",
     "data.inference.clustering_threshold": 0.01,
     "data.max_source_length": 30,
@@ -146,6 +148,7 @@ VALUES: dict[str, Any] = {
 
 LABELLED = ("classification", "cnn")
 VALUES_OF_A_TASK: dict[tuple[str, str], Any] = {
+    ("tts", "global_config.cache_gigabytes"): 1.0,  # 0 says nothing that it doesn't do anyway
     **{
         (task, f"data.corpus.{split}"): [f"FOLDER/{other}.jsonl"]
         for task in LABELLED

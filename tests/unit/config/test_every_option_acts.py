@@ -31,6 +31,7 @@ REFUSED = {
     "diarization": ("global_config.mel={}", "global_config.pitch={}"),
     "tts": ("datasets.0.conversations={}", *BY_MEL),
     "vocoder": ("datasets.0.conversations={}", *BY_MEL),
+    "classification": ("model.word_vectors={path: vectors.txt}",),
     "cnn": ("model.lora={}",),
     "asr": ("datasets.0.conversations={}", "data.tokenizer.options={}"),
 }

@@ -61,7 +61,7 @@ class FolderReader:
         for split, found in self._found.items():
             if not found.audio:
                 formats, others = " ".join(sorted(AUDIO)), in_words(found.not_read)
-                where = f"datasets, {dataset.name}, {split}"
+                where = f"datasets, {dataset.name}, {split} (type: {dataset.type})"
                 raise DataError(f"{where}: no audio found ({formats}){others and '; there are '}{others}")
             for path in found.audio:
                 if splits.setdefault(path.resolve(), split) != split:

@@ -129,7 +129,8 @@ def sorted_by_kind(paths: Iterable[Path], option: str) -> Manifests:
                 found[("cuts", "recordings", "supervisions").index(kind)].append(file)
             elif not path.is_dir():
                 raise DataError(
-                    f"{file}: this is not a Lhotse manifest of cuts, recordings or supervisions in JSON lines"
+                    f"{file}: this is not a Lhotse manifest of cuts, recordings or supervisions in JSON lines, which "
+                    "type: cuts reads"
                 )
     if not found.cuts and not found.recordings:
         raise DataError(f"{option}: give a manifest of cuts, or those of recordings and supervisions together")

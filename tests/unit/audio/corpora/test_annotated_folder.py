@@ -197,7 +197,7 @@ def test_what_is_not_there_is_told_at_once(tmp_path: Path):
     with pytest.raises(DataError, match=r"datasets, d, train: nothing matches .*\*\.wav"):
         corpus(f"{tmp_path}/*.wav")
     (tmp_path / "a.rttm").write_text("")
-    with pytest.raises(DataError, match=r"datasets, d, train: no audio found"):
+    with pytest.raises(DataError, match=r"datasets, d, train \(type: folder\): no audio found"):
         corpus(tmp_path)
     with pytest.raises(DataError, match=r"datasets, d: train: give its files or folders \(type: folder\)"):
         corpus()
@@ -227,7 +227,7 @@ def test_formats_that_can_not_be_read_are_counted_with_what_to_do(tmp_path: Path
     assert [number for reason, number in dropped.items() if "(.wma)" in reason] == [1]
     for path in (tmp_path / "a.wav", tmp_path / "done.flac"):
         path.unlink()
-    with pytest.raises(DataError, match=r"train: no audio found \(.*\); there are 3 audio files .*\(\.m4a\); convert"):
+    with pytest.raises(DataError, match=r"train \(type: folder\): no audio found \(.*\); there are 3 audio files .*\(\.m4a\); convert"):
         corpus(tmp_path)
 
 
