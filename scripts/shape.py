@@ -1,0 +1,179 @@
+"""The shape of the code in figures: how large, how finely cut, and how much of it one training step passes through.
+
+python scripts/shape.py            # of src/vaak
+python scripts/shape.py --step     # trains a few steps of a tiny model, too, and counts what runs in one of them
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import statistics
+import sys
+import tempfile
+import tokenize
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+SRC = ROOT / "src"
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+TINY = (
+    "run_dir={folder}/run",
+    "model.d_model=16",
+    "training.max_steps=8",
+    "training.logging.interval=1",
+    "training.validation.interval=null",
+    "training.checkpoint.interval=4",
+    "training.scheduler.warmup_steps=2",
+    "data.corpus.num_sentences=200",
+)
+
+
+def main() -> None:
+    """Print the figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--step", action="store_true", help="trace a training step")
+    arguments = parser.parse_args()
+    rows = [*sizes(), *grain()]
+    if arguments.step:
+        rows += [*step_rows()]
+    width = max(len(name) for name, _ in rows)
+    for name, figure in rows:
+        print(f"{name:<{width}}  {figure:>8,}")
+
+
+def sizes() -> Iterator[tuple[str, int]]:
+    """Return how many files and lines there are, and lines of which kind."""
+    lengths = sorted(len(path.read_text().splitlines()) for path in modules().values())
+    yield "files", len(lengths)
+    yield "lines of a file, median", int(statistics.median(lengths))
+    yield "files of under 40 lines", sum(length < 40 for length in lengths)
+    yield "files of over 500 lines", sum(length > 500 for length in lengths)
+    yield (
+        "entries of a folder, at most",
+        max(
+            sum(1 for entry in folder.iterdir() if entry.suffix == ".py" or (entry / "__init__.py").exists()) - 1
+            for folder in {path.parent for path in modules().values()}
+        ),
+    )
+    kinds: Counter[str] = Counter()
+    for path in modules().values():
+        kinds += kinds_of_lines(path)
+    yield "lines", sum(kinds.values())
+    for kind in ("code", "blank", "docstrings", "imports", "comments"):
+        yield f"  {kind}", kinds[kind]
+
+
+def grain() -> Iterator[tuple[str, int]]:
+    """Return how finely functions and modules are cut."""
+    lengths, private, calls = [], [], Counter[tuple[str, str]]()
+    importers: dict[str, set[str]] = defaultdict(set)
+    known = modules()
+    for name, path in known.items():
+        tree = ast.parse(path.read_text())
+        for node in ast.walk(tree):
+            if isinstance(node, Function):
+                lengths.append(lines_of_body(node))
+                if node.name.startswith("_") and not node.name.startswith("__"):
+                    private.append((name, node.name))
+            elif isinstance(node, ast.Name | ast.Attribute):
+                calls[name, node.id if isinstance(node, ast.Name) else node.attr] += 1
+        for imported in imports_of(tree, known):
+            importers[imported].add(name)
+    yield "lines of a function's body, median", int(statistics.median(lengths))
+    yield "private functions used once", sum(calls[one] == 1 for one in private)
+    yield "modules with one importer", sum(len(those) == 1 for those in importers.values())
+
+
+def step_rows() -> Iterator[tuple[str, int]]:
+    """Return what runs from the end of one training step to the end of the next."""
+    inside, between = traced_step()
+    files = {code.co_filename for code in inside}
+    yield "files that run inside a step", len(files)
+    yield "files that run in a step, with loading and logging", len(files | {code.co_filename for code in between})
+    yield "functions of these", len(inside | between)
+
+
+def modules() -> dict[str, Path]:
+    """Return the files of the package by the names of their modules."""
+    paths = sorted((SRC / "vaak").rglob("*.py"))
+    return {".".join(path.relative_to(SRC).with_suffix("").parts).removesuffix(".__init__"): path for path in paths}
+
+
+def kinds_of_lines(path: Path) -> Counter[str]:
+    """Return how many lines of a file are code, imports, docstrings, comments and blank ones."""
+    lines = path.read_text().splitlines()
+    kinds = ["code" if line.strip() else "blank" for line in lines]
+    for node in ast.walk(ast.parse("\n".join(lines))):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            kind = "imports"
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            kind = "docstrings"
+        else:
+            continue
+        for number in range(node.lineno - 1, node.end_lineno or node.lineno):
+            kinds[number] = kind
+    with open(path, "rb") as file:
+        for token in tokenize.tokenize(file.readline):
+            if token.type == tokenize.COMMENT and token.line.strip().startswith("#"):
+                kinds[token.start[0] - 1] = "comments"
+    return Counter(kinds)
+
+
+def lines_of_body(function: Function) -> int:
+    """Return the number of lines below the signature, without the docstring."""
+    body = function.body[1:] if ast.get_docstring(function) is not None else function.body
+    return (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
+
+
+def imports_of(tree: ast.AST, known: dict[str, Path]) -> set[str]:
+    """Return the modules of the package that a module imports, anywhere in it."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            found |= {name if name in known else node.module for name in names}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return found & known.keys()
+
+
+def traced_step() -> tuple[set[CodeType], set[CodeType]]:
+    """Train a tiny model, and return the functions of the package that run inside its sixth step, and around it."""
+    from vaak.config.load import load
+    from vaak.core.callback import Callback
+    from vaak.engine.step import Step
+    from vaak.runs.start import begun
+
+    inside: set[CodeType] = set()
+    between: set[CodeType] = set()
+    depth = 0
+    call = Step.__call__.__code__
+
+    def profile(frame: FrameType, event: str, _: Any) -> None:
+        nonlocal depth
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(str(SRC)):
+            depth += code is call
+            (inside if depth else between).add(code)
+        elif event == "return":
+            depth -= code is call
+
+    class Watch(Callback):
+        def on_step_end(self, run: Any, report: Any) -> None:
+            sys.setprofile({5: profile, 6: None}.get(report.step, sys.getprofile()))
+
+    with tempfile.TemporaryDirectory() as folder:
+        loaded = load([ROOT / "configs/quickstart.yml"], [one.format(folder=folder) for one in TINY])
+        with begun(loaded) as trainer:
+            trainer.callbacks.append(Watch())
+            trainer.fit()
+    return inside, between
+
+
+if __name__ == "__main__":
+    main()
